@@ -1,3 +1,7 @@
+// Adapters of models. Names, shapes and targets come from the layers themselves: look_at_whole() builds the model on
+// the meta device, without memory and for one rank, and every question about the whole model (which tensors an adapter
+// has, whether a target exists) is answered from its parameters. Values are read and written like weights
+// (pretrained.cc): each rank handles the rectangles that it holds.
 #include "megalith/model/adapter.h"
 
 #include <ATen/ATen.h>
@@ -20,10 +24,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// What belongs to an adapter: its own parameters and modules to save.
+// Whether a parameter belongs to an adapter: one of its factors, or a module to save.
 bool is_trained(const nn::Parameter& parameter) { return parameter.value.requires_grad(); }
 
-// The whole model on one rank, without memory: the layers themselves say what they are made of.
+// Calls look(parameter) for every parameter of the whole model, built on one rank without memory.
 template <typename Look>
 void look_at_whole(const ModelConfig& config, const std::optional<peft::AdapterConfig>& adapter, const Look& look) {
   const auto worlds = comm::World::in_process(1);
@@ -44,6 +48,7 @@ std::vector<hf::GlobalTensor> adapter_tensors(const ModelConfig& config, const p
   return tensors;
 }
 
+// Reads the files of an adapter into those of `parameters` that belong to it.
 void read_adapter(const ModelConfig& config, const peft::AdapterConfig& adapter, const fs::path& folder,
                   const std::vector<nn::Parameter*>& parameters) {
   const at::NoGradGuard no_grad;
@@ -64,8 +69,8 @@ void check_recompute(const ModelOptions& options) {
   check<ConfigError>(
       !options.adapter || options.adapter->dropout == 0 ||
           (!options.recompute.mla_up_proj && !options.moe.recompute_shared),
-      "lora_dropout {} does not work with recompute_modules mla_up_proj or shared_experts, which are run"
-      " again without the random numbers of the first time; use recompute_granularity full, or no dropout",
+      "lora_dropout {} does not work with recompute_modules mla_up_proj or shared_experts, which do not repeat the"
+      " random numbers of the first pass; use recompute_granularity full, or set lora_dropout to 0",
       options.adapter ? options.adapter->dropout : 0);
 }
 
@@ -82,7 +87,7 @@ peft::AdapterConfig resolve_targets(peft::AdapterConfig adapter, const ModelConf
     for (const auto& part : parameter.spec.parts) weights.push_back({part.name, parameter.spec.use});
   });
   adapter = peft::with_targets(std::move(adapter), name_map(config), weights);
-  look_at_whole(config, adapter, [](const nn::Parameter&) {});  // what the layers say against it
+  look_at_whole(config, adapter, [](const nn::Parameter&) {});  // throws if a layer cannot take the adapter
   return adapter;
 }
 
@@ -105,6 +110,7 @@ VirtualModels with_adapter(const fs::path& folder, const ModelSettings& settings
     models.initialize_parameters(settings.seed);
   else
     load_weights(models, folder, in_files, settings.seed);
+  // Merge first: kept originals and the trained adapter build on the merged weights.
   for (const fs::path& merged : source.merged) merge_adapter(models, merged);
   if (source.keep_base)
     for (const auto& chunk : models) chunk->adapters()->keep_originals();
@@ -132,6 +138,7 @@ void merge_adapter(const VirtualModels& models, const fs::path& folder) {
     std::vector<nn::Parameter*> base;
     for (const auto& parameter : chunk->parameters().all())
       if (parameter->spec.role != nn::ParameterRole::kAdapter) base.push_back(parameter.get());
+    // A temporary adapter beside the chunk, which may already have another one.
     nn::ParameterSet set(at::kFloat, chunk->parameters().device());
     peft::Adapters temporary(adapter, name_map(config), chunk->tensor_parallel(), models.context());
     temporary.add(nn::ParameterScope(set), base);
@@ -145,7 +152,7 @@ void merge_adapter(const VirtualModels& models, const fs::path& folder) {
 bool has_adapter(const VirtualModels& models) { return models[0].adapters() != nullptr; }
 
 const peft::AdapterConfig& adapter_of(const VirtualModels& models) {
-  check(has_adapter(models), "a model without an adapter is asked for its adapter");
+  check(has_adapter(models), "the model has no adapter");
   return models[0].adapters()->config();
 }
 
@@ -201,8 +208,8 @@ void check_mergeable(const peft::AdapterConfig& adapter, const ModelConfig& conf
   const std::string embedding = peft::module_of(name_map(config), "embedding.weight");
   check<ConfigError>(
       !config.tied_embeddings || !peft::is_target(embedding, adapter) || peft::is_saved(embedding, adapter),
-      "an adapter on {} cannot be merged into a model whose head is the same tensor: the head has no update,"
-      " and would get one",
+      "an adapter on {} cannot be merged into a model whose head is the same tensor: merging would change the head,"
+      " which the adapter does not update. Keep the adapter separate",
       embedding);
 }
 

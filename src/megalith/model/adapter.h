@@ -1,5 +1,5 @@
-// Models with an adapter: made from options or files, written, merged, switched off. All for every layout; all ranks
-// call these functions.
+// Models with an adapter: creating one from options or files, writing, merging and disabling it. Everything works for
+// every layout; all ranks call these functions.
 //
 //   auto models = with_adapter(folder, settings, context, source);   // base frozen, adapter trained
 //   {
@@ -8,7 +8,7 @@
 //   }
 //   save_adapter(models, folder);                                    // peft's files
 //
-// run::model_settings and run::adapter_source make `settings` and `source` from the options of a run.
+// run::model_settings and run::adapter_source derive `settings` and `source` from the options of a run.
 #pragma once
 
 #include <cstdint>
@@ -25,74 +25,77 @@
 
 namespace megalith::model {
 
-// Which adapters a model gets, and on which base.
+// The adapters of a model, and their base.
 struct AdapterSource {
   std::vector<std::filesystem::path> merged{};     // added to the base weights, in order
-  std::optional<std::filesystem::path> trained{};  // trained further; absent: `fresh` is made
-  peft::AdapterConfig fresh{};                     // its targets are named as users name them; see resolve_targets
-  std::string base_name{};  // of the base in adapter_config.json; a trained adapter's own wins; empty: the folder
-  bool fresh_base = false;  // the base gets weights from the seed; config.json of its folder is enough
-  bool keep_base = false;   // WithoutAdapter also brings back modules to save: costs a copy of them
+  std::optional<std::filesystem::path> trained{};  // trained further; nullopt = `fresh` is created instead
+  peft::AdapterConfig fresh{};                     // its targets have the users' names; see resolve_targets
+  std::string base_name{};  // name of the base in adapter_config.json, unless `trained` has one; empty = the folder
+  bool fresh_base = false;  // the base gets weights from the seed; its folder needs only a config.json
+  bool keep_base = false;   // WithoutAdapter also restores the modules to save, which costs a copy of them
 };
 
-// The adapter with its targets as modules of the model. Throws ConfigError for target names that the model does not
-// have, with the nearest that it has.
+// Returns the adapter with its targets resolved to modules of the model. Throws ConfigError for target names that the
+// model does not have, with the most similar names that it has.
 peft::AdapterConfig resolve_targets(peft::AdapterConfig adapter, const ModelConfig& config);
 
-// The adapter that a source trains on a model: that of the files, or the fresh one. Throws as resolve_targets and
-// peft::read_adapter_config do.
+// Returns the adapter that a source trains on a model: that of the files, or the fresh one. Throws like resolve_targets
+// and peft::read_adapter_config.
 peft::AdapterConfig adapter_config(const AdapterSource& source, const ModelConfig& config);
 
-// The model of `folder` with its weights, an adapter on it, and nothing but the adapter trained. `own`: a family of the
-// program's own (read_model_config). Throws as AutoModel and load_adapter do.
+// Returns the model of `folder` with its weights and an adapter; only the adapter is trained. `own` is a family that
+// the program defines (read_model_config). Throws like AutoModel and load_adapter.
 VirtualModels with_adapter(const std::filesystem::path& folder, const ModelSettings& settings,
                            parallel::ParallelContext& context, const AdapterSource& source,
                            const std::shared_ptr<const Family>& own = {});
-// Fresh values from a seed, the same adapter for every layout: A random, B zero.
+// Fills the adapter with initial values, A random and B zero. A seed gives the same adapter for every layout.
 void initialize_adapter(const VirtualModels& models, uint64_t seed);
-// From the files of `folder`, whose targets, rank and scale the model has. Throws DataError listing every tensor that
-// does not fit: an adapter of another model.
+// Loads the adapter from the files of `folder`; the model must have been created with its targets, rank and scale.
+// Throws DataError listing every tensor that does not fit, as for an adapter of another model.
 void load_adapter(const VirtualModels& models, const std::filesystem::path& folder);
-// Throws ConfigError for an adapter that no merged model equals: one on an embedding to which the head is tied.
+// Throws ConfigError for an adapter that cannot be merged: one on an embedding to which the head is tied.
 void check_mergeable(const peft::AdapterConfig& adapter, const ModelConfig& config);
-// Adds the adapter in `folder` to the weights of a model, which may have another adapter.
+// Adds the adapter in `folder` to the weights of a model, which may have another adapter on top.
 void merge_adapter(const VirtualModels& models, const std::filesystem::path& folder);
 
+// Whether the model has an adapter, and its configuration. adapter_of must not be called without one.
 bool has_adapter(const VirtualModels& models);
 const peft::AdapterConfig& adapter_of(const VirtualModels& models);
 
-// A tensor that is trained, whole, and the type of its numbers here.
+// A trained tensor as a whole, and its dtype in this process.
 struct TrainedTensor {
   hf::GlobalTensor tensor;
   at::ScalarType dtype;
 };
-// All of the model, of every rank: all of its tensors, or those of its adapter.
+// Returns the trained tensors of the whole model, over all ranks: all of its tensors, or those of its adapter.
 std::vector<TrainedTensor> trained_tensors(const VirtualModels& models);
 
-// Names and shapes of the files of an adapter for a model.
+// Returns the names and shapes of the tensors in the files of an adapter.
 hf::TensorMapping adapter_mapping(const ModelConfig& config, const peft::AdapterConfig& adapter);
-// The adapter as peft's file has it; see ExportedWeights. A's and B's in fp32, modules to save in the model's type.
+// Returns the adapter in the form of peft's file; see ExportedWeights. A's and B's are in fp32, modules to save in the
+// model's dtype.
 ExportedWeights exported_adapter(const VirtualModels& models);
-// adapter_config.json and tokenizer files; one rank.
+// Writes adapter_config.json and the tokenizer files; one rank calls it.
 void write_adapter_files(const VirtualModels& models, const std::filesystem::path& folder,
                          const std::filesystem::path& assets);
-// A folder that peft loads; it appears when it is complete. `assets`: folder with tokenizer files to copy; empty: none.
+// Writes a folder that peft can load; it appears only once it is complete. `assets` is a folder with tokenizer files to
+// copy; empty if there is none.
 void save_adapter(const VirtualModels& models, const std::filesystem::path& folder,
                   const std::filesystem::path& assets = {}, bool overwrite = false);
 
-// While one lives the model is what it was below the adapter, for forward passes without gradients: the reference of
-// preference training. Modules to save are those of the base with AdapterSource::keep_base, otherwise the trained ones.
+// Disables the adapter during its lifetime, for forward passes without gradients: the reference of preference training.
+// Modules to save are those of the base with AdapterSource::keep_base, otherwise the trained ones.
 class [[nodiscard]] WithoutAdapter {
  public:
-  // `models` outlives it. Without an adapter: nothing.
+  // `models` outlives it. Does nothing if there is no adapter.
   explicit WithoutAdapter(const VirtualModels& models);
 
  private:
-  std::deque<peft::Adapters::Off> off_;  // one a chunk
+  std::deque<peft::Adapters::Off> off_;  // one per chunk
 };
 
-// While one lives the weights are those with the adapter merged, for exports; then they are what they were, bit for
-// bit. The originals wait in host memory.
+// Merges the adapter into the weights during its lifetime, for exports, and then restores them bit for bit. The
+// originals are kept in host memory.
 class [[nodiscard]] WithMergedAdapter {
  public:
   explicit WithMergedAdapter(const VirtualModels& models);

@@ -1,4 +1,5 @@
-// The library's kinds of what mixes tokens: each with its shape from a ModelConfig.
+// The library's kinds of parts that mix tokens. Each derives its nn shape from a ModelConfig once, and uses it for the
+// layer, its footprint and the checks alike, so that the three cannot disagree.
 #include <fmt/format.h>
 
 #include <array>
@@ -30,7 +31,7 @@ nn::AttentionShape attention_shape(const ModelConfig& config, int64_t layer) {
                            .out_init = output_init(config)};
   if (config.qk_norm)
     shape.qk_norm = nn::NormShape{config.norm, config.head_dim, config.norm_epsilon, config.zero_centered_norms};
-  if (config.scale_by_inverse_layer) {
+  if (config.scale_by_inverse_layer) {  // gpt2's scale_attn_by_inverse_layer_idx
     const double base = shape.scale > 0 ? shape.scale : 1 / std::sqrt(static_cast<double>(config.head_dim));
     shape.scale = base / static_cast<double>(layer + 1);
   }
@@ -157,6 +158,7 @@ class DeltaNetKind : public PartKind {
   const std::string family_;
 };
 
+// A plain function per kind, as the constexpr table below needs.
 template <typename Kind>
 std::unique_ptr<PartKind> make_attention(const ModelConfig& config, int64_t layer) {
   return std::make_unique<Kind>(config, layer);

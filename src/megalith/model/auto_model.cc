@@ -7,7 +7,7 @@ namespace megalith::model {
 
 namespace {
 
-// This rank's chunks, without values yet.
+// Returns this rank's chunks, without values.
 VirtualModels make_chunks(const ModelConfig& config, const ModelSettings& settings,
                           parallel::ParallelContext& context) {
   return {config, settings.options, chunk_places(settings.stages, config, context), context};

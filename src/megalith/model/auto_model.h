@@ -12,18 +12,18 @@
 
 namespace megalith::model {
 
-// All ranks call these functions, with the same settings. Each gives the model with the overrides of the settings
+// All ranks call these functions, with the same settings. Each returns the model with the overrides of the settings
 // applied to its configuration, split as the settings and `context` say.
 struct AutoModel {
-  // The model of `path_or_name` (a folder, or a hub name that has been downloaded) with its weights. `vocab_size`: grow
-  // the vocabulary to so many ids.
+  // Returns the model of `path_or_name` (a folder, or the hub name of a downloaded model) with its weights. With
+  // `vocab_size`, the vocabulary grows to so many ids.
   static VirtualModels from_pretrained(const std::string& path_or_name, const ModelSettings& settings,
                                        parallel::ParallelContext& context, std::optional<int64_t> vocab_size = {},
                                        const hf::HubEnvironment& env = hf::HubEnvironment::from_process());
-  // A model of `config` with the weights of another folder, whose vocabulary it takes: a run's own checkpoint.
+  // Returns a model of `config` with the weights and the vocabulary of another folder: a run's own checkpoint.
   static VirtualModels with_weights(ModelConfig config, const std::filesystem::path& weights,
                                     const ModelSettings& settings, parallel::ParallelContext& context);
-  // A model of `config` with fresh weights from the seed of the settings.
+  // Returns a model of `config` with initial weights from the seed of the settings.
   static VirtualModels from_config(const ModelConfig& config, const ModelSettings& settings,
                                    parallel::ParallelContext& context);
 };

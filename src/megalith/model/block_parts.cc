@@ -1,4 +1,4 @@
-// Which part a layer has, and what the parts of all layers say when a run asks about the whole model.
+// Which parts a layer has, and answers about the whole model, collected from the parts of all layers.
 #include "megalith/model/block_parts.h"
 
 #include <fmt/format.h>
@@ -12,6 +12,7 @@ namespace megalith::model {
 
 namespace {
 
+// Returns the family's own kind, or else the first of the library's that fits; the last of those always does.
 std::unique_ptr<PartKind> kind_of(const Family::MakePart Family::*own, std::span<const KnownKind> known,
                                   const ModelConfig& config, int64_t layer) {
   if (const Family* family = find_family(config); family && family->*own)
@@ -20,7 +21,7 @@ std::unique_ptr<PartKind> kind_of(const Family::MakePart Family::*own, std::span
   return first->make(config, layer);
 }
 
-// Both parts of every layer.
+// Calls see(kind) for both parts of every layer.
 template <typename See>
 void for_each_part(const ModelConfig& config, const See& see) {
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
@@ -29,7 +30,7 @@ void for_each_part(const ModelConfig& config, const See& see) {
   }
 }
 
-// Layers are alike: each reason once.
+// Adds a reason unless it is already there: layers are alike and give the same ones.
 void add_new(std::vector<std::string>& to, std::string reason) {
   if (std::ranges::find(to, reason) == to.end()) to.push_back(std::move(reason));
 }
@@ -37,7 +38,7 @@ void add_new(std::vector<std::string>& to, std::string reason) {
 std::unique_ptr<nn::PartFootprint> stated(std::unique_ptr<nn::PartFootprint> footprint, const char* part,
                                           const ModelConfig& config, int64_t layer) {
   check<ConfigError>(footprint != nullptr,
-                     "{} models cannot be planned: the {} of layer {} does not state what memory and work it needs;"
+                     "{} models cannot be planned: the memory and work of the {} of layer {} are not known;"
                      " its PartKind has to implement footprint()",
                      config.family, part, layer);
   return footprint;
@@ -71,8 +72,8 @@ std::vector<std::string> context_parallel_problems(const ModelConfig& config, in
   });
   if (config.mtp_layers > 0)
     found.push_back(
-        fmt::format("context_parallel_size {} splits sequences, and multi-token prediction looks at the tokens behind"
-                    " each; use context_parallel_size 1, or a model without (num_nextn_predict_layers 0)",
+        fmt::format("context_parallel_size {} splits sequences, and multi-token prediction needs the tokens after"
+                    " each one; use context_parallel_size 1, or turn it off (num_nextn_predict_layers 0)",
                     cp));
   return found;
 }

@@ -21,8 +21,8 @@ nn::ContextParallel context_parallel(const ModelOptions& options, const parallel
   const auto& modes = options.context_modes;
   const auto index = static_cast<size_t>(layer);
   check<ConfigError>(modes.size() <= 1 || index < modes.size(),
-                     "cp_comm_type names {} ways for the layers, and there is none for layer {}; give one for all, or "
-                     "one a layer",
+                     "cp_comm_type lists {} values, which leaves none for layer {}; give one value for all layers, or "
+                     "one per layer",
                      modes.size(), layer);
   const nn::ContextMode mode = modes.empty() ? nn::ContextMode::kRing : modes.size() == 1 ? modes[0] : modes[index];
   return nn::context_parallel(context, mode);
@@ -33,6 +33,7 @@ nn::NormShape norm_shape(const ModelConfig& config) {
 }
 
 nn::Init output_init(const ModelConfig& config) {
+  // Two such projections per layer add to the stream; this keeps its variance independent of depth.
   return nn::Init::normal(config.init_std / std::sqrt(2.0 * static_cast<double>(config.num_layers)));
 }
 

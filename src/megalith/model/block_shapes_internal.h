@@ -1,5 +1,5 @@
-// What the layers of a model share: how they are split, the shape of norms, the width of fresh weights. The shapes of
-// their parts are in attention_kinds.cc and feed_forward_kinds.cc.
+// What all layers of a model share: how they are split, the shape of norms, the initial distribution of weights. The
+// shapes of their parts are in attention_kinds.cc and feed_forward_kinds.cc.
 #pragma once
 
 #include "megalith/model/families/model_config.h"
@@ -12,13 +12,13 @@
 namespace megalith::model {
 
 nn::TensorParallel tensor_parallel(const ModelOptions& options, const parallel::ParallelContext& context);
-// Of a block: with fp8 where it has it.
+// The same for one block, with fp8 if the block uses it.
 nn::TensorParallel tensor_parallel(const ModelConfig& config, const ModelOptions& options,
                                    const parallel::ParallelContext& context, int64_t layer);
 nn::ContextParallel context_parallel(const ModelOptions& options, const parallel::ParallelContext& context,
                                      int64_t layer);
 nn::NormShape norm_shape(const ModelConfig& config);
-// Of the projections that write into the residual stream: smaller with depth, as in GPT-2.
+// Returns the Init of projections that write into the residual stream: narrower with depth, as in GPT-2.
 nn::Init output_init(const ModelConfig& config);
 
 }  // namespace megalith::model

@@ -1,3 +1,6 @@
+// Converts a checkpoint tensor by tensor: the source is memory-mapped, a tensor is read, changed, written and released,
+// so that memory holds one tensor at a time. Two TensorMappings, before and after, translate between the names in files
+// and the model; they differ only in the shape of the vocabulary.
 #include "megalith/model/convert.h"
 
 #include <ATen/ATen.h>
@@ -21,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMeanRows = 4096;  // of an embedding, at a time
+constexpr int64_t kMeanRows = 4096;  // rows of an embedding per step, which bounds the fp64 copy
 
 at::Tensor mean_of_rows(const at::Tensor& rows) {
   at::Tensor sum = at::zeros({rows.size(1)}, at::kDouble);
@@ -30,7 +33,7 @@ at::Tensor mean_of_rows(const at::Tensor& rows) {
   return sum / static_cast<double>(rows.size(0));
 }
 
-// The tensor of the model that a vocabulary tensor of the files is: its name decides the random numbers of new rows.
+// The names of a vocabulary tensor in the model and in the files. Random numbers of new rows depend on the former.
 struct VocabularyTensor {
   std::string ours, theirs;
 };
@@ -44,7 +47,7 @@ std::vector<VocabularyTensor> vocabulary_tensors(const ModelConfig& config) {
   return found;
 }
 
-// A tensor to write and where it is read.
+// A tensor to write, and the one it is read from.
 struct Conversion {
   hf::WeightSpec spec;
   std::string source;
@@ -62,6 +65,7 @@ std::vector<Conversion> conversions(const hf::WeightFiles& files, const hf::Tens
   return all;
 }
 
+// Writes a vocabulary tensor: the old rows, then new ones.
 void write_grown(hf::WeightWriter& writer, const VocabularyTensor& tensor, const at::Tensor& old, int64_t vocab,
                  uint64_t seed) {
   writer.write(tensor.theirs, {0, 0}, old);

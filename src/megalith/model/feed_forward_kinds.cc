@@ -1,4 +1,4 @@
-// The library's kinds of what works on each token: an MLP, or experts.
+// The library's kinds of parts that work on each token alone: an MLP, or experts.
 #include <fmt/format.h>
 
 #include <array>

@@ -16,7 +16,7 @@ std::vector<hf::GlobalTensor> global_fp8_states(const VirtualModels& models) {
   options.fp8 = models[0].options().fp8;
   options.fp8_inside_only = models[0].options().fp8_inside_only;
   if (!options.fp8 || options.fp8->scaling != ops::Fp8Scaling::kDelayed) return {};
-  // A model of one rank on the meta device: the layers themselves say which of them have one.
+  // Builds the model for one rank on the meta device: the layers themselves know which of them have a history.
   const auto worlds = comm::World::in_process(1);
   parallel::ParallelContext alone(*worlds[0], layout::RankGrid(layout::GridShape{}));
   const GptModel whole(models.config(), options, ChunkPlace::whole(models.config()), alone);

@@ -1,5 +1,5 @@
-// The histories of the delayed fp8 recipe (nn/tensor_parallel/fp8_history.h) as tensors of a checkpoint: one for each
-// linear layer of a block, "layers.3.mlp.down.weight.fp8", the same on every rank that holds the layer.
+// The histories of the delayed fp8 recipe (nn/tensor_parallel/fp8_history.h) as tensors of a checkpoint: one per linear
+// layer of a block, "layers.3.mlp.down.weight.fp8", equal on all ranks that hold the layer.
 #pragma once
 
 #include <vector>
@@ -9,11 +9,11 @@
 
 namespace megalith::model {
 
-// Of the whole model, the same list on all ranks. Empty: the model has none.
+// Returns the states of the whole model, the same list on all ranks; empty if the model has none.
 std::vector<hf::GlobalTensor> global_fp8_states(const VirtualModels& models);
-// Those of this rank: views.
+// Returns the states of this rank, as views.
 std::vector<parallel::ShardedTensor> fp8_states(const VirtualModels& models);
-// They hold what some step has left: scales are taken from them from now on.
+// Call after loading the states: from now on scales are taken from them instead of from each tensor.
 void use_fp8_states(const VirtualModels& models);
 
 }  // namespace megalith::model

@@ -1,3 +1,6 @@
+// Generation: the first pass takes the whole prompt, each later pass one token; the KvCache supplies the rest. Every
+// rank gathers the logits and samples by itself. All arrive at the same token without a broadcast, because the
+// candidates are sorted deterministically and the random numbers are the same everywhere.
 #include "megalith/model/generate.h"
 
 #include <ATen/ATen.h>
@@ -16,7 +19,7 @@ namespace megalith::model {
 
 namespace {
 
-// The ids that may be drawn, likeliest first, with their probabilities (not yet scaled to sum 1).
+// The ids that may be drawn, most likely first, with unnormalized probabilities.
 struct Candidates {
   std::vector<int64_t> ids;
   std::vector<double> weights;
@@ -28,7 +31,7 @@ Candidates candidates(const at::Tensor& logits, const SamplingOptions& options) 
   Candidates result;
   result.ids.resize(static_cast<size_t>(vocab));
   std::iota(result.ids.begin(), result.ids.end(), 0);
-  // Equal logits stand in the order of their ids, so that every rank and every run sees the same list.
+  // Equal logits are ordered by id, so that every rank and every run sees the same list.
   const auto likelier = [values](int64_t a, int64_t b) {
     return values[a] != values[b] ? values[a] > values[b] : a < b;
   };
@@ -37,6 +40,7 @@ Candidates candidates(const at::Tensor& logits, const SamplingOptions& options) 
   result.ids.resize(static_cast<size_t>(kept));
   double total = 0;
   for (const int64_t id : result.ids) {
+    // Relative to the largest logit, so that exp cannot overflow.
     result.weights.push_back(std::exp((values[id] - values[result.ids[0]]) / options.temperature));
     total += result.weights.back();
   }
@@ -44,7 +48,7 @@ Candidates candidates(const at::Tensor& logits, const SamplingOptions& options) 
   for (size_t i = 0; i < result.ids.size(); ++i) {
     sum += result.weights[i];
     if (sum < options.top_p * total) continue;
-    result.ids.resize(i + 1);  // this one reaches top_p and is the last
+    result.ids.resize(i + 1);  // the one that reaches top_p is the last
     result.weights.resize(i + 1);
     break;
   }
@@ -70,7 +74,7 @@ int64_t sample(const at::Tensor& logits, const SamplingOptions& options, std::mt
   if (options.temperature == 0) return logits.argmax().item<int64_t>();
   const Candidates from = candidates(logits.contiguous(), options);
   const double total = std::accumulate(from.weights.begin(), from.weights.end(), 0.0);
-  // 53 random bits: std::uniform_real_distribution is not the same everywhere.
+  // 53 random bits as a double in [0, 1): std::uniform_real_distribution differs between standard libraries.
   double left = static_cast<double>(random() >> 11) * 0x1.0p-53 * total;
   for (size_t i = 0; i < from.ids.size(); ++i) {
     left -= from.weights[i];
@@ -82,21 +86,21 @@ int64_t sample(const at::Tensor& logits, const SamplingOptions& options, std::mt
 std::vector<int64_t> generate(const VirtualModels& models, const std::vector<int64_t>& prompt,
                               const SamplingOptions& options, const OnToken& on_token) {
   options.validate();
-  check<ConfigError>(!prompt.empty(), "an empty prompt has nothing to continue; give at least one token (bos)");
+  check<ConfigError>(!prompt.empty(), "the prompt is empty; give at least one token (bos)");
   const GptModel& model = models[0];
   check<ConfigError>(models.size() == 1 && model.place().embedding && model.place().head,
                      "generation runs on whole models; use pipeline_model_parallel_size 1 and split by"
                      " tensor_model_parallel_size");
   check<ConfigError>(model.head()->predicts_tokens(),
-                     "the head of {} models does not predict tokens, so there is"
-                     " nothing to generate from",
+                     "the head of {} models does not predict tokens, so they"
+                     " cannot generate text",
                      models.config().family);
   check<ConfigError>(!model.options().sequence_parallel,
                      "generation takes one token at a time, which cannot be split;"
-                     " leave out sequence_parallel");
+                     " turn off sequence_parallel");
   const auto length = static_cast<int64_t>(prompt.size()) + options.max_new_tokens;
   check<ConfigError>(!models.config().learned_positions || length <= models.config().max_positions,
-                     "{} prompt tokens and max_new_tokens {} are more than the {} positions of the model",
+                     "{} prompt tokens and max_new_tokens {} exceed the {} positions of the model; use fewer",
                      prompt.size(), options.max_new_tokens, models.config().max_positions);
   const at::NoGradGuard no_grad;
   const comm::Group tp = models.context().tp();
@@ -106,6 +110,7 @@ std::vector<int64_t> generate(const VirtualModels& models, const std::vector<int
   while (static_cast<int64_t>(generated.size()) < options.max_new_tokens) {
     const auto count = static_cast<int64_t>(next.size());
     const at::Tensor ids = at::tensor(next, at::kLong).to(model.options().device);
+    // Positions continue after the cached tokens.
     const at::Tensor positions = at::arange(cache.tokens(), cache.tokens() + count, at::kLong);
     const ModelInput input{.layout = ops::SequenceLayout::dense(1, count).with_positions(positions),
                            .ids = ids,

@@ -12,26 +12,27 @@
 
 namespace megalith::model {
 
+// How to choose the next token.
 struct SamplingOptions {
-  double temperature = 0;  // 0: always the likeliest token
-  int64_t top_k = 0;       // only the k likeliest tokens; 0: all
-  double top_p = 1;        // only the likeliest tokens that together have this probability
+  double temperature = 0;  // 0 = always the most likely token
+  int64_t top_k = 0;       // only the k most likely tokens; 0 = all
+  double top_p = 1;        // only the most likely tokens that together have this probability
   int64_t max_new_tokens = 128;
-  std::vector<int64_t> stop_ids;  // a token that ends the text; it is the last one returned
+  std::vector<int64_t> stop_ids;  // tokens that end the text; the one that did is the last one returned
   uint64_t seed = 42;
-  // Throws ConfigError with every problem.
+  // Throws a ConfigError that lists every problem.
   void validate() const;
 };
 
-// Draws one of the ids by logits fp32 [v] on the host, as HF's sampler: temperature, then top-k, then top-p.
+// Draws an id from logits fp32 [v] on the host, like HF's sampler: temperature, then top-k, then top-p.
 int64_t sample(const at::Tensor& logits, const SamplingOptions& options, std::mt19937_64& random);
 
-// Called for each new token as soon as it is known; false ends the text.
+// Called with each new token as soon as it is known; returning false ends the text.
 using OnToken = std::function<bool(int64_t id)>;
 
-// Continues `prompt` (at least one id). Every rank of the model calls it with the same arguments and gets the same ids:
-// all draw from the same random numbers and the same logits. Throws ConfigError when the model is spread over pipeline
-// stages, holds split tokens, or the text would not fit its learned positions.
+// Continues `prompt` (at least one id) and returns the new ids. Every rank of the model calls it with the same
+// arguments and gets the same ids, because all use the same random numbers and logits. Throws ConfigError if the model
+// is split over pipeline stages or along tokens, or if the text would exceed its learned positions.
 std::vector<int64_t> generate(const VirtualModels& models, const std::vector<int64_t>& prompt,
                               const SamplingOptions& options, const OnToken& on_token = {});
 

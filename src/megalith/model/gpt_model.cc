@@ -1,3 +1,10 @@
+// One chunk of a model. The constructor creates the parameters in the order of the forward pass, part by part: the
+// embedding, each layer, the head. end_part() notes which parameters belong to a part, so that a part can wait for just
+// those that are still being gathered, and lets the adapter add its own.
+//
+// Recomputation works on groups of consecutive layers: kUniform recomputes all in groups of num_layers, kBlock the
+// first num_layers one by one. A group may run a second time in backward, after other forward passes: what it reads
+// comes from its captured input.
 #include "megalith/model/gpt_model.h"
 
 #include <ATen/ATen.h>
@@ -21,13 +28,14 @@ namespace megalith::model {
 
 namespace {
 
+// Throws ConfigError for combinations that the parts of the model do not support.
 void check_parts(const ModelConfig& config, int cp) {
   const auto found = context_parallel_problems(config, cp);
   check<ConfigError>(found.empty(), "{}", fmt::join(found, "\n"));
   const Family* family = find_family(config);
   check<ConfigError>(!family || !family->head || (!config.tied_embeddings && config.mtp_layers == 0),
-                     "the head of {} models is the family's own, and tied embeddings and multi-token prediction share"
-                     " the library's; leave both out of the configuration",
+                     "the head of {} models is the family's own, but tied embeddings and multi-token prediction need"
+                     " the library's; remove both from the configuration",
                      config.family);
 }
 
@@ -43,7 +51,7 @@ GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const
       vocab_{config.vocab_size, layout::padded_vocab_size(config.vocab_size, options.vocab_multiple, tp_.size())},
       parameters_(options.dtype, options.device) {
   check_parts(config, context.grid().shape().cp);
-  tp_.fp8.reset();  // embedding and head: what they lose in 8 bits is seen in the loss
+  tp_.fp8.reset();  // tp_ is for embedding and head, whose rounding errors go straight into the loss
   const nn::ParameterScope root(parameters_);
   const nn::Init init = nn::Init::normal(config.init_std);
   const bool copied = config.tied_embeddings || config.mtp_layers > 0;  // the last stage holds a copy
@@ -70,7 +78,7 @@ GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const
   if (!place.head) return;
   make_head(root);
   end_part(root);
-  if (embedding_ && copied) parts_.back().push_back(&embedding_->weight());
+  if (embedding_ && copied) parts_.back().push_back(&embedding_->weight());  // the head reads it, too
 }
 
 void GptModel::end_part(const nn::ParameterScope& root) {
@@ -126,7 +134,7 @@ at::Tensor GptModel::forward(const ModelInput& input) const {
       " pad them to a multiple",
       input.layout.tokens(), tp_.size());
   check<ConfigError>(!input.cache || cached_,
-                     "{} models cannot generate: a part of their layers does not say that it keeps what it has seen"
+                     "{} models cannot generate: a part of their layers does not say that it supports a cache"
                      " (PartFacts::cached)",
                      config_.family);
   nn::LayerInput each{input.layout, {}, input.cache, input.training, aux_loss_scale_};
@@ -134,7 +142,7 @@ at::Tensor GptModel::forward(const ModelInput& input) const {
   before_part(0);
   if (adapters_) adapters_->state().training = input.training;
   at::Tensor x = place_.embedding ? embed(input) : input.hidden;
-  // A pipeline expects gradients of every stage's output, also of one in which nothing is trained.
+  // A pipeline expects a gradient for the output of every stage, even if nothing in it is trained.
   if (!trains_ && !place_.head && at::GradMode::is_enabled() && !x.requires_grad()) x = x.detach().requires_grad_();
   x = run_layers(std::move(x), each);
   if (input.cache) input.cache->advance(input.layout.tokens());
@@ -144,7 +152,7 @@ at::Tensor GptModel::forward(const ModelInput& input) const {
 }
 
 const ops::RopeAngles& GptModel::angles(const ops::SequenceLayout& layout) const {
-  const bool same = &layout.cumulative() == &angles_of_.cumulative();  // copies of a layout share what they hold
+  const bool same = &layout.cumulative() == &angles_of_.cumulative();  // copies of a layout share their storage
   if (!config_.rope || (angles_.defined() && same)) return angles_;
   angles_ = ops::rope_angles(*config_.rope, layout, options_.device);
   angles_of_ = layout;
@@ -159,7 +167,7 @@ at::Tensor GptModel::embed(const ModelInput& input) const {
   at::Tensor x = embedding_->forward(input.ids);
   if (positions_) {
     check<DataError>(input.layout.max_position() <= config_.max_positions,
-                     "a sequence of {} tokens is longer than the {} positions that the model has",
+                     "a sequence of {} tokens is longer than the {} positions of the model; use shorter sequences",
                      input.layout.max_position(), config_.max_positions);
     at::Tensor where = input.layout.positions(x.device());
     if (tp_.splits_tokens()) {
@@ -175,7 +183,7 @@ at::Tensor GptModel::embed(const ModelInput& input) const {
 
 at::Tensor GptModel::run_group(const at::Tensor& x, const nn::LayerInput& input, size_t first, size_t count) const {
   at::Tensor out = x;
-  if (adapters_) adapters_->state().training = input.training;  // this may be a second run, in backward
+  if (adapters_) adapters_->state().training = input.training;  // set again: this may be the second run, in backward
   for (size_t i = first; i < first + count; ++i) {
     before_part(1 + i);
     out = layers_[i]->forward(out, input);
@@ -185,7 +193,7 @@ at::Tensor GptModel::run_group(const at::Tensor& x, const nn::LayerInput& input,
 
 at::Tensor GptModel::run_layers(at::Tensor x, const nn::LayerInput& input) const {
   const RecomputePlan& plan = options_.recompute;
-  // A group of layers of which only the input is kept.
+  // Runs a group of layers of which only the input is kept.
   const auto recomputed = [&](const at::Tensor& in, size_t first, size_t count) {
     const nn::KeepInputs keep{plan.split_over_tp && !tp_.splits_tokens() ? &tp_.group : nullptr};
     return nn::recompute(

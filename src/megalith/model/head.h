@@ -1,5 +1,5 @@
-// Head: what stands behind the last layer of a model. The library's predicts tokens (language_head.h); a family may
-// bring its own (Family::head): values, scores, classes.
+// Head: what follows the last layer of a model. The library's head predicts tokens (language_head.h); a family may
+// define its own (Family::head): values, scores, classes.
 //
 // Legend: t tokens, h hidden.
 #pragma once
@@ -19,12 +19,12 @@ namespace megalith::model {
 
 class TransformerBlock;
 
-// Where a head is made: on the chunk with the last layer. All of it outlives the head.
+// The surroundings of a head, on the chunk with the last layer. What it refers to outlives the head.
 struct HeadSite {
   const ModelConfig& config;
   const ModelOptions& options;
   parallel::ParallelContext& context;
-  nn::TensorParallel tp;  // never with fp8: what a head loses in 8 bits is seen in the loss
+  nn::TensorParallel tp;  // never with fp8, because rounding errors of the head go straight into the loss
 };
 
 // One thread per rank; all ranks of the tensor-parallel group call forward together.
@@ -32,15 +32,15 @@ class Head {
  public:
   virtual ~Head() = default;
 
-  // x [t, h] (or [t/tp, h] with sequence parallelism), the output of the last layer, before any norm. With
-  // input.targets: the loss of each token, fp32 [t], equal on all tp ranks. Without: what the head says about each
-  // token, [t, …]; about the last one alone with input.last_token_only. `each`: what the layers of this pass got.
+  // Takes x [t, h] (or [t/tp, h] with sequence parallelism), the output of the last layer, before any norm. With
+  // input.targets, returns the loss of each token, fp32 [t], equal on all tp ranks. Otherwise returns the head's output
+  // per token, [t, …], or that of the last token only with input.last_token_only. `each` is what the layers received.
   virtual at::Tensor forward(const at::Tensor& x, const ModelInput& input, const nn::LayerInput& each) const = 0;
 
-  // Whether forward without targets gives this rank's columns of the logits, [t, v/tp]: what generation, scoring and
-  // the accuracy of evaluations read.
+  // Whether forward without targets returns this rank's columns of the logits, [t, v/tp], which generation, scoring and
+  // the accuracy of evaluations need.
   virtual bool predicts_tokens() const { return false; }
-  // Transformer layers that it has of its own.
+  // Returns the transformer layers that belong to the head.
   virtual std::vector<const TransformerBlock*> blocks() const { return {}; }
 };
 

@@ -1,3 +1,6 @@
+// Final norm, projection and loss. The projection's weight is the embedding's if they are tied; on a pipeline's last
+// stage that is a copy (kTiedCopy), whose gradient is summed with the first stage's. Multi-token-prediction layers form
+// a chain: each takes the hidden states of the previous depth, and ids and targets shifted by one more token.
 #include "megalith/model/language_head.h"
 
 #include <algorithm>
@@ -52,6 +55,7 @@ at::Tensor LanguageHead::forward(const at::Tensor& x, const ModelInput& input, c
 at::Tensor LanguageHead::token_losses(const at::Tensor& y, const at::Tensor& targets,
                                       std::optional<double> grad) const {
   const ModelOptions& options = site_.options;
+  // The chunked loss multiplies by the weight alone, so that a head with an adapter takes the other way.
   if (options.loss_chunk > 0 && !nn::active_update(*weight_))
     return nn::linear_cross_entropy(y, *weight_, targets, range_, site_.tp, options.loss, options.loss_chunk, grad);
   return ops::cross_entropy(nn::column_linear(y, *weight_, nullptr, site_.tp), targets, range_, site_.tp.group,
@@ -62,7 +66,7 @@ void LanguageHead::run_mtp(const at::Tensor& y, const ModelInput& input, const n
   const bool again = input.training && site_.options.recompute.layers != RecomputePlan::Layers::kNone;
   at::Tensor hidden = y, ids = input.ids, targets = input.targets;
   for (const auto& layer : mtp_layers_) {
-    ids = shift_tokens(ids, input.layout, 0);  // behind the end stands any id: nothing is predicted from there
+    ids = shift_tokens(ids, input.layout, 0);  // any id will do after the end: nothing is predicted from there
     targets = shift_labels(targets, input.layout);
     const at::Tensor embedded = embedding_->forward(ids);
     if (again) {

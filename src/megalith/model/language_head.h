@@ -19,8 +19,8 @@ namespace megalith::model {
 
 class LanguageHead : public Head {
  public:
-  // Parameters: final_norm, head, mtp.N in `root`, and embedding where the chunk has none (`embedding` nullptr) and the
-  // head or the multi-token-prediction layers (`mtp`) read it: a copy of what the first stage holds.
+  // Its parameters in `root` are final_norm, head and mtp.N. If the chunk has no embedding (`embedding` is nullptr) but
+  // the head or the multi-token-prediction layers (`mtp`) read it, it also has a copy of the first stage's embedding.
   LanguageHead(const nn::ParameterScope& root, const HeadSite& site, const nn::VocabSize& vocab,
                const nn::VocabParallelEmbedding* embedding, bool mtp);
 
@@ -29,7 +29,7 @@ class LanguageHead : public Head {
   std::vector<const TransformerBlock*> blocks() const override;
 
  private:
-  // Behind the final norm -> fp32 [t]. `grad`: ModelInput::loss_grad.
+  // y, after the final norm -> losses fp32 [t]. `grad` is ModelInput::loss_grad.
   at::Tensor token_losses(const at::Tensor& y, const at::Tensor& targets, std::optional<double> grad) const;
   void run_mtp(const at::Tensor& y, const ModelInput& input, const nn::LayerInput& each) const;
 
@@ -37,10 +37,10 @@ class LanguageHead : public Head {
   const ops::VocabRange range_;  // token ids whose logits are this rank's columns
   nn::Norm final_norm_;
   std::optional<nn::VocabParallelEmbedding> copy_;  // of the first stage's embedding
-  const nn::VocabParallelEmbedding* embedding_;     // the chunk's or copy_; nullptr where nothing reads it
-  nn::Parameter* weight_ = nullptr;                 // [v/tp, h]; the embedding's where they are tied
+  const nn::VocabParallelEmbedding* embedding_;     // the chunk's or copy_; nullptr if nothing reads it
+  nn::Parameter* weight_ = nullptr;                 // [v/tp, h]; the embedding's if they are tied
   std::vector<std::unique_ptr<MtpLayer>> mtp_layers_;
-  bool mtp_is_random_ = false;  // those layers draw random numbers in training
+  bool mtp_is_random_ = false;  // mtp_layers_ draw random numbers in training
 };
 
 }  // namespace megalith::model

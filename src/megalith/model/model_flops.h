@@ -1,4 +1,4 @@
-// What a model's step costs: its sizes as layout::model_flops takes them.
+// The sizes of a model in the form that layout::model_flops takes, to count the FLOPs of a step.
 #pragma once
 
 #include "megalith/layout/model_flops.h"
@@ -7,7 +7,7 @@
 
 namespace megalith::model {
 
-// Windows of attention count as full attention, as in Megatron-LM.
+// Returns the sizes. Windowed attention counts as full attention, as in Megatron-LM.
 inline layout::ModelFlopsShape flops_shape(const ModelConfig& config) {
   layout::ModelFlopsShape shape;
   shape.hidden_size = config.hidden_size;

@@ -15,6 +15,7 @@ at::Tensor shift_tokens(const at::Tensor& values, const ops::SequenceLayout& lay
         layout.tokens());
   at::Tensor shifted = at::full_like(values, at_end);
   if (layout.tokens() > 1) shifted.narrow(0, 0, values.size(0) - 1).copy_(values.narrow(0, 1, values.size(0) - 1));
+  // The last token of each sequence has received the first one of the next sequence: replace it.
   const at::Tensor ends = layout.cumulative_tensor(values.device());
   return shifted.index_fill_(0, ends.narrow(0, 1, layout.sequences()).to(at::kLong) - 1, at_end);
 }

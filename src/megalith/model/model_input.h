@@ -1,4 +1,4 @@
-// What a chunk of a model is of the whole, and what its forward pass gets.
+// ChunkPlace: the part of a model that a chunk covers. ModelInput: the input of its forward pass.
 //
 // Legend: t tokens, h hidden, v padded vocabulary.
 #pragma once
@@ -18,7 +18,7 @@ class KvCache;
 
 namespace megalith::model {
 
-// Which part of the model a chunk is.
+// The part of the model that a chunk covers.
 struct ChunkPlace {
   int64_t first_layer = 0;
   int64_t num_layers = 0;
@@ -31,28 +31,28 @@ struct ChunkPlace {
   bool reads_ids() const { return embedding || mtp; }
 };
 
-// What a forward pass gets. t is the layout's number of tokens; with sequence parallelism a multiple of tp. With
-// several context-parallel ranks everything is of this rank's slice (nn/context_parallel/slice.h).
+// The input of a forward pass. t is the number of tokens of the layout, with sequence parallelism a multiple of tp.
+// With several context-parallel ranks all fields describe this rank's slice (nn/context_parallel/slice.h).
 struct ModelInput {
   ops::SequenceLayout layout;
-  at::Tensor ids;      // int64 [t]; chunks that read ids
-  at::Tensor hidden;   // output of the chunk before: [t, h] or [t/tp, h]; chunks without the embedding
-  at::Tensor targets;  // int64 [t], what each token shall predict, -100: nothing; undefined: logits are wanted
-  nn::KvCache* cache = nullptr;  // generation
-  bool training = true;          // dropout and recompute are on
-  bool last_token_only = false;  // logits of the last token alone: [1, v/tp]
-  // What backward will bring as the gradient of every token's loss, where that is known beforehand: it saves a
-  // projection when the loss is computed in chunks.
+  at::Tensor ids;      // int64 [t]; for chunks that read ids
+  at::Tensor hidden;   // output of the previous chunk, [t, h] or [t/tp, h]; for chunks without the embedding
+  at::Tensor targets;  // int64 [t], target of each token, -100 = ignored; undefined to get logits instead of losses
+  nn::KvCache* cache = nullptr;  // for generation
+  bool training = true;          // dropout and recomputation are on
+  bool last_token_only = false;  // logits of the last token only: [1, v/tp]
+  // The gradient that backward will pass for every token's loss, if it is known beforehand: this saves a projection if
+  // the loss is computed in chunks.
   std::optional<double> loss_grad = {};
-  // Gets the losses fp32 [t] of each multi-token-prediction layer: entry d is of what stands d + 1 places behind the
-  // target. With targets, on the chunk with those layers; nullptr: they do not run.
+  // Receives the losses fp32 [t] of each multi-token-prediction layer; entry d is for the token d + 1 places after the
+  // target. Used with targets, on the chunk with those layers; if nullptr, they do not run.
   std::vector<at::Tensor>* mtp_losses = nullptr;
 };
 
-// What each token shall predict: the label of the next token of its sequence, -100 at its end. labels int64 [t], beside
-// their tokens. Of the whole: a slice of its result, not its result for a slice.
+// Returns the target of each token: the label of the next token of its sequence, -100 at the end. labels int64 [t] are
+// aligned with their tokens. Shift the whole first, then slice: a slice does not contain all next tokens.
 at::Tensor shift_labels(const at::Tensor& labels, const ops::SequenceLayout& layout);
-// Of any numbers: entry i becomes that of the next token of its sequence, `at_end` at its end.
+// The same for any numbers: entry i becomes that of the next token of its sequence, `at_end` at its end.
 at::Tensor shift_tokens(const at::Tensor& values, const ops::SequenceLayout& layout, int64_t at_end);
 
 }  // namespace megalith::model

@@ -1,4 +1,4 @@
-// ModelOptions: how a model is held and run here, beside what it is (ModelConfig).
+// ModelOptions: how a model is stored and executed, in contrast to what it is (ModelConfig).
 #pragma once
 
 #include <c10/core/Device.h>
@@ -16,16 +16,17 @@
 
 namespace megalith::model {
 
-// Which activations are computed twice instead of kept; see nn/recompute.h.
+// Which activations backward recomputes instead of keeping; see nn/recompute.h.
 struct RecomputePlan {
+  // Whole layers: none, all in groups of num_layers (kUniform), or the first num_layers of each chunk (kBlock).
   enum class Layers { kNone, kUniform, kBlock } layers = Layers::kNone;
-  int64_t num_layers = 1;       // kUniform: group size; kBlock: how many layers of a chunk, from the first
+  int64_t num_layers = 1;       // kUniform: layers per group; kBlock: recomputed layers per chunk, from the first
   bool split_over_tp = false;   // keep the inputs of recomputed layers split over tensor-parallel ranks
   bool core_attention = false;  // selective: scores and probabilities
   bool mlp = false;             // selective: the whole feed-forward block
-  bool mlp_activation = false;  // selective: what the activation of a dense one gives to the projection down
+  bool mlp_activation = false;  // selective: the activation of dense MLPs, before the down projection
   bool norms = false;           // selective: outputs of norms
-  bool mla_up_proj = false;     // selective: queries, keys and values of latent attention, made of the latents again
+  bool mla_up_proj = false;     // selective: queries, keys and values of latent attention, from the latents
   bool moe = false;             // selective: whole layers of experts
 
   bool any() const {
@@ -38,14 +39,14 @@ struct ModelOptions {
   at::Device device = at::kCPU;
   bool sequence_parallel = false;
   int64_t vocab_multiple = 1;         // the padded vocabulary is a multiple of this times tp
-  int64_t loss_chunk = 0;             // > 0: projection and loss together, so many tokens at a time
-  std::optional<ops::Fp8Recipe> fp8;  // of the linear layers inside of blocks; not of embedding, head, router, experts
-  bool fp8_inside_only = false;       // nor of the first and the last block
+  int64_t loss_chunk = 0;             // if > 0, projection and loss are fused, so many tokens at a time
+  std::optional<ops::Fp8Recipe> fp8;  // for linear layers inside blocks; not for embedding, head, router, experts
+  bool fp8_inside_only = false;       // nor for the first and the last block
   ops::CrossEntropyOptions loss;
   RecomputePlan recompute;
-  std::vector<nn::ContextMode> context_modes;  // one for all layers or one a layer; empty: rings
+  std::vector<nn::ContextMode> context_modes;  // one for all layers or one per layer; empty = kRing
   nn::MoeOptions moe;
-  std::optional<peft::AdapterConfig> adapter;  // after peft::with_targets; nothing: the model itself is trained
+  std::optional<peft::AdapterConfig> adapter;  // after peft::with_targets; nullopt = the model itself is trained
 };
 
 }  // namespace megalith::model

@@ -9,6 +9,7 @@ namespace megalith::model {
 
 namespace {
 
+// Replaces the losses of the files; those with a coefficient of 0 are dropped.
 void replace_losses(nn::RouterShape& router, const std::vector<RouterOverrides::Loss>& losses) {
   const double coeff_in_files = router.losses.empty() ? 0 : router.losses[0].coeff;
   router.losses.clear();
@@ -18,7 +19,7 @@ void replace_losses(nn::RouterShape& router, const std::vector<RouterOverrides::
   }
 }
 
-// Where a value is absent `target` keeps its own.
+// Assigns `value` to `target` unless it is absent.
 template <typename Target, typename Value>
 void override_with(const std::optional<Value>& value, Target& target) {
   if (value) target = *value;
@@ -50,8 +51,8 @@ ModelConfig ModelOverrides::applied_to(ModelConfig in_files) const {
   config.mtp_loss_factor = mtp_loss_factor;
   if (config.moe) apply_overrides(router, config.moe->router);
   check<ConfigError>(config.mtp_layers == 0 || family_of(config).add_mtp_names != nullptr,
-                     "mtp_num_layers {}: {} models have no multi-token-prediction layers; leave it out, or train a"
-                     " deepseek_v3, glm4_moe or qwen3_next model",
+                     "mtp_num_layers is {}, but {} models have no multi-token-prediction layers; leave it out, or train"
+                     " a deepseek_v3, glm4_moe or qwen3_next model",
                      config.mtp_layers, config.family);
   const auto found = problems(config);
   check<ConfigError>(found.empty(), "{}", fmt::join(found, "; "));

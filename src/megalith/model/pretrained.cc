@@ -1,3 +1,10 @@
+// Weights in and out. A TensorMapping (hf/) translates between rectangles of parameters and byte ranges of safetensors
+// files, so that loading and exporting are the same for every layout: each rank touches only the ranges of its own
+// rectangles, and no tensor is ever gathered.
+//
+// An export is staged: rank 0 creates the files in their final size, all ranks write into them, and the folder gets its
+// name when everything is on disk. Of the data-parallel replicas of a rectangle one writes; which one depends on a hash
+// of the tensor's name, so that all ranks share the work.
 #include "megalith/model/pretrained.h"
 
 #include <ATen/ATen.h>
@@ -27,13 +34,14 @@ namespace fs = std::filesystem;
 
 bool is_mtp(const nn::Parameter& parameter) { return parameter.spec.name.starts_with("mtp."); }
 
+// Whether the rows of a tensor are the vocabulary, which may grow. A family's own head may use the name head.weight.
 bool has_vocabulary_rows(const std::string& name, const ModelConfig& config) {
   const Family* family = find_family(config);
   const bool own_head = family && family->head;
   return name == "embedding.weight" || (name == "head.weight" && !own_head);
 }
 
-// The rows of a vocabulary tensor that the files have, too.
+// Returns the part of a vocabulary tensor that the files also have.
 parallel::ShardedTensor old_rows(parallel::ShardedTensor tensor, int64_t old_vocab) {
   const int64_t rows = std::clamp<int64_t>(old_vocab - tensor.offset[0], 0, tensor.local.size(0));
   tensor.local = tensor.local.narrow(0, 0, rows);
@@ -41,7 +49,7 @@ parallel::ShardedTensor old_rows(parallel::ShardedTensor tensor, int64_t old_voc
   return tensor;
 }
 
-// New rows of an embedding or a head: mean of the old rows over all ranks, plus noise.
+// Fills the new rows of an embedding or a head with the mean of the old rows over all ranks, plus noise. Collective.
 void fill_new_rows(const parallel::ShardedTensor& tensor, int64_t old_vocab, const comm::Group& tp, uint64_t seed) {
   const int64_t old_here = std::clamp<int64_t>(old_vocab - tensor.offset[0], 0, tensor.local.size(0));
   at::Tensor sum = tensor.local.narrow(0, 0, old_here).to(at::kDouble).sum(0);
@@ -53,7 +61,7 @@ void fill_new_rows(const parallel::ShardedTensor& tensor, int64_t old_vocab, con
                             tensor.offset[0] + old_here, fresh, seed));
 }
 
-// As config.json spells it.
+// Returns the name of a dtype in config.json.
 std::string torch_name(at::ScalarType dtype) {
   switch (dtype) {
     case at::kFloat:
@@ -96,7 +104,7 @@ void load_weights(const VirtualModels& models, const fs::path& folder, const Mod
   const hf::WeightFiles files(folder);
   const hf::TensorMapping mapping(name_map(in_files), global_tensors(in_files));
   mapping.check_files(files);
-  std::string fresh;  // the first of the parameters that the files do not have
+  std::string fresh;  // the first parameter that the files do not have
   for (const nn::Parameter* parameter : models.parameters()) {
     if (parameter->value.is_meta() || parameter->spec.role == nn::ParameterRole::kAdapter) continue;
     if (is_mtp(*parameter) && !mapping.holds(parameter->spec.parts[0].name)) {
@@ -107,7 +115,7 @@ void load_weights(const VirtualModels& models, const fs::path& folder, const Mod
     std::vector<parallel::ShardedTensor> parts = parameter->sharded();
     int64_t held = 0;
     for (const auto& part : parts) held += part.local.numel();
-    if (held < parameter->value.numel()) parameter->value.zero_();  // what no part covers is padding
+    if (held < parameter->value.numel()) parameter->value.zero_();  // rows that no part covers are padding
     for (auto& part : parts)
       if (has_vocabulary_rows(part.name, in_files)) part = old_rows(part, old_vocab);
     mapping.read(files, parts);
@@ -169,13 +177,13 @@ void copy_assets(const fs::path& from, const fs::path& to, const ModelConfig& co
 void add_held(const nn::Parameter& parameter, const hf::TensorMapping& mapping,
               const parallel::ParallelContext& context, std::vector<hf::HeldRectangle>& held) {
   if (parameter.spec.role == nn::ParameterRole::kTiedCopy) return;
-  // Experts have other replicas than the rest of the model.
+  // The replicas of experts are other ranks than those of the rest of the model.
   const comm::Group replicas = parameter.spec.expert ? context.edp() : context.dp(/*with_cp=*/true);
   const int size = replicas.size();
   for (const auto& part : parameter.sharded()) {
     if (part.local.numel() == 0) continue;
     const auto place = mapping.place(part);
-    // Number 0 is the one that writes an export: another one for each tensor, so that all ranks share the work.
+    // Replica 0 writes an export. The hash numbers the replicas differently per tensor, so that all share the work.
     const int writer = static_cast<int>(fnv1a64(place.file->name) % static_cast<uint64_t>(size));
     const int replica = part.replica * size + (replicas.rank() - writer + size) % size;
     held.push_back({place.file->name, place.offset, place.data.detach(), replica});
@@ -206,8 +214,9 @@ void write_model_files(const ModelConfig& config, at::ScalarType dtype, const fs
 
 namespace {
 
-// Every rank writes for `turn`, then all meet, until nobody has anything left: however long an export takes, no rank
-// waits in an operation for much longer than a turn, and so the time limit of operations does not end it.
+// All ranks write for the time of a `turn`, then synchronize, until no rank has anything left. However long an export
+// takes, no rank waits in a collective for much longer than a turn, so that the time limit of collectives does not end
+// the run.
 void write_in_turns(const comm::Group& everyone, hf::WeightWriter& writer, const std::vector<hf::HeldRectangle>& held,
                     std::chrono::milliseconds turn) {
   auto next = held.begin();

@@ -1,3 +1,6 @@
+// Scoring flattens the rows of a batch into one packed sequence layout, runs the model once for losses and once for
+// logits, if wanted, and scatters the results back into [b, s]. Padding is added where tensor or context parallelism
+// needs multiples; its entries are dropped again on the way back.
 #include "megalith/model/score.h"
 
 #include <ATen/ATen.h>
@@ -19,11 +22,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Rows as a forward pass takes them, and the way back. Sequences and their total are padded so that they can be split.
+// Rows in the form that a forward pass takes, and the map back. Sequences and their total are padded so that they can
+// be split.
 struct FlatRows {
   ops::SequenceLayout layout;
-  at::Tensor ids, labels;  // int64 [t], of padding 0 and -100
-  // int64: the tokens that are no such padding, and which cells of [b, s] they stand in.
+  at::Tensor ids, labels;  // int64 [t]; 0 and -100 for padding
+  // int64: the tokens that are not padding, and their cells in [b, s].
   at::Tensor tokens, cells;
 };
 
@@ -34,7 +38,7 @@ bool padded_on_the_right(const at::Tensor& mask) {
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-// Cells of each sequence: whole rows where padding is only on the right, else what the mask keeps.
+// Returns the cells of each sequence: whole rows if padding is only on the right, else those that the mask keeps.
 std::vector<at::Tensor> sequences_of(const ScoreBatch& rows) {
   const int64_t b = rows.input_ids.size(0), s = rows.input_ids.size(1);
   const bool whole = padded_on_the_right(rows.attention_mask);
@@ -46,7 +50,8 @@ std::vector<at::Tensor> sequences_of(const ScoreBatch& rows) {
   return sequences;
 }
 
-// Columns stay positions. `length`: of sequences, `total`: of all of them, multiples that are wanted.
+// Flattens rows; columns become positions. The length of each sequence is padded to a multiple of `length`, that of all
+// together to a multiple of `total`.
 FlatRows flatten(const ScoreBatch& rows, int64_t length, int64_t total) {
   const int64_t s = rows.input_ids.size(1);
   std::vector<int64_t> lengths;
@@ -73,7 +78,7 @@ FlatRows flatten(const ScoreBatch& rows, int64_t length, int64_t total) {
   return flat;
 }
 
-// Without labels every token that is no padding is one.
+// Without labels, every token that is not padding is its own label.
 ScoreBatch with_labels(ScoreBatch batch) {
   if (batch.labels.defined()) return batch;
   batch.labels = batch.input_ids;
@@ -93,6 +98,7 @@ ScoredRows score_rows(const GptModel& model, const ScoreBatch& given, bool want_
   const ScoreBatch rows = with_labels(given);
   const int64_t b = rows.input_ids.size(0), s = rows.input_ids.size(1);
   const comm::Group tp = model.tensor_parallel().group, cp = model.context().cp();
+  // Zigzag slices need sequences of multiples of 2·cp; sequence parallelism, a slice of a multiple of tp.
   const FlatRows flat = flatten(rows, cp.size() > 1 ? 2 * cp.size() : 1,
                                 cp.size() * (model.tensor_parallel().splits_tokens() ? tp.size() : 1));
   const at::Device device = model.options().device;
@@ -101,7 +107,7 @@ ScoredRows score_rows(const GptModel& model, const ScoreBatch& given, bool want_
   };
   ModelInput input{
       .layout = nn::slice_layout(flat.layout, cp.rank(), cp.size()), .ids = slice(flat.ids), .training = false};
-  // [t, …] of the slice -> [b s, …], 0 where no token is.
+  // [t, …] of the slice -> [b s, …], with 0 in cells without a token.
   const auto in_cells = [&](const at::Tensor& own) {
     const at::Tensor tokens = nn::gather_slices(own, input.layout, cp).to(at::kCPU, at::kFloat);
     std::vector<int64_t> shape = tokens.sizes().vec();
@@ -123,7 +129,7 @@ ScoreTotal score_to_file(const VirtualModels& models, const ScoreBatch& given, c
   check<ConfigError>(models.size() == 1 && models[0].place().embedding && models[0].place().head,
                      "scoring runs on whole models; use pipeline_model_parallel_size 1");
   check<ConfigError>(!options.logits || models[0].head()->predicts_tokens(),
-                     "the head of {} models has no logits; score without them", models.config().family);
+                     "the head of {} models does not compute logits; score without them", models.config().family);
   check<ConfigError>(options.rows > 0, "per_device_eval_batch_size is {}; it must be positive", options.rows);
   const ScoreBatch batch = with_labels(given);
   const GptModel& model = models[0];
@@ -139,9 +145,9 @@ ScoreTotal score_to_file(const VirtualModels& models, const ScoreBatch& given, c
   hf::WeightWriter writer(staged.path(), specs, {.max_shard_bytes = UINT64_MAX});
   if (first_rank) writer.create_files();
   everyone.barrier("score: file made");
-  at::Tensor sums = at::zeros({2}, at::kDouble);  // loss, labelled tokens
-  // All take the same number of turns: ranks may share experts. Who has no rows left repeats the first ones, for
-  // nothing.
+  at::Tensor sums = at::zeros({2}, at::kDouble);  // loss, labeled tokens
+  // All ranks run the same number of rounds, because they may share experts. A rank without rows left repeats the first
+  // ones and discards the result.
   for (int64_t round = 0; round < b; round += options.rows * dp.size()) {
     const int64_t own = round + options.rows * dp.rank();
     const int64_t first = own < b ? own : 0, count = std::min(options.rows, b - first);

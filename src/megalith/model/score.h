@@ -1,5 +1,5 @@
-// Scoring: the losses and logits of given sequences, shared among data-parallel ranks. Tensor- and context-parallel
-// ranks work on the same ones.
+// Scoring: losses and logits of given sequences, distributed over data-parallel ranks. Tensor- and context-parallel
+// ranks work on the same sequences.
 //
 // Legend: b sequences, s tokens of a row, v vocabulary.
 #pragma once
@@ -13,33 +13,34 @@
 
 namespace megalith::model {
 
+// The sequences to score.
 struct ScoreBatch {
   at::Tensor input_ids;       // int64 [b, s]
-  at::Tensor attention_mask;  // int64 [b, s], 0: padding; undefined: none
-  at::Tensor labels;          // int64 [b, s] beside their tokens, -100: ignored; undefined: the unmasked tokens
+  at::Tensor attention_mask;  // int64 [b, s], 0 = padding; undefined if there is no padding
+  at::Tensor labels;          // int64 [b, s], aligned with tokens, -100 = ignored; undefined = the unmasked tokens
 };
 
 struct ScoreOptions {
   int64_t rows = 8;     // sequences at a time
-  bool logits = false;  // write them, too
+  bool logits = false;  // also write the logits
 };
 
 struct ScoreTotal {
-  double loss = 0;  // mean over the labelled tokens of all sequences; 0 when there are none
+  double loss = 0;  // mean over the labeled tokens of all sequences; 0 if there are none
   int64_t num_label_tokens = 0;
 };
 
-// Writes token_losses [b, s], loss [] and, when asked for, logits [b, s, v], all fp32. Entry t of a row's losses is
-// that of the label at t+1: 0 where it is ignored, and at the end. Every rank scores and writes its share of the rows.
-// The file appears when it is complete. All ranks call it.
+// Writes token_losses [b, s], loss [] and, on request, logits [b, s, v], all fp32. Entry t of a row's losses belongs to
+// the label at t+1; it is 0 if that is ignored, and at the end. Every rank scores and writes its share of the rows. The
+// file appears only once it is complete. All ranks call it.
 ScoreTotal score_to_file(const VirtualModels& models, const ScoreBatch& batch, const std::filesystem::path& output,
                          const ScoreOptions& options);
 
-// The same numbers of some rows on this rank, for callers that want no file. Padding on the right is computed like any
-// token (it changes nothing before it); other padding is left out and its entries are 0.
+// The same numbers for some rows on this rank, for callers that do not want a file. Padding on the right is computed
+// like any token (it does not affect those before it); other padding is skipped, and its entries are 0.
 struct ScoredRows {
   at::Tensor token_losses;  // fp32 [b, s]
-  at::Tensor logits;        // fp32 [b, s, v]; undefined unless wanted. Equal on all tp and cp ranks
+  at::Tensor logits;        // fp32 [b, s, v]; undefined unless requested. Equal on all tp and cp ranks
 };
 ScoredRows score_rows(const GptModel& model, const ScoreBatch& rows, bool logits);
 

@@ -1,3 +1,6 @@
+// A block is two residual branches of the same form. With hidden dropout the branch returns its delta, and dropout and
+// addition are one operation; without it the residual is passed into the part, whose last product adds it. Outputs of
+// norms can be discarded after forward, because they are cheap to recompute from x, which the residual stream keeps.
 #include "megalith/model/transformer_block.h"
 
 #include <ATen/ATen.h>
@@ -54,13 +57,14 @@ const nn::Router* TransformerBlock::router() const {
 }
 
 at::Tensor TransformerBlock::run(const Branch& branch, const at::Tensor& x, const nn::LayerInput& input) const {
+  // One operation for both uses of x, so that backward adds their gradients in one pass.
   const auto [residual, y] = ops::norm_fork(x, branch.norm.weights());
   at::Tensor out;
   if (!input.training || dropout_ == 0) {
     out = run_part(branch, y, residual, input);
   } else {
     const at::Tensor delta = run_part(branch, y, at::Tensor(), input);
-    // Tokens that each rank has for itself get masks of their own; replicated ones the same on every rank.
+    // Ranks with different tokens draw different masks; ranks with the same tokens must draw the same.
     const auto fork = rng_.fork_if(tokens_split_);
     out = ops::dropout_add(delta, residual, dropout_, rng_.generator());
   }

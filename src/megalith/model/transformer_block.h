@@ -5,8 +5,8 @@
 //   (x, y) = fork(x)      y = mlp_norm(x)
 //   x      = x + dropout(mlp(y))
 //
-// Without dropout the addition is part of the branch's last matrix product. What attention and feed-forward are is
-// their kinds' business (block_parts.h).
+// Without dropout the addition is part of the branch's last matrix product. The kinds of attention and feed-forward are
+// chosen in block_parts.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,16 +26,16 @@ namespace megalith::model {
 
 class TransformerBlock {
  public:
-  // `layer`: over the whole model. `local`: among the layers of this chunk. `context` outlives it.
+  // `layer` counts over the whole model, `local` within this chunk. `context` outlives it.
   TransformerBlock(const nn::ParameterScope& scope, const ModelConfig& config, const ModelOptions& options,
                    int64_t layer, int64_t local, parallel::ParallelContext& context);
 
   // [t, h] (or [t/tp, h]) -> the same shape.
   at::Tensor forward(const at::Tensor& x, const nn::LayerInput& input) const;
 
-  // The router of its experts; nullptr in a layer without.
+  // Returns the router of its experts, or nullptr in a layer without experts.
   const nn::Router* router() const;
-  // Whether training passes draw random numbers in it, those of adapters aside.
+  // Whether training passes draw random numbers in it, not counting those of adapters.
   bool is_random() const { return dropout_ > 0 || attention_.random || feed_forward_.random; }
   // Whether it can run with a KvCache.
   bool is_cached() const { return attention_.cached && feed_forward_.cached; }
@@ -45,19 +45,19 @@ class TransformerBlock {
   struct Branch {
     nn::Norm norm;
     std::unique_ptr<nn::BlockPart> part;
-    bool repeated;  // only its input is kept; it runs again in backward
+    bool repeated;  // only its input is kept; backward repeats the part
     bool random, cached;
   };
-  // `name`: of its parameters; those of the norm are NAME_norm.
+  // `name` is the scope of its parameters; those of the norm are in NAME_norm.
   Branch make_branch(const nn::ParameterScope& scope, const std::string& name, const ModelConfig& config,
                      const PartKind& kind, const PartSite& site) const;
   at::Tensor run(const Branch& branch, const at::Tensor& x, const nn::LayerInput& input) const;
   at::Tensor run_part(const Branch& branch, const at::Tensor& y, const at::Tensor& residual,
                       const nn::LayerInput& input) const;
 
-  bool remakes_norms_;  // their outputs are freed after forward
+  bool remakes_norms_;  // outputs of norms are freed after forward and recomputed in backward
   double dropout_;
-  bool adapter_dropout_;  // there is some inside of the branches
+  bool adapter_dropout_;  // adapters inside the branches use dropout
   bool tokens_split_;
   parallel::RngTracker& rng_;
   Branch attention_;

@@ -9,9 +9,9 @@ std::vector<ChunkPlace> chunk_places(layout::SplitRequest stages, const ModelCon
   stages.num_layers = static_cast<int>(config.num_layers);
   stages.mtp_layers = static_cast<int>(config.mtp_layers);
   stages.pp = context.grid().shape().pp;
-  stages.uneven = layout::UnevenSplit::kBalance;
+  stages.uneven = layout::UnevenSplit::kBalance;  // layers that do not divide evenly are balanced, not refused
   const layout::LayerSplit split(stages);
-  for (const layout::Stage& stage : split.stages())  // told on every rank
+  for (const layout::Stage& stage : split.stages())  // all stages, so that every rank throws
     check<ConfigError>(
         stage.mtp_layers.empty() || stage.has_loss(),
         "pipeline_model_parallel_layout {}: the multi-token-prediction layers (m) share the head and must"
@@ -54,7 +54,7 @@ void VirtualModels::initialize_parameters(uint64_t seed) const {
 }
 
 std::vector<hf::GlobalTensor> global_tensors(const ModelConfig& config) {
-  // A model of one rank on the meta device: the layers themselves say what they are made of.
+  // Builds the model for one rank on the meta device: the layers themselves know their tensors.
   const auto worlds = comm::World::in_process(1);
   parallel::ParallelContext alone(*worlds[0], layout::RankGrid(layout::GridShape{}));
   ModelOptions options;

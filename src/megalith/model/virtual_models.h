@@ -1,4 +1,5 @@
-// VirtualModels: the chunks of the model that this rank holds, one for each virtual pipeline stage (one without).
+// VirtualModels: the chunks of the model that this rank holds, one per virtual pipeline stage (or just one without
+// virtual stages).
 #pragma once
 
 #include <cstdint>
@@ -11,9 +12,9 @@
 
 namespace megalith::model {
 
-// The chunks of this rank, in the order data passes them. `stages` says how the split is steered; its sizes (layers,
-// multi-token-prediction layers, stages) are taken from `config` and `context`, and layers that do not divide are
-// balanced. Throws ConfigError, on every rank, for a split that cannot be.
+// Returns the chunks of this rank, in the order in which data passes them. `stages` controls the split; its sizes
+// (layers, multi-token-prediction layers, stages) are taken from `config` and `context`, and layers that do not divide
+// evenly are balanced. Throws ConfigError, on every rank, for an impossible split.
 std::vector<ChunkPlace> chunk_places(layout::SplitRequest stages, const ModelConfig& config,
                                      const parallel::ParallelContext& context);
 
@@ -21,7 +22,7 @@ class VirtualModels {
  public:
   VirtualModels(const ModelConfig& config, const ModelOptions& options, const std::vector<ChunkPlace>& places,
                 parallel::ParallelContext& context);
-  // Chunks that somebody made, at least one, all of one configuration and for the ranks of `context`.
+  // Takes existing chunks: at least one, all of one configuration and for the ranks of `context`.
   VirtualModels(std::vector<std::unique_ptr<GptModel>> chunks, parallel::ParallelContext& context);
 
   size_t size() const { return chunks_.size(); }
@@ -32,11 +33,11 @@ class VirtualModels {
 
   const ModelConfig& config() const { return config_; }
   parallel::ParallelContext& context() const { return context_; }
-  // Every parameter of every chunk.
+  // Returns every parameter of every chunk.
   std::vector<nn::Parameter*> parameters() const;
-  // What this rank holds of the model, tensor by tensor.
+  // Returns what this rank holds of the model, tensor by tensor.
   std::vector<parallel::ShardedTensor> sharded() const;
-  // Fresh weights from a seed.
+  // Fills all parameters with initial values; a seed gives the same model for every layout.
   void initialize_parameters(uint64_t seed) const;
 
  private:
@@ -45,7 +46,7 @@ class VirtualModels {
   std::vector<std::unique_ptr<GptModel>> chunks_;
 };
 
-// Every tensor of the whole model, in the order of the forward pass. Nothing is allocated.
+// Returns every tensor of the whole model, in the order of the forward pass. Nothing is allocated.
 std::vector<hf::GlobalTensor> global_tensors(const ModelConfig& config);
 
 }  // namespace megalith::model

@@ -1,4 +1,4 @@
-// What every layer of a forward pass gets beside the hidden states.
+// LayerInput: what every layer receives in a forward pass besides the hidden states.
 #pragma once
 
 #include "megalith/ops/norm_rope/rope.h"
@@ -10,10 +10,10 @@ class KvCache;
 
 struct LayerInput {
   ops::SequenceLayout layout;  // the tokens of this pass
-  ops::RopeAngles angles;      // of their positions; not defined: no rotary embedding
-  KvCache* cache = nullptr;    // generation: one sequence, tokens behind those cached; nullptr: none
+  ops::RopeAngles angles;      // rotary angles of their positions; undefined without a rotary embedding
+  KvCache* cache = nullptr;    // in generation: one sequence, whose cached tokens precede those of this pass
   bool training = true;        // dropout is on
-  double aux_loss_scale = 1;   // by what the losses of routers are multiplied, as the model's own loss is
+  double aux_loss_scale = 1;   // factor of the router losses, the same as that of the model's own loss
 };
 
 }  // namespace megalith::nn

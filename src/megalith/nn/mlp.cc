@@ -20,8 +20,8 @@ at::Tensor Mlp::forward(const at::Tensor& x, const at::Tensor& residual) const {
     if (gated) return ops::gated_activation(y, kind);
     return bias ? ops::bias_activation(y, bias->value, kind, bias->grad.target()) : ops::bias_activation(y, {}, kind);
   };
-  // Before and after a plain activation stand the two widest tensors of a layer: on the CPU one of them is kept. On
-  // CUDA that costs time which memory is not always worth.
+  // The input and the output of a plain activation are the two widest tensors of a layer. The CPU always keeps just the
+  // input and recomputes the output in backward; on CUDA that costs too much time to be the default.
   if (!shape_.recompute_activation && (shape_.gated || before.is_cuda()))
     return down_.forward(activate(before), residual);
   return down_.forward(activate(before), residual, [activate, kept = before.detach()] {

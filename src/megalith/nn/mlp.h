@@ -17,23 +17,24 @@ namespace megalith::nn {
 class FootprintScope;
 class PartFootprint;
 
+// Sizes of one block over all tensor-parallel ranks.
 struct MlpShape {
   int64_t hidden = 0;
   int64_t width = 0;
   bool gated = true;
   bool bias = false;
   ops::Activation activation = ops::Activation::kSilu;
-  Init init;                          // of the projection up
-  Init out_init;                      // of the projection down
-  bool recompute_activation = false;  // what the activation gives is computed twice instead of kept
+  Init init;                          // for the up projection
+  Init out_init;                      // for the down projection
+  bool recompute_activation = false;  // recompute the activation's output in backward instead of keeping it
 };
 
-// Gated: parameters gate_up (gate | up) and down; plain: up and down.
+// Its parameters are gate_up (gate | up) and down if gated, otherwise up and down.
 class Mlp : public BlockPart {
  public:
   Mlp(const ParameterScope& scope, const MlpShape& shape, const TensorParallel& tp);
 
-  // x [t, h] (or [t/tp, h]) -> projection down + residual, of the same shape. `residual` undefined: none.
+  // x [t, h] (or [t/tp, h]) -> down projection + residual, same shape. `residual` may be undefined.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& residual) const;
   at::Tensor forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& /*input*/) const override {
     return forward(x, residual);
@@ -45,10 +46,11 @@ class Mlp : public BlockPart {
   RowParallelLinear down_;
 };
 
-// The outputs of the projection up: gate | up, or up alone.
+// Returns the tensors that the up projection fuses: gate | up, or up alone.
 std::vector<OutputPart> up_parts(const MlpShape& shape);
 
-// What it needs, for the planner. `shares_input`: others read the input, too, and give it back.
+// Returns the memory and work of the block, for the planner. With `shares_input` another part reads the input as well,
+// and frees it.
 std::unique_ptr<PartFootprint> make_footprint(const FootprintScope& scope, const MlpShape& shape,
                                               bool shares_input = false);
 

@@ -1,4 +1,4 @@
-// What an Mlp keeps and moves; follows mlp.cc.
+// Memory and work of an Mlp. Mirrors mlp.cc.
 #include "megalith/nn/footprint/part_footprint.h"
 #include "megalith/nn/mlp.h"
 #include "megalith/nn/tensor_parallel/linear_footprint.h"
@@ -34,7 +34,7 @@ class MlpFootprint : public PartFootprint {
     walk.take(before);
     walk.give(after);
     if (remakes_activation_)
-      walk.leave_to_graph(before);  // the function that computes the activation again holds it
+      walk.leave_to_graph(before);  // held by the function that recomputes the activation
     else
       walk.give(before);
     up_.backward(walk, wanted);
@@ -51,7 +51,7 @@ class MlpFootprint : public PartFootprint {
  private:
   const RankSizes& rank_;
   bool shares_input_;
-  bool remakes_activation_;  // for the weight gradient of the projection down
+  bool remakes_activation_;  // recomputed for the weight gradient of the down projection
   ColumnFootprint up_;
   RowFootprint down_;
 };

@@ -8,6 +8,7 @@
 
 namespace megalith::nn {
 
+// Kind and size of a norm.
 struct NormShape {
   ops::NormKind kind = ops::NormKind::kRms;
   int64_t size = 0;
@@ -17,11 +18,11 @@ struct NormShape {
 
 class Norm {
  public:
-  // Replicated over tp. `partial_grad`: each tp rank sees only part of the tokens (sequence parallelism) or of the
-  // heads (query and key norms).
+  // Parameters are replicated over tp. With `partial_grad` each tp rank sees only part of the tokens (sequence
+  // parallelism) or of the heads (query and key norms), so that gradients must be summed over tp.
   Norm(const ParameterScope& scope, const NormShape& shape, bool partial_grad, int tp_rank);
 
-  // The parameters as operations take them.
+  // Returns the parameters in the form that ops::norm takes.
   ops::NormWeights weights() const;
   at::Tensor forward(const at::Tensor& x) const { return ops::norm(x, weights()); }
 

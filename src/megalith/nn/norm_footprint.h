@@ -1,4 +1,4 @@
-// NormFootprint: what a norm between the parts of a layer needs (norm.h, ops/norm_rope/norm.h).
+// NormFootprint: memory of a norm between the parts of a layer (norm.h, ops/norm_rope/norm.h).
 #pragma once
 
 #include "megalith/nn/footprint/footprint_scope.h"
@@ -9,16 +9,16 @@ namespace megalith::nn {
 
 class NormFootprint {
  public:
-  // Records the parameters; or leaves that to others.
+  // The first constructor records the parameters; the second leaves that to the caller.
   NormFootprint(const FootprintScope& scope, const NormShape& shape);
   explicit NormFootprint(const NormShape& shape) : statistics_(shape.kind == ops::NormKind::kLayer ? 8 : 4) {}
 
   // Bytes of the statistics that backward reads.
   double kept(const RankSizes& rank) const { return rank.s * statistics_; }
-  // The input [s, h] is there and stays; the output comes.
+  // Walks forward: the input [s, h] exists and stays; the output is added.
   void forward(LayerWalk& walk, bool keep) const;
-  // The gradient of the output and that of the stream become one; what was kept goes. `give_stream_grad`: nobody else
-  // holds the stream's gradient; `give_input`: nobody else holds the input.
+  // Walks backward: the gradients of the output and of the stream are merged into one; what was kept is freed.
+  // `give_stream_grad` and `give_input` say that nothing else holds the stream's gradient or the input.
   void backward(LayerWalk& walk, bool give_stream_grad, bool give_input) const;
 
  private:

@@ -1,3 +1,12 @@
+// Two ways to trade compute for memory.
+//
+// recompute() is an autograd function: forward runs `fn` without gradients and saves only its inputs; backward runs it
+// again with gradients on detached inputs and starts a nested backward pass from the result. Random streams are reset
+// to their state before the first run, and restored after the second, so that code outside sees no difference.
+//
+// discard_until_backward() keeps the graph but takes the memory of one saved tensor: its storage loses its data, and a
+// hook on the consumer's output, which runs just before the consumer's backward, fills the same storage again. Saved
+// variables hold the storage and so never notice.
 #include "megalith/nn/recompute.h"
 
 #include <ATen/ATen.h>
@@ -25,12 +34,12 @@ struct RecomputeState {
   std::function<at::Tensor(const TensorList&)> fn;
   parallel::RngTracker* rng;
   std::string rng_before;
-  comm::Group split_over;           // valid where `split` says so
+  comm::Group split_over;           // valid if any input is split
   std::vector<bool> split;          // per input: only this rank's share is kept
   std::vector<bool> requires_grad;  // per input
 };
 
-// Puts the streams back to what they were when the recomputation is over.
+// Sets the random streams to `state` for its lifetime, then back to what they were.
 class RngReplay {
  public:
   RngReplay(parallel::RngTracker* rng, const std::string& state) : rng_(rng) {
@@ -54,9 +63,9 @@ at::Tensor own_share(const at::Tensor& whole, const comm::Group& group) {
   return whole.detach().narrow(0, rows * group.rank(), rows).clone();
 }
 
-// Up to four inputs: a function takes variables as arguments of its own. Nobody needs more. `anchor` has no part in the
-// result: it is there, and requires a gradient, where no input does, so that backward comes here for the parameters'
-// sake.
+// Takes up to four inputs, because autograd functions need variables as separate arguments; no caller has more.
+// `anchor` does not affect the result. If no input requires a gradient, the anchor does, so that autograd still calls
+// backward, for the sake of the parameters used in fn.
 struct Recompute : Function<Recompute> {
   using More = std::optional<at::Tensor>;
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& a, const More& b, const More& c, const More& d,
@@ -94,7 +103,7 @@ struct Recompute : Function<Recompute> {
       out = state.fn(inputs);
     }
     variable_list result(6);
-    if (!out.requires_grad()) return result;  // everything inside is frozen
+    if (!out.requires_grad()) return result;  // all parameters in fn are frozen
     torch::autograd::backward({out}, {grads[0]});
     for (size_t i = 0; i < inputs.size(); ++i) result[i] = inputs[i].grad();
     return result;
@@ -126,7 +135,8 @@ void discard_until_backward(const at::Tensor& value, std::function<at::Tensor()>
   check(value.is_contiguous() && storage.nbytes() == value.nbytes(),
         "only a contiguous tensor with a storage of its own can be discarded until backward");
   storage.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(nullptr, value.device()));
-  // The graph keeps the hook until its end; from the moment when the value is there, its readers alone hold it.
+  // The graph keeps the hook to its end. Once the value is back, the hook drops its reference, so that only the readers
+  // keep the memory alive.
   struct Discarded {
     c10::Storage storage;
     std::function<at::Tensor()> make;

@@ -1,5 +1,5 @@
-// Activation recompute: keep the inputs of a part of the model, run it again when backward needs what was inside.
-// Results, dropout included, are bit for bit those of a run that keeps everything.
+// Activation recomputation: keep only the inputs of a region of the model, and run it again when backward needs its
+// intermediate results. Results, including dropout, are bit-identical to those of a run that keeps everything.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,26 +14,25 @@ namespace megalith::nn {
 
 using TensorList = std::vector<at::Tensor>;
 
-// Where the kept inputs lie between forward and backward. With a group each rank keeps its share of the first
-// dimension and they are gathered again: for inputs that are equal on all its ranks. An input whose first dimension
-// does not divide is kept whole.
+// How inputs are kept between forward and backward. With a group, for inputs that are equal on all its ranks, each rank
+// keeps its share of the first dimension, and backward gathers the shares. An input whose first dimension is not
+// divisible is kept whole.
 struct KeepInputs {
   const comm::Group* split_over = nullptr;
 };
 
-// fn(inputs) without keeping what is inside. `fn` is called twice: now, and in backward with the random streams of
-// `rng` put back to where they are now (nullptr: nothing in fn is random). It must not change anything that its result
-// depends on, and what it refers to must live until backward. Gradients flow to the inputs and to parameters used in
-// fn, also when no input requires one (behind a frozen embedding): the result then requires a gradient in any case.
-// Backward of the region is a pass of its own: a parameter that several regions use is told complete by each of them.
+// Returns fn(inputs) without keeping its intermediate results. `fn` is called twice: now, and in backward with the
+// random streams of `rng` reset to their current state (nullptr if fn uses no random numbers). It must not change
+// anything that its result depends on, and what it refers to must live until backward. Gradients flow to the inputs and
+// to the parameters used in fn; the result requires a gradient even if no input does (after a frozen embedding). The
+// backward of the region is a separate autograd pass: a parameter used in several regions is reported complete by each.
 at::Tensor recompute(std::function<at::Tensor(const TensorList&)> fn, const TensorList& inputs,
                      parallel::RngTracker* rng, KeepInputs keep = {});
 
-// Frees the storage of `value` once its consumer has run, and computes it again just before the consumer's backward
-// needs it: `value` was made by `make` from things that are kept anyway (a norm from the residual stream). It is
-// contiguous and has its storage for itself.
-// `consumer_out`: an output of the function that saved `value`; nothing else may read `value` later. Does nothing when
-// consumer_out needs no gradient.
+// Frees the storage of `value` after its consumer has run, and recomputes it by `make` just before the consumer's
+// backward needs it. `make` computes `value` from tensors that are kept anyway (a norm from the residual stream).
+// `value` is contiguous and does not share its storage. `consumer_out` is an output of the function that saved `value`;
+// nothing else may read `value` later. Does nothing if consumer_out does not require a gradient.
 void discard_until_backward(const at::Tensor& value, std::function<at::Tensor()> make, const at::Tensor& consumer_out);
 
 }  // namespace megalith::nn

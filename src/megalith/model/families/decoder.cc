@@ -1,3 +1,6 @@
+// Reading the configurations of Llama-like families. Keys have drifted over the versions of transformers (rope_theta
+// with rope_scaling became rope_parameters, torch_dtype became dtype, layer_types replaced use_sliding_window): every
+// reader takes all spellings. Values that Megalith cannot represent are refused by name and never ignored.
 #include <fmt/format.h>
 
 #include <map>
@@ -22,12 +25,13 @@ ops::RopeScaling rope_scaling(const io::JsonFields& rope, std::string_view type)
   return kind->second;
 }
 
-// The keys that both spellings share, in `rope`.
+// Reads the keys that both spellings share from `rope`.
 void read_rope_scaling(const io::JsonFields& rope, int64_t max_positions, ops::RopeSettings& settings) {
   const auto type = rope.optional<std::string>("rope_type");
   settings.scaling = rope_scaling(rope, type ? *type : rope.optional<std::string>("type").value_or("default"));
   if (settings.scaling == ops::RopeScaling::kNone) return;
   settings.original_positions = rope.optional_positive<int64_t>("original_max_position_embeddings").value_or(0);
+  // Some yarn configurations leave out the factor; it follows from the two lengths.
   if (settings.scaling == ops::RopeScaling::kYarn && !rope.has("factor") && settings.original_positions > 0) {
     settings.factor = static_cast<double>(max_positions) / static_cast<double>(settings.original_positions);
   } else {
@@ -50,7 +54,7 @@ void read_rope_scaling(const io::JsonFields& rope, int64_t max_positions, ops::R
 
 void refuse_quantized(const io::JsonFields& config) {
   check<ConfigError>(!config.has("quantization_config"),
-                     "{}: the weights are quantised (\"quantization_config\"); only F32, F16 and BF16 weights can be"
+                     "{}: the weights are quantized (\"quantization_config\"); only F32, F16 and BF16 weights can be"
                      " trained. Use the model's original weights",
                      config.file_name());
 }
@@ -62,7 +66,7 @@ at::ScalarType read_dtype(const io::JsonFields& config) {
       {"float32", at::kFloat}, {"bfloat16", at::kBFloat16}, {"float16", at::kHalf}, {"float64", at::kDouble}};
   const char* key = config.has("dtype") ? "dtype" : "torch_dtype";
   auto text = config.optional<std::string>(key).value_or("float32");
-  if (text.starts_with("torch.")) text = text.substr(6);
+  if (text.starts_with("torch.")) text = text.substr(6);  // old files write "torch.bfloat16"
   const auto type = types.find(text);
   if (type == types.end()) config.refuse(key, "be float32, bfloat16 or float16");
   return type->second;
@@ -179,6 +183,7 @@ std::vector<hf::NameRule> mtp_layer_rules(const hf::NameMap& names, const std::s
   std::vector<hf::NameRule> rules;
   for (hf::NameRule rule : names.rules) {
     if (!rule.theirs.starts_with(kTheirs)) continue;
+    // model.layers.{}.X -> PREFIX.X, and layers.{}.X -> mtp.{}.layer.X.
     rule.theirs = prefix + rule.theirs.substr(kTheirs.size());
     for (std::string& ours : rule.ours) ours = "mtp.{}.layer." + ours.substr(kOurs.size());
     rules.push_back(std::move(rule));

@@ -1,28 +1,29 @@
-// What the configurations and the names of the Llama-like families have in common.
+// Configuration keys and tensor names that the Llama-like families have in common.
 #pragma once
 
 #include "megalith/model/families/family.h"
 
 namespace megalith::model {
 
-// Sizes, norm, activation, rotary embedding, dropout, types: the keys that all of them spell alike.
+// Reads the keys that all of them spell alike: sizes, norm, activation, rotary embedding, dropout, dtype.
 ModelConfig read_decoder(const io::JsonFields& config);
-// `layer_types`, or the older use_sliding_window with max_window_layers (qwen).
+// Reads the windows per layer from `layer_types`, or from the older use_sliding_window with max_window_layers (qwen).
 std::vector<int64_t> read_windows(const io::JsonFields& config, int64_t layers);
-// rope_parameters (transformers 5), or rope_theta with rope_scaling. head_dim times the partial rotary factor rotates.
+// Reads rope_parameters (transformers 5), or rope_theta with rope_scaling. The first head_dim times the partial rotary
+// factor channels rotate.
 ops::RopeSettings read_rope(const io::JsonFields& config, int64_t head_dim, int64_t max_positions);
 ops::Activation read_activation(const io::JsonFields& config, std::string_view key);
 at::ScalarType read_dtype(const io::JsonFields& config);
 
-// model.embed_tokens, model.layers.N.self_attn.q_proj, …
+// Returns the names model.embed_tokens, model.layers.N.self_attn.q_proj, …
 hf::NameMap decoder_names();
 
-// Adds to `names` those of multi-token-prediction layers that stand behind the model's own in its list:
+// Adds to `names` those of multi-token-prediction layers that are numbered after the model's own layers:
 // model.layers.N.enorm, hnorm, eh_proj, shared_head.norm, copies of the embedding and the head, and what every layer
 // has.
 void add_numbered_mtp_names(const ModelConfig& config, hf::NameMap& names);
-// The rules of `names` for what every layer has, as rules for a multi-token-prediction layer whose names start with
-// `prefix`.
+// Returns the rules of `names` for what every layer has, rewritten for a multi-token-prediction layer whose names start
+// with `prefix`.
 std::vector<hf::NameRule> mtp_layer_rules(const hf::NameMap& names, const std::string& prefix);
 
 Family deepseek_v3_family();

@@ -7,7 +7,7 @@ namespace megalith::model {
 
 namespace {
 
-// DeepSeek's temperature: 1/sqrt(d) times the square of yarn's magnitude for mscale_all_dim.
+// Returns DeepSeek's factor of q·k: 1/sqrt(d) times the square of yarn's magnitude for mscale_all_dim.
 double softmax_scale(const ModelConfig& config) {
   const double base = 1 / std::sqrt(static_cast<double>(config.head_dim));
   const ops::RopeSettings& rope = *config.rope;
@@ -17,12 +17,12 @@ double softmax_scale(const ModelConfig& config) {
   return base * magnitude * magnitude;
 }
 
-// Experts in all layers but the first few.
+// Reads the experts, which all layers but the first few have.
 void read_deepseek_experts(const io::JsonFields& config, ModelConfig& c) {
   const auto dense = config.optional<int64_t>("first_k_dense_replace").value_or(3);
   if (dense >= c.num_layers) return;
   if (config.optional<int64_t>("moe_layer_freq").value_or(1) != 1)
-    config.refuse("moe_layer_freq", "be 1: behind the first layers all have experts");
+    config.refuse("moe_layer_freq", "be 1: all layers after the dense ones have experts");
   c.moe = read_experts(config, "n_routed_experts");
   read_sigmoid_router(config, c.moe->router);
   c.moe->width = config.positive<int64_t>("moe_intermediate_size");
@@ -66,7 +66,7 @@ hf::NameMap deepseek_v3_names() {
 
 }  // namespace
 
-// Latent attention, experts; multi-token-prediction layers behind the others.
+// Latent attention and experts; multi-token-prediction layers are numbered after the others.
 Family deepseek_v3_family() {
   return {"deepseek_v3", "DeepseekV3ForCausalLM", read_deepseek_v3, deepseek_v3_names(), add_numbered_mtp_names};
 }

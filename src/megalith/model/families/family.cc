@@ -32,7 +32,7 @@ const std::vector<Family>& families() {
 const Family& family(std::string_view model_type) {
   for (const Family& each : families())
     if (each.model_type == model_type) return each;
-  throw ConfigError(fmt::format("models of type \"{}\" are not supported; supported are {}", model_type, supported()));
+  throw ConfigError(fmt::format("models of type \"{}\" are not supported; use one of {}", model_type, supported()));
 }
 
 const Family* find_family(const ModelConfig& config) {
@@ -50,7 +50,7 @@ const Family& family_of(const ModelConfig& config) {
 ModelConfig read_model_config(const io::JsonFile& file, const std::shared_ptr<const Family>& own) {
   const io::JsonFields fields = file.fields();
   check<DataError>(fields.has("model_type"),
-                   "{} has no \"model_type\", so it is no model configuration; supported are {}", file.name(),
+                   "{} has no \"model_type\", so it is not a model configuration; supported types are {}", file.name(),
                    supported());
   const auto type = fields.required<std::string>("model_type");
   const bool is_own = own && own->model_type == type;

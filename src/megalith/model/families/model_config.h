@@ -1,4 +1,4 @@
-// ModelConfig: what a model is made of, resolved: every family's config.json comes to these fields.
+// ModelConfig: the resolved description of a model. Every family's config.json is read into these fields.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -22,14 +22,14 @@ struct Family;  // families/family.h
 
 // Multi-head latent attention (nn/attention/latent_attention.h).
 struct LatentSizes {
-  int64_t q_rank = 0;  // 0: queries are not compressed
+  int64_t q_rank = 0;  // 0 = queries are not compressed
   int64_t kv_rank = 0;
   int64_t nope_dim = 0;    // channels of a query/key head without position
-  int64_t rotary_dim = 0;  // and those with
+  int64_t rotary_dim = 0;  // channels with position
   int64_t value_dim = 0;
 };
 
-// Layers without attention (nn/attention/gated_delta_net.h).
+// Layers with a gated delta net instead of attention (nn/attention/gated_delta_net.h).
 struct DeltaNetSizes {
   int64_t key_heads = 0;
   int64_t value_heads = 0;
@@ -40,7 +40,7 @@ struct DeltaNetSizes {
 
 struct ModelConfig {
   std::string family;                        // model_type: "llama"
-  std::shared_ptr<const Family> own_family;  // a program's own; empty: the one of that name in families()
+  std::shared_ptr<const Family> own_family;  // defined by the program; nullptr = the one of that name in families()
 
   int64_t hidden_size = 0;
   int64_t num_layers = 0;
@@ -58,26 +58,26 @@ struct ModelConfig {
 
   bool qkv_bias = false;
   bool out_bias = false;                // of the attention's output projection
-  std::vector<int64_t> windows;         // per layer, tokens a query sees; 0: all. Empty: all layers see all
-  double attention_scale = 0;           // 0: 1/sqrt(head_dim)
-  bool scale_by_inverse_layer = false;  // layer i divides its scores by i + 1, too
+  std::vector<int64_t> windows;         // per layer, tokens a query sees; 0 = all; empty if all layers see all
+  double attention_scale = 0;           // 0 = 1/sqrt(head_dim)
+  bool scale_by_inverse_layer = false;  // layer i also divides its scores by i + 1
   bool attention_output_gate = false;   // rows of q are query | gate, head by head
-  std::optional<LatentSizes> latent;    // in place of the heads above; head_dim is nope_dim + rotary_dim
+  std::optional<LatentSizes> latent;    // replaces the heads above; head_dim is nope_dim + rotary_dim
   std::optional<DeltaNetSizes> delta_net;
-  std::vector<bool> delta_net_layers;  // which layers are delta nets; empty: none
+  std::vector<bool> delta_net_layers;  // per layer, whether it is a delta net; empty if none is
   ops::Activation activation = ops::Activation::kSilu;
   bool gated_mlp = true;
   bool mlp_bias = false;
-  // Layers with experts in place of the MLP. Of the shape the router, the widths and the gate are set here; the rest
-  // are the model's.
+  // Layers with experts instead of the MLP. Of the shape, only the router, the widths and the gate are set here; the
+  // rest follows from the fields of the model.
   std::optional<nn::MoeShape> moe;
   std::vector<bool> moe_layers;  // per layer, whether it has experts; empty without `moe`
 
   bool learned_positions = false;
   std::optional<ops::RopeSettings> rope;
-  bool tied_embeddings = false;  // the head is the embedding
+  bool tied_embeddings = false;  // the head uses the weight of the embedding
 
-  int64_t mtp_layers = 0;        // layers that predict a token further ahead each, in training
+  int64_t mtp_layers = 0;        // layers that each predict one token further ahead, in training
   double mtp_loss_factor = 0.1;  // weight of their mean loss
 
   double embedding_dropout = 0;
@@ -86,9 +86,9 @@ struct ModelConfig {
   double init_std = 0.02;
 
   at::ScalarType dtype = at::kFloat;  // of the checkpoint
-  // config.json as it was read, to be written back with what changed; keys that are not ours survive.
+  // config.json as it was read. Exports write it back with the changes, so that keys unknown to Megalith survive.
   std::shared_ptr<const io::Json> source;
-  // What the family's `read` found for parts of its own (Family::attention, …), of a type that only they know.
+  // What the family's `read` stores for its own parts (Family::attention, …), of a type that only they know.
   std::any extras;
 
   bool is_moe(int64_t layer) const { return moe && moe_layers.at(static_cast<size_t>(layer)); }
@@ -98,7 +98,7 @@ struct ModelConfig {
   }
 };
 
-// Every field that does not fit another, each with what is allowed; empty when all is well.
+// Returns one message per inconsistent field, each with the allowed values; empty if all is well.
 std::vector<std::string> problems(const ModelConfig& config);
 
 }  // namespace megalith::model

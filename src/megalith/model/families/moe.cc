@@ -1,4 +1,6 @@
-// Families with experts: mixtral, qwen2_moe, qwen3_moe, glm4_moe.
+// Families with experts: mixtral, qwen2_moe, qwen3_moe, glm4_moe. They share the structure of their names (ExpertNames)
+// and differ in the router: softmax over the chosen experts (mixtral), over all or the chosen ones (qwen), or
+// DeepSeek's sigmoid scores (glm4_moe).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,7 +34,7 @@ nn::MoeShape read_experts(const io::JsonFields& config, const char* number_key) 
   moe.router.experts = config.positive<int64_t>(key);
   moe.router.topk = config.positive<int64_t>("num_experts_per_tok");
   const double coeff = config.optional<double>("router_aux_loss_coef").value_or(0);
-  // transformers adds the loss only where a configuration asks for the logits.
+  // transformers adds the loss only if the configuration asks for the logits.
   if (config.optional<bool>("output_router_logits").value_or(false) && coeff > 0)
     moe.router.losses.push_back({nn::BalanceLoss::Kind::kBatch, coeff});
   return moe;
@@ -41,17 +43,17 @@ nn::MoeShape read_experts(const io::JsonFields& config, const char* number_key) 
 void read_sigmoid_router(const io::JsonFields& config, nn::RouterShape& router) {
   router.score = nn::ScoreFunction::kSigmoid;
   router.expert_bias = true;
-  router.bias_update_rate = 0;  // what a checkpoint brings stays, unless a run asks for more
+  router.bias_update_rate = 0;  // the bias of a checkpoint stays fixed unless a run overrides this
   router.normalize = config.optional<bool>("norm_topk_prob").value_or(true);
   router.scaling = config.optional_positive<double>("routed_scaling_factor").value_or(1);
   router.groups = config.optional_positive<int64_t>("n_group").value_or(1);
   router.group_topk = config.optional_positive<int64_t>("topk_group").value_or(router.groups);
-  router.group_best = 2;  // transformers' constant
+  router.group_best = 2;  // a constant in transformers
 }
 
 namespace {
 
-// Layers of qwen's mixtures: every n-th, but for those named.
+// Returns which layers of a qwen model have experts: every n-th, except those named in mlp_only_layers.
 std::vector<bool> sparse_layers(const io::JsonFields& config, int64_t layers) {
   const auto step = config.optional_positive<int64_t>("decoder_sparse_step").value_or(1);
   const auto dense = config.optional<std::vector<int64_t>>("mlp_only_layers").value_or(std::vector<int64_t>{});
@@ -66,7 +68,7 @@ std::vector<bool> sparse_layers(const io::JsonFields& config, int64_t layers) {
 void read_qwen_experts(const io::JsonFields& config, ModelConfig& c) {
   c.moe = read_experts(config, "num_experts");
   c.moe->width = config.positive<int64_t>("moe_intermediate_size");
-  // Weights of the chosen experts, divided by their sum, are a softmax over the chosen alone.
+  // A softmax over all experts, divided by the sum of the chosen, equals a softmax over the chosen alone.
   c.moe->router.pre_softmax = !config.optional<bool>("norm_topk_prob").value_or(false);
   c.moe_layers = sparse_layers(config, c.num_layers);
 }

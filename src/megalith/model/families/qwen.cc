@@ -13,11 +13,11 @@ Family qwen2_family() {
   return {"qwen2", "Qwen2ForCausalLM", read, decoder_names()};
 }
 
-// Norms on each query and key head in place of the biases; the head size is a field of its own.
+// Norms on each query and key head instead of biases; the head size is a separate field.
 Family qwen3_family() {
   const auto read = [](const io::JsonFields& config) {
     ModelConfig c = read_decoder(config);
-    if (!config.has("head_dim")) c.head_dim = 128;  // the family's default, whatever the hidden size
+    if (!config.has("head_dim")) c.head_dim = 128;  // the family's default, regardless of the hidden size
     c.rope = read_rope(config, c.head_dim, c.max_positions);
     c.qk_norm = true;
     c.qkv_bias = c.out_bias = config.optional<bool>("attention_bias").value_or(false);

@@ -8,7 +8,7 @@ namespace megalith::model {
 
 namespace {
 
-// layer_types, or attention in every n-th layer.
+// Reads layer_types, or assumes attention in every n-th layer.
 std::vector<bool> read_delta_net_layers(const io::JsonFields& config, int64_t layers) {
   std::vector<bool> linear;
   if (!config.has("layer_types")) {
@@ -67,14 +67,14 @@ hf::NameMap qwen3_next_names() {
     conv.ours.push_back(fmt::format("layers.{{}}.attention.conv_{}.weight", part));
   conv.channelwise = true;
   names.rules.push_back(conv);
-  names.ignored.push_back("mtp.*");  // of models that are run without
+  names.ignored.push_back("mtp.*");  // for models that run without multi-token prediction
   return names;
 }
 
-// mtp.layers.N beside one set of norms and one projection: names for one layer.
+// The files number mtp.layers.N but have only one set of norms and one projection, so their names fit one layer.
 void add_qwen_mtp_names(const ModelConfig& config, hf::NameMap& names) {
   check<ConfigError>(config.mtp_layers == 1,
-                     "{} multi-token-prediction layers, but files of {} models have names for one; use"
+                     "there are {} multi-token-prediction layers, but files of {} models have names for one only; use"
                      " mtp_num_layers 1",
                      config.mtp_layers, config.family);
   std::vector<hf::NameRule> added = mtp_layer_rules(names, "mtp.layers.{}.");
@@ -87,7 +87,7 @@ void add_qwen_mtp_names(const ModelConfig& config, hf::NameMap& names) {
 
 }  // namespace
 
-// Gated delta nets in most layers, gated attention in the others; experts with a gated shared one; norms around 0.
+// Gated delta nets in most layers, gated attention in the others; experts with a gated shared one; zero-centered norms.
 Family qwen3_next_family() {
   return {"qwen3_next", "Qwen3NextForCausalLM", read_qwen3_next, qwen3_next_names(), add_qwen_mtp_names};
 }

@@ -2,7 +2,7 @@
 
 namespace megalith::model {
 
-// Llama with biases that are switched separately for the inputs and the output of attention.
+// Llama with separate switches for the biases on the inputs and on the output of attention.
 Family seed_oss_family() {
   const auto read = [](const io::JsonFields& config) {
     ModelConfig c = read_decoder(config);

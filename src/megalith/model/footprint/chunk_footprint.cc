@@ -1,5 +1,7 @@
-// The memory of one micro-batch in a chunk; follows gpt_model.cc, ops/loss/cross_entropy.cc and
-// nn/tensor_parallel/linear_cross_entropy.cc.
+// The memory of one micro-batch in a chunk. Mirrors gpt_model.cc, ops/loss/cross_entropy.cc and
+// nn/tensor_parallel/linear_cross_entropy.cc. Forward and backward are walked separately, each from an empty
+// MemoryWalk: backward starts at 0 and becomes negative as it frees what forward kept, so that a schedule can add up
+// the passes of several micro-batches in any order.
 #include <algorithm>
 
 #include "megalith/model/footprint/model_footprint.h"
@@ -32,7 +34,7 @@ class ChunkWalk {
     if (stage_.has_loss()) head_forward();
   }
 
-  // Returns the bytes held by weight gradients that wait for their own action.
+  // Returns the bytes held by deferred weight gradients.
   double backward() {
     if (stage_.has_loss()) head_backward();
     const auto all = groups();
@@ -42,7 +44,7 @@ class ChunkWalk {
     if (stage_.has_embedding() && !rank_.frozen)
       embed_backward();
     else if (stage_.has_embedding() && (all.empty() || all.front().again))
-      walk_.give(rank_.stream());  // nobody needs the gradient
+      walk_.give(rank_.stream());  // the gradient, which nothing needs
     else if (!stage_.has_embedding() && !all.empty())
       walk_.give(rank_.stream());  // the input
     walk_.give(angle_bytes() + walk_.leftover());
@@ -52,9 +54,10 @@ class ChunkWalk {
  private:
   struct Group {
     std::vector<int> layers;
-    bool again = false;  // only their input is kept
+    bool again = false;  // recomputed: only the input of the group is kept
   };
 
+  // Splits the layers into groups as GptModel::run_layers does.
   std::vector<Group> groups() const {
     std::vector<Group> result;
     const auto step = static_cast<size_t>(plan_.layers == RecomputeLayers::kUniform ? plan_.num_layers : 1);
@@ -73,8 +76,10 @@ class ChunkWalk {
   void layer_backward(int layer, const Borders& borders) {
     model_.layer(layer).backward(walk_, borders, layer == bottom_);
   }
+  // Whether the inputs of recomputed groups are kept split over tp.
   bool splits_input() const { return plan_.split_over_tp && !rank_.split_tokens && rank_.tp > 1; }
 
+  // A recomputed group keeps its input and output only; the streams between its layers are freed.
   void group_forward(const Group& group) {
     if (!group.again) {
       for (const int layer : group.layers) layer_forward(layer, /*keep=*/true);
@@ -89,6 +94,7 @@ class ChunkWalk {
     if (group.layers.front() != layers_.front() || stage_.has_embedding()) walk_.give(rank_.stream());
   }
 
+  // A recomputed group first runs forward again, keeping everything, and then backward.
   void group_backward(const Group& group, Borders borders) {
     if (!group.again) {
       for (size_t i = group.layers.size(); i > 0; --i)
@@ -101,7 +107,7 @@ class ChunkWalk {
     const double before = walk_.exchange_leftover(0);
     for (size_t i = group.layers.size(); i > 0; --i)
       layer_backward(group.layers[i - 1], {.grad_held = i == group.layers.size(), .input_held = i == 1});
-    walk_.give(rank_.stream() + walk_.exchange_leftover(before));  // the output of this time, and its graph
+    walk_.give(rank_.stream() + walk_.exchange_leftover(before));  // the recomputed output, and its graph
     if (!borders.grad_held) walk_.give(rank_.stream());
     if (splits_input()) {
       walk_.give(rank_.stream() / rank_.tp);
@@ -111,7 +117,7 @@ class ChunkWalk {
     }
   }
 
-  // Cosines and sines of all positions, in fp32.
+  // Returns the bytes of the cosines and sines of all positions, in fp32.
   double angle_bytes() const {
     if (!config_.rope) return 0;
     return 4 * rank_.t * static_cast<double>(config_.latent ? config_.latent->rotary_dim : config_.head_dim);
@@ -119,7 +125,7 @@ class ChunkWalk {
 
   void embed_forward() {
     if (rank_.machinery.cuda && !rank_.frozen) walk_.take(8 * rank_.t);
-    walk_.sum_over_ranks();  // each rank's rows of the table, summed up
+    walk_.sum_over_ranks();  // each rank looks up its rows of the table
     if (config_.learned_positions) {
       walk_.take(2 * rank_.stream());
       walk_.give(2 * rank_.stream());
@@ -144,10 +150,12 @@ class ChunkWalk {
     walk_.give(rank_.stream() + (rank_.machinery.cuda ? 8 * rank_.t : 0));
   }
 
+  // Whether the loss is computed in chunks of tokens; piece() is the bytes of the logits of one chunk.
   bool in_pieces() const { return model_.options().loss_chunk > 0; }
   double piece() const {
     return std::min(rank_.t, static_cast<double>(model_.options().loss_chunk)) * model_.head().out() * rank_.bytes;
   }
+  // Returns the number of losses: the model's own, and one per multi-token-prediction layer.
   double losses() const { return static_cast<double>(1 + stage_.mtp_layers.size()); }
 
   void head_forward() {
@@ -189,7 +197,7 @@ class ChunkWalk {
       model_.head().backward(walk_);
     }
     walk_.take(rank_.stream());
-    walk_.give(2 * rank_.stream() + model_.final_norm().kept(rank_));  // the gradient before it; what the norm kept
+    walk_.give(2 * rank_.stream() + model_.final_norm().kept(rank_));  // the norm's input, output gradient, statistics
     walk_.give(losses() * 12 * rank_.t);
     for (size_t depth = 0; depth < stage_.mtp_layers.size(); ++depth) {
       walk_.take(rank_.stream());
@@ -205,7 +213,7 @@ class ChunkWalk {
   const layout::Stage& stage_;
   const std::vector<int> layers_;
   nn::LayerWalk walk_;
-  int bottom_ = -1;  // the layer whose input needs no gradient; -1 when there is none
+  int bottom_ = -1;  // the layer whose input needs no gradient; -1 if there is none
 };
 
 }  // namespace

@@ -32,8 +32,8 @@ ModelFootprint::ModelFootprint(const ModelConfig& config, const ModelOptions& op
       head_(rank.h, static_cast<double>(vocab_rows_)) {
   const Family* family = find_family(config);
   check<ConfigError>(!family || !family->head,
-                     "{} models cannot be planned: their head is the family's own, and what memory and work it needs is"
-                     " not known",
+                     "{} models cannot be planned: their family defines its own head, whose memory and work are not"
+                     " known",
                      config.family);
   std::optional<peft::AdapterSizes> updates;
   if (options.adapter) updates.emplace(*options.adapter, name_map(config));
@@ -69,7 +69,7 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
       add_norm();
       nn::ReplicatedFootprint(scope, 2 * h, {{"projection", h}}, false);
       flush();
-      append(list, layers_.back().parameters);
+      append(list, layers_.back().parameters);  // the block is of the kind of the last layer
       add_norm();
     }
     flush();

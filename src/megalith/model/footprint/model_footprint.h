@@ -1,6 +1,6 @@
-// ModelFootprint: what the chunks of a model need on a rank, by arithmetic: their parameters, the memory of a
-// micro-batch, and the work of it. It follows GptModel: embedding, layers with their recomputation, multi-token
-// prediction, head and loss. The planner calls it for every layout that it weighs; nothing is allocated.
+// ModelFootprint: parameters of the chunks of a model on a rank, and the memory and work of a micro-batch, by
+// arithmetic. It mirrors GptModel: embedding, layers with their recomputation, multi-token prediction, head and loss.
+// The planner calls it for every layout that it considers; nothing is allocated.
 #pragma once
 
 #include <memory>
@@ -12,31 +12,31 @@
 
 namespace megalith::model {
 
-// What one micro-batch does to the memory of a rank.
+// The effect of one micro-batch on the memory of a rank.
 struct ChunkFootprint {
-  // The input of a chunk that is not the first is there before, and stays until the end of backward. Leaves what is
-  // kept, and the output of a chunk that is not the last.
+  // The input, if the chunk is not the first, exists before and stays until the end of backward. Leaves what is kept
+  // for backward, and the output if the chunk is not the last.
   nn::Footprint forward;
-  // The gradient of that output is there before, and stays. Leaves that of the input, where there is one; everything
-  // that was kept is gone, the input too.
+  // The gradient of that output exists before and stays. Leaves the gradient of the input, if there is one; frees
+  // everything that was kept, including the input.
   nn::Footprint backward;
-  // The weight gradients, where they are an action of their own (zero bubble).
+  // The weight gradients, if they are a separate action (zero bubble).
   nn::Footprint weight_gradient;
 };
 
 class ModelFootprint {
  public:
-  // `config` and `options` outlive it. Layouts that do not fit the model give numbers without meaning: check them
-  // before.
+  // `config` and `options` outlive it. Check the layout first: one that does not fit the model gives meaningless
+  // numbers.
   ModelFootprint(const ModelConfig& config, const ModelOptions& options, const nn::RankSizes& rank);
   ModelFootprint(const ModelFootprint&) = delete;  // its layers refer to rank()
   ModelFootprint& operator=(const ModelFootprint&) = delete;
 
-  // The parameters of a chunk, in the order in which GptModel makes them.
+  // Returns the parameters of a chunk, in the order in which GptModel creates them.
   std::vector<nn::ParameterSize> parameters(const layout::Stage& stage) const;
-  // `defer`: weight gradients wait for an action of their own.
+  // Returns the footprint of a chunk. With `defer`, weight gradients are a separate action.
   ChunkFootprint chunk(const layout::Stage& stage, bool defer) const;
-  // Whether the memory of adapters is counted for every part of the model.
+  // Whether every part of the model counts the memory of adapters.
   bool counts_updates() const;
 
   const ModelConfig& config() const { return config_; }
@@ -44,7 +44,7 @@ class ModelFootprint {
   const nn::RankSizes& rank() const { return rank_; }
   const TransformerBlockFootprint& layer(int64_t number) const { return layers_.at(static_cast<size_t>(number)).block; }
   const nn::NormFootprint& final_norm() const { return final_norm_; }
-  // The projection to the logits of this rank's part of the vocabulary.
+  // Returns the projection to the logits of this rank's part of the vocabulary.
   const nn::ColumnFootprint& head() const { return head_; }
 
  private:

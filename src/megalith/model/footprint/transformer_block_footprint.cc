@@ -1,3 +1,5 @@
+// Memory of a block. Mirrors transformer_block.cc: each branch is norm, part, dropout. The stream between the branches
+// is kept, because it is the input of the second norm; [s, h] bytes of a dropout mask are kept per branch.
 #include "megalith/model/footprint/transformer_block_footprint.h"
 
 #include "megalith/model/block_parts.h"
@@ -19,10 +21,10 @@ TransformerBlockFootprint::TransformerBlockFootprint(const nn::FootprintScope& s
 void TransformerBlockFootprint::forward(nn::LayerWalk& walk, bool keep, bool bottom) const {
   attention_.norm.forward(walk, keep && !bottom);
   run_part(walk, attention_, keep);
-  if (bottom && keep) walk.give(rank_.stream());  // its input: nobody needs it any more
+  if (bottom && keep) walk.give(rank_.stream());  // the input, which nothing needs any more
   feed_forward_.norm.forward(walk, keep);
   run_part(walk, feed_forward_, keep);
-  if (!keep) walk.give(rank_.stream());  // between the branches
+  if (!keep) walk.give(rank_.stream());  // the stream between the branches
 }
 
 void TransformerBlockFootprint::backward(nn::LayerWalk& walk, const Borders& borders, bool bottom) const {
@@ -35,7 +37,7 @@ void TransformerBlockFootprint::backward(nn::LayerWalk& walk, const Borders& bor
     attention_.norm.backward(walk, true, !borders.input_held);
 }
 
-// The part's result is on the stream; dropout makes a new one of it.
+// The part's result is on the stream; dropout writes a new tensor.
 void TransformerBlockFootprint::run_part(nn::LayerWalk& walk, const Branch& branch, bool keep) const {
   const double stream = rank_.stream();
   branch.part->forward(walk, keep && !branch.repeated);
@@ -53,7 +55,7 @@ void TransformerBlockFootprint::run_part_backward(nn::LayerWalk& walk, const Bra
   if (dropout_ > 0) walk.take(stream);
   if (branch.repeated) {
     branch.part->forward(walk, /*keep=*/true);
-    walk.take(stream);  // the residual's gradient, for itself
+    walk.take(stream);  // a separate gradient of the residual
   }
   branch.part->backward(walk, wanted);
   if (branch.repeated) walk.give(2 * stream);

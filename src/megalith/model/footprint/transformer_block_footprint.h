@@ -1,5 +1,5 @@
-// TransformerBlockFootprint: what one TransformerBlock needs on a rank: its parts (block_parts.h), the norms before
-// them, dropout after them, and what selective recomputation does to each.
+// TransformerBlockFootprint: memory of one TransformerBlock on a rank: its parts (block_parts.h), the norms before
+// them, dropout after them, and the effect of selective recomputation on each.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace megalith::model {
 
-// Which tensors at the borders of a layer others hold on to.
+// Tensors at the borders of a layer that something else keeps alive.
 struct Borders {
   bool grad_held = false;   // the gradient that backward starts from
   bool input_held = false;  // the input of the layer
@@ -23,17 +23,17 @@ class TransformerBlockFootprint {
   TransformerBlockFootprint(const nn::FootprintScope& scope, const ModelConfig& config, const ModelOptions& options,
                             int64_t layer);
 
-  // The input [s, h] is there and stays; the output comes. `keep`: for backward. `bottom`: nothing below the layer is
-  // trained, and its input needs no gradient.
+  // Walks forward: the input [s, h] exists and stays; the output is added. With `keep`, tensors for backward stay.
+  // `bottom` says that nothing below the layer is trained, so that its input needs no gradient.
   void forward(nn::LayerWalk& walk, bool keep, bool bottom = false) const;
-  // The gradient of the output is there; that of the input comes in its place, and all that was kept goes.
+  // Walks backward: the gradient of the input replaces that of the output, and all that was kept is freed.
   void backward(nn::LayerWalk& walk, const Borders& borders, bool bottom = false) const;
 
   // A part with the norm before it.
   struct Branch {
     nn::NormFootprint norm;
     std::unique_ptr<nn::PartFootprint> part;
-    bool repeated;  // selective recomputation runs the whole part again
+    bool repeated;  // selective recomputation repeats the whole part
   };
   const Branch& attention() const { return attention_; }
   const Branch& feed_forward() const { return feed_forward_; }

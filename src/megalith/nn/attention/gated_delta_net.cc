@@ -1,3 +1,10 @@
+// The layer is a chain of ATen operations around the two of ops/attention/delta_rule.h; autograd differentiates all of
+// it. With g = -exp(a_log) · softplus(a + dt_bias) and β = sigmoid(b) per token and value head, the state S [d, e] is
+//
+//   S ← exp(g) S;   S ← S + k ⊗ β (v − Sᵀ k);   out = Sᵀ q
+//
+// Heads are independent, so that tensor parallelism needs no collective between the two projections. In generation the
+// KvCache keeps S and the last kernel - 1 inputs of the convolution instead of keys and values.
 #include "megalith/nn/attention/gated_delta_net.h"
 
 #include <ATen/ATen.h>
@@ -14,8 +21,8 @@ namespace {
 
 const DeltaNetShape& checked(const DeltaNetShape& shape, int tp) {
   check<ConfigError>(shape.key_heads > 0 && shape.value_heads % shape.key_heads == 0,
-                     "{} value heads of linear attention cannot share {} key heads; the first must be a multiple of the"
-                     " second",
+                     "{} value heads of linear attention cannot share {} key heads; use a number of value heads that is"
+                     " a multiple of the key heads",
                      shape.value_heads, shape.key_heads);
   check<ConfigError>(shape.key_heads % tp == 0,
                      "{} key heads of linear attention cannot be split over tensor_model_parallel_size {}; use a"
@@ -24,7 +31,7 @@ const DeltaNetShape& checked(const DeltaNetShape& shape, int tp) {
   return shape;
 }
 
-// A tensor whose rows are dealt over tp in equal blocks.
+// A tensor whose rows are split over tp in equal blocks.
 ParameterPart dealt(const std::string& name, std::vector<int64_t> shape, int64_t row, const TensorParallel& tp) {
   const auto [first, count] = tp.share(shape[0]);
   std::vector<int64_t> offset(shape.size(), 0), extent = shape;
@@ -33,6 +40,7 @@ ParameterPart dealt(const std::string& name, std::vector<int64_t> shape, int64_t
   return {name, std::move(shape), std::move(offset), std::move(extent), row};
 }
 
+// One parameter for the convolutions of q, k and v, which are separate tensors because tp splits each by its heads.
 Parameter& add_conv(const ParameterScope& scope, const DeltaNetShape& shape, const TensorParallel& tp) {
   const int64_t keys = shape.key_heads * shape.key_dim, values = shape.value_heads * shape.value_dim;
   ParameterSpec conv{.name = "conv.weight", .init = shape.init, .split_over_tp = tp.size() > 1};
@@ -45,6 +53,7 @@ Parameter& add_conv(const ParameterScope& scope, const DeltaNetShape& shape, con
   return scope.add(std::move(conv), {row, shape.conv_kernel});
 }
 
+// A parameter with one number per value head.
 Parameter& add_by_head(const ParameterScope& scope, const char* name, const DeltaNetShape& shape, Init init,
                        const TensorParallel& tp) {
   ParameterSpec spec{.name = name, .init = init, .split_over_tp = tp.size() > 1};
@@ -52,7 +61,7 @@ Parameter& add_by_head(const ParameterScope& scope, const char* name, const Delt
   return scope.add(std::move(spec), {shape.value_heads / tp.size()});
 }
 
-// x / |x| of each head; Qwen's epsilon.
+// Returns x / |x| of each head, with Qwen's epsilon.
 at::Tensor unit_length(const at::Tensor& x) { return x * (x.square().sum(-1, /*keepdim=*/true) + 1e-6).rsqrt(); }
 
 }  // namespace
@@ -78,6 +87,8 @@ GatedDeltaNet::GatedDeltaNet(const ParameterScope& scope, const DeltaNetShape& s
 GatedDeltaNet::Projected GatedDeltaNet::project(const at::Tensor& x) const {
   const int64_t d = shape_.key_dim, e = shape_.value_dim, m = key_heads_, n = value_heads_;
   const at::Tensor all = in_.forward(x);
+  // The weight is ordered by key head, [q | k | v's | z's] and [b's | a's]; the operations below want all queries, then
+  // all keys, then all values.
   const at::Tensor qkvz = all.narrow(1, 0, 2 * (m * d + n * e)).unflatten(1, {m, 2 * d + 2 * n / m * e});
   const at::Tensor ba = all.narrow(1, 2 * (m * d + n * e), 2 * n).unflatten(1, {m, 2 * n / m});
   const auto part = [](const at::Tensor& of, int64_t first, int64_t count) {
@@ -92,7 +103,7 @@ GatedDeltaNet::Projected GatedDeltaNet::project(const at::Tensor& x) const {
 
 at::Tensor GatedDeltaNet::convolve(const at::Tensor& qkv, const LayerInput& input) const {
   if (!input.cache) return at::silu(ops::causal_conv(qkv, conv_->value, input.layout));
-  // The tokens before these that the convolution still sees.
+  // Inputs of the preceding tokens that the convolution still reaches: at most kernel - 1.
   at::Tensor& seen = input.cache->recurrent(layer_).inputs;
   const at::Tensor all = seen.defined() ? at::cat({seen, qkv}, 0) : qkv;
   const at::Tensor y = ops::causal_conv(all, conv_->value, ops::SequenceLayout::dense(1, all.size(0)));
@@ -104,8 +115,9 @@ at::Tensor GatedDeltaNet::convolve(const at::Tensor& qkv, const LayerInput& inpu
 at::Tensor GatedDeltaNet::core(const at::Tensor& qkv, const at::Tensor& b, const at::Tensor& a,
                                const LayerInput& input) const {
   const int64_t d = shape_.key_dim, m = key_heads_, n = value_heads_;
+  // The recurrence accumulates over the whole sequence: fp32 at least.
   const at::ScalarType acc = qkv.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const auto heads = [&](int64_t first) {  // each key head serves the value heads that share it
+  const auto heads = [&](int64_t first) {  // repeats each key head for the n/m value heads that share it
     return unit_length(qkv.narrow(1, first, m * d).unflatten(1, {m, d}).to(acc)).repeat_interleave(n / m, 1);
   };
   const ops::DeltaRuleInput in{

@@ -1,8 +1,8 @@
-// Gated delta net (Qwen3-Next): a layer in place of attention whose state does not grow with the sequence.
+// Gated delta net (Qwen3-Next): a replacement for attention whose state does not grow with the sequence.
 //
-//   x ─► in ─┬─ q | k | v ─► causal convolution ─► SiLU ─► q, k normalised ─► delta rule ─► norm · SiLU(z) ─► out
+//   x ─► in ─┬─ q | k | v ─► causal convolution ─► SiLU ─► q, k normalized ─► delta rule ─► norm · SiLU(z) ─► out
 //            ├─ z, the gate of the output ────────────────────────────────────────────────────┘
-//            └─ b, a: how much is corrected, how much is forgotten
+//            └─ b, a: how strongly each step corrects the state, and how much of it decays
 //
 // Key heads are split over tensor-parallel ranks, each with the value heads that it serves.
 //
@@ -23,6 +23,7 @@ namespace megalith::nn {
 class FootprintScope;
 class PartFootprint;
 
+// Sizes of one layer over all tensor-parallel ranks.
 struct DeltaNetShape {
   int64_t hidden = 0;
   int64_t key_heads = 0;    // m
@@ -31,21 +32,21 @@ struct DeltaNetShape {
   int64_t value_dim = 0;    // e
   int64_t conv_kernel = 4;  // tokens that the convolution sees
   double norm_epsilon = 1e-6;
-  Init init;      // of the projection in and the convolution
-  Init out_init;  // of the projection out
+  Init init;      // for the input projection and the convolution
+  Init out_init;  // for the output projection
 };
 
 class GatedDeltaNet : public BlockPart {
  public:
-  // `layer`: its place in a KvCache. Throws ConfigError when key heads do not divide by tp.
+  // `layer` is its index in a KvCache. Throws ConfigError if tp does not divide the key heads.
   GatedDeltaNet(const ParameterScope& scope, const DeltaNetShape& shape, int64_t layer, TensorParallel tp);
 
-  // x [t, h] (or [t/tp, h]) -> output projection + residual, of the same shape. `residual` undefined: none. State and
+  // x [t, h] (or [t/tp, h]) -> output projection + residual, same shape. `residual` may be undefined. State and
   // convolution restart with each sequence.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& input) const override;
 
  private:
-  // What the projection in gives a rank: m/tp, n/tp heads.
+  // Output of the input projection on one rank, with m/tp key heads and n/tp value heads.
   struct Projected {
     at::Tensor qkv;   // [t, m d + m d + n e], all queries, all keys, all values
     at::Tensor z;     // [t, n, e]
@@ -59,21 +60,21 @@ class GatedDeltaNet : public BlockPart {
   DeltaNetShape shape_;
   int64_t layer_;
   int64_t key_heads_, value_heads_;  // of this rank
-  ColumnParallelLinear in_;  // as Qwen stores it, by key head: q | k | its v's | its z's; then its b's | its a's
-  Parameter* conv_;          // [channels, kernel]
-  Parameter* a_log_;         // [n]
-  Parameter* dt_bias_;       // [n]
+  ColumnParallelLinear in_;          // in Qwen's order, per key head: q | k | its v's | its z's; then its b's | its a's
+  Parameter* conv_;                  // [channels, kernel]
+  Parameter* a_log_;                 // [n]
+  Parameter* dt_bias_;               // [n]
   Norm norm_;
   RowParallelLinear out_;
 };
 
-// The outputs of the projection in: queries, keys, values and gates | both numbers of each value head.
+// Returns the tensors that the input projection fuses: queries, keys, values and gates | b and a of each value head.
 std::vector<OutputPart> in_parts(const DeltaNetShape& shape);
 
-// Multiplications for each token, as FLOPs are counted (layout/model_flops.h).
+// Returns the multiplications per token, as FLOPs are counted in layout/model_flops.h.
 double multiplications(const DeltaNetShape& shape);
 
-// What it needs, for the planner.
+// Returns the memory and work of the layer, for the planner.
 std::unique_ptr<PartFootprint> make_footprint(const FootprintScope& scope, const DeltaNetShape& shape);
 
 }  // namespace megalith::nn

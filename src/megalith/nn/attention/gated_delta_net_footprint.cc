@@ -1,4 +1,5 @@
-// What GatedDeltaNet keeps and moves. It is made of many small operations: what they keep is estimated.
+// Memory and work of GatedDeltaNet. The layer consists of many small operations, so that the bytes they keep are an
+// estimate.
 #include "megalith/nn/attention/gated_delta_net.h"
 #include "megalith/nn/footprint/part_footprint.h"
 #include "megalith/nn/norm_footprint.h"
@@ -32,7 +33,7 @@ class DeltaNetFootprint : public PartFootprint {
   }
 
   void backward(LayerWalk& walk, bool /*wanted*/) const override {
-    walk.touch(held() / 3, Use::kWorkspace);
+    walk.touch(held() / 3, Use::kWorkspace);  // gradients of the operations in progress
     walk.give(held());
     walk.take(rank_.stream());
     walk.give(rank_.stream());  // the norm's output
@@ -60,8 +61,8 @@ class DeltaNetFootprint : public PartFootprint {
 
 }  // namespace
 
-// Projection in (q, k, v, the gate and two numbers per head), convolution, four products with the state, projection
-// out; as Megatron-LM counts them, which takes keys to be as wide as values.
+// Input projection (q, k, v, the gate and two numbers per head), convolution, four products with the state, and output
+// projection, counted like Megatron-LM, which assumes that keys are as wide as values.
 double multiplications(const DeltaNetShape& shape) {
   const auto hidden = static_cast<double>(shape.hidden), heads = static_cast<double>(shape.value_heads),
              size = static_cast<double>(shape.value_dim), keys = static_cast<double>(shape.key_heads * shape.key_dim);

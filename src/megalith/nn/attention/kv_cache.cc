@@ -8,12 +8,12 @@ namespace megalith::nn {
 
 namespace {
 
-// The first `tokens` rows of `buffer` and behind them `added`, in place where the capacity allows.
+// Appends `added` to the first `tokens` rows of `buffer`, in place if the capacity allows; returns a view of all rows.
 at::Tensor append_rows(at::Tensor& buffer, int64_t tokens, const at::Tensor& added) {
   const int64_t total = tokens + added.size(0);
   if (!buffer.defined() || buffer.size(0) < total) {
     auto shape = added.sizes().vec();
-    shape[0] = std::max<int64_t>(total, 2 * tokens);
+    shape[0] = std::max<int64_t>(total, 2 * tokens);  // at least doubles
     at::Tensor larger = at::empty(shape, added.options());
     if (tokens > 0) larger.narrow(0, 0, tokens).copy_(buffer.narrow(0, 0, tokens));
     buffer = larger;

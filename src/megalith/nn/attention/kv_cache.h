@@ -1,4 +1,4 @@
-// KvCache: what a generation keeps of the tokens it has seen, layer by layer: keys and values, or a state.
+// KvCache: per layer, what generation remembers of the tokens so far: keys and values, or a recurrent state.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,28 +9,29 @@
 
 namespace megalith::nn {
 
-// One sequence. Grows by doubling, so that appending costs nothing on average. One thread a rank.
+// Holds one sequence. Capacity doubles when it is exhausted, so that the amortized cost of appending is constant. Used
+// by one thread per rank.
 class KvCache {
  public:
   explicit KvCache(int64_t layers) : layers_(static_cast<size_t>(layers)) {}
 
-  // Tokens seen by every layer so far: where the next forward pass starts.
+  // Returns the number of tokens that every layer has seen: the position where the next forward pass starts.
   int64_t tokens() const { return tokens_; }
-  // Keeps k, v [s, g, d] of new tokens for a layer of this rank; returns those of all tokens so far [tokens + s, g, d].
-  // Keys and values may differ in size.
+  // Appends k, v [s, g, d] of new tokens to a layer of this rank; returns those of all tokens so far
+  // [tokens + s, g, d]. Keys and values may differ in head size.
   std::pair<at::Tensor, at::Tensor> append(int64_t layer, const at::Tensor& k, const at::Tensor& v);
-  // What a layer without keys and values keeps of the tokens so far; undefined at the start.
+  // State of a layer without keys and values; its tensors are undefined until the first pass.
   struct Recurrent {
-    at::Tensor inputs;  // of the last few tokens, for a convolution
+    at::Tensor inputs;  // inputs of the last few tokens, for a convolution
     at::Tensor state;
   };
   Recurrent& recurrent(int64_t layer) { return layers_.at(static_cast<size_t>(layer)).recurrent; }
-  // Ends a forward pass of `count` tokens, all layers have appended.
+  // Ends a forward pass of `count` tokens; call it once all layers have appended.
   void advance(int64_t count) { tokens_ += count; }
 
  private:
   struct Layer {
-    at::Tensor keys, values;  // [capacity, g, d]; d of keys and of values may differ
+    at::Tensor keys, values;  // [capacity, g, d]; d may differ between keys and values
     Recurrent recurrent;
   };
   std::vector<Layer> layers_;

@@ -1,3 +1,7 @@
+// Three steps: compress() projects tokens to latents, expand() projects latents to heads, core() is attention. They are
+// separate because recomputation can start at either boundary: with `up_proj` only the latents are kept, with `core`
+// the heads. With both, one recompute() around expand and core repeats them; with `up_proj` alone the heads are
+// discarded after attention has read them, and expanded again just before its backward.
 #include "megalith/nn/attention/latent_attention.h"
 
 #include <ATen/ATen.h>
@@ -83,7 +87,7 @@ LatentAttention::Latents LatentAttention::compress(const at::Tensor& x) const {
   const at::Tensor key = all.narrow(1, shape_.q_rank + shape_.kv_rank, shape_.rotary_dim);
   return {.q = q_norm_ ? q_norm_->forward(all.narrow(1, 0, shape_.q_rank)) : x,
           .kv = kv_norm_.forward(all.narrow(1, shape_.q_rank, shape_.kv_rank)),
-          // Each rank goes on with its own heads: the gradients on the ranks are parts of the true one.
+          // Each rank continues with its own heads, so the gradients on the ranks are parts of the true one.
           .key = tp_.splits_tokens() ? gather_tokens(key, tp_.group) : copy_to_ranks(key, tp_.group)};
 }
 
@@ -107,7 +111,7 @@ at::Tensor LatentAttention::attend(const Latents& latents, const LayerInput& inp
         {heads.q, heads.k, heads.v}, shape_.dropout > 0 ? &rng_ : nullptr);
   at::Tensor out = core(heads, input);
   if (!recompute_.up_proj || recompute_.core || !input.training || !at::GradMode::is_enabled()) return out;
-  // One expansion gives all three again: the first that is asked for makes it, each takes its own.
+  // One expansion yields q, k and v again: the first of the three hooks runs it, and each takes its own tensor.
   const auto again = std::make_shared<std::optional<Heads>>();
   const auto take =
       [this, again, input,
@@ -134,7 +138,7 @@ at::Tensor LatentAttention::core(const Heads& heads, const LayerInput& input) co
   }
   if (!input.training || shape_.dropout == 0)
     return context_attention(heads.q, heads.k, heads.v, input.layout, options, cp_);
-  const auto fork = rng_.fork();  // other heads on every tp rank: other masks
+  const auto fork = rng_.fork();  // tp ranks hold different heads and so need different masks
   options.dropout = shape_.dropout;
   options.generator = rng_.generator();
   return context_attention(heads.q, heads.k, heads.v, input.layout, options, cp_);

@@ -1,5 +1,5 @@
-// What LatentAttention keeps and moves; follows latent_attention.cc, estimated where that is made of small operations
-// (rotation, concatenation).
+// Memory and work of LatentAttention. Mirrors latent_attention.cc; small operations (rotation, concatenation) are
+// estimated.
 #include "megalith/nn/attention/latent_attention.h"
 #include "megalith/nn/context_parallel/context_attention_footprint.h"
 #include "megalith/nn/footprint/part_footprint.h"
@@ -35,7 +35,7 @@ class LatentAttentionFootprint : public PartFootprint {
   void forward(LayerWalk& walk, bool keep) const override {
     const double parts = rank_.t * rank_.bytes * core_.parts();
     walk.take(2 * latents());
-    walk.touch(parts, Use::kWorkspace);  // before they are rotated
+    walk.touch(parts, Use::kWorkspace);  // heads before rotation
     walk.take(parts);
     core_.forward(walk, keep);
     out_.forward(walk, keep);
@@ -69,7 +69,7 @@ class LatentAttentionFootprint : public PartFootprint {
   bool counts_updates() const override { return false; }
 
  private:
-  // Bytes of both latents.
+  // Returns the bytes of both latents.
   double latents() const { return rank_.s * rank_.bytes * static_cast<double>(shape_.q_rank + shape_.kv_rank); }
 
   const RankSizes& rank_;

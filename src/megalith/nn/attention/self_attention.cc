@@ -1,3 +1,7 @@
+// One fused projection to q | k | v, then per head: norm, rotation, attention, gate, and the output projection.
+// ops::split_qkv does splitting, norms and rotation, in one pass over the projection where it can. Tensor parallelism
+// splits the heads, so that attention itself needs no collective over tp (shared_kv.h is the exception for few
+// key/value heads); context parallelism is inside context_attention.
 #include "megalith/nn/attention/self_attention.h"
 
 #include <ATen/ATen.h>
@@ -15,10 +19,11 @@ namespace megalith::nn {
 
 namespace {
 
-// The heads of one rank; refuses what cannot be split.
+// Returns the heads of one rank; throws ConfigError if they cannot be split.
 ops::QkvHeads heads_of_rank(const AttentionShape& shape, int tp) {
   check<ConfigError>(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0,
-                     "{} attention heads cannot share {} key/value heads; the first must be a multiple of the second",
+                     "{} attention heads cannot share {} key/value heads; use a number of attention heads that is a"
+                     " multiple of the key/value heads",
                      shape.heads, shape.kv_heads);
   check<ConfigError>(
       shape.heads % tp == 0,
@@ -35,7 +40,7 @@ ops::QkvHeads heads_of_rank(const AttentionShape& shape, int tp) {
   return {shape.heads / tp, std::max<int64_t>(1, shape.kv_heads / tp), shape.head_dim};
 }
 
-// [t, (query | gate) of each head | k | v] -> [t, queries | k | v] and the gates [t, n, d].
+// Splits off the gates: [t, (query | gate) of each head | k | v] -> [t, queries | k | v] and the gates [t, n, d].
 std::pair<at::Tensor, at::Tensor> take_gate(const at::Tensor& projected, const ops::QkvHeads& heads) {
   const int64_t columns = 2 * heads.query * heads.head_dim;
   const at::Tensor both = projected.narrow(1, 0, columns).unflatten(1, {heads.query, 2, heads.head_dim});
@@ -74,7 +79,7 @@ SelfAttention::SelfAttention(const ParameterScope& scope, const AttentionShape& 
 at::Tensor SelfAttention::forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& input) const {
   at::Tensor projected = qkv_.forward(x);  // [t, (n + 2g) d / tp]
   ops::QkvHeads rows = local_;
-  if (shape_.output_gate) rows.query *= 2;
+  if (shape_.output_gate) rows.query *= 2;  // each query head is followed by its gate
   if (tp_.size() > shape_.kv_heads) projected = exchange_kv(projected, rows, shape_.kv_heads, tp_.group);
   at::Tensor gate;  // [t, n/tp, d]
   if (shape_.output_gate) std::tie(projected, gate) = take_gate(projected, local_);
@@ -83,7 +88,7 @@ at::Tensor SelfAttention::forward(const at::Tensor& x, const at::Tensor& residua
   if (k_norm_) k_norm = k_norm_->weights();
   auto [q, k, v] =
       ops::split_qkv(projected, local_, input.angles, q_norm ? &*q_norm : nullptr, k_norm ? &*k_norm : nullptr);
-  projected.reset();  // without norms nobody needs it any more
+  projected.reset();  // only the backward of head norms keeps it
   at::Tensor out;     // [t, n/tp, d]
   if (recompute_core_ && input.training) {
     out = recompute([this, input](const TensorList& qkv) { return core(qkv[0], qkv[1], qkv[2], input); }, {q, k, v},
@@ -103,7 +108,7 @@ at::Tensor SelfAttention::core(const at::Tensor& q, const at::Tensor& k, const a
     return ops::attention(q, keys, values, input.layout, ops::SequenceLayout::dense(1, keys.size(0)), options);
   }
   if (!input.training || shape_.dropout == 0) return context_attention(q, k, v, input.layout, options, cp_);
-  const auto fork = rng_.fork();  // other heads on every tp rank: other masks
+  const auto fork = rng_.fork();  // tp ranks hold different heads and so need different masks
   options.dropout = shape_.dropout;
   options.generator = rng_.generator();
   return context_attention(q, k, v, input.layout, options, cp_);

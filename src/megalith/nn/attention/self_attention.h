@@ -1,6 +1,6 @@
 // Self-attention under tensor and context parallelism: multi-head and grouped-query.
 //
-// Legend: t tokens, h hidden, n query heads, g key/value heads, d head size; on a rank n/tp and g/tp of them.
+// Legend: t tokens, h hidden, n query heads, g key/value heads, d head size; each rank holds n/tp and g/tp heads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,6 +20,7 @@ namespace megalith::nn {
 class FootprintScope;
 class PartFootprint;
 
+// Sizes of one layer over all tensor-parallel ranks.
 struct AttentionShape {
   int64_t hidden = 0;
   int64_t heads = 0;
@@ -27,28 +28,29 @@ struct AttentionShape {
   int64_t head_dim = 0;
   bool qkv_bias = false;
   bool out_bias = false;
-  bool output_gate = false;          // the rows of q are, head by head, query | gate; outputs times sigmoid(gate)
+  bool output_gate = false;          // q fuses query | gate per head; outputs are multiplied by sigmoid(gate)
   std::optional<NormShape> qk_norm;  // on each query and key head, before the rotation
-  int64_t window = 0;                // tokens a query sees, itself included; 0: all
-  double scale = 0;                  // of q·k; 0: 1/sqrt(head_dim)
+  int64_t window = 0;                // tokens a query sees, including itself; 0 = all
+  double scale = 0;                  // factor of q·k; 0 = 1/sqrt(head_dim)
   double dropout = 0;                // on the attention probabilities
-  Init init;                         // of the query/key/value projection
-  Init out_init;                     // of the output projection
+  Init init;                         // for the query/key/value projection
+  Init out_init;                     // for the output projection
 };
 
-// Key/value heads and tp: with g a multiple of tp each rank holds g/tp heads. With fewer heads than ranks (tp a
-// multiple of g) the rows of the key and value projections are still dealt evenly; the ranks exchange the parts and
-// each goes on with the one head that its query heads use. No weight exists twice, so nothing needs to be kept equal.
+// Key/value heads and tp: if g is a multiple of tp, each rank holds g/tp heads. With fewer heads than ranks (tp a
+// multiple of g) the rows of the key and value projections are still split evenly; the ranks exchange their slices and
+// each continues with the one head that its query heads use (shared_kv.h). No weight is replicated, so there are no
+// copies to keep equal.
 class SelfAttention : public BlockPart {
  public:
-  // `layer`: its place in a KvCache. Throws ConfigError when heads do not divide by tp, or cannot be dealt over cp.
-  // `rng` outlives it.
+  // `layer` is its index in a KvCache. Throws ConfigError if the heads cannot be split over tp or cp. `rng` outlives
+  // it.
   SelfAttention(const ParameterScope& scope, const AttentionShape& shape, int64_t layer, TensorParallel tp,
                 parallel::RngTracker& rng, bool recompute_core, ContextParallel cp = {});
 
-  // x [t, h] (or [t/tp, h]) -> output projection + residual, of the same shape. `residual` undefined: none. With
-  // several context-parallel ranks t is the slice's, and there is no attention dropout in training. A pass with a
-  // KvCache has all tokens on every rank.
+  // x [t, h] (or [t/tp, h]) -> output projection + residual, same shape. `residual` may be undefined. With several
+  // context-parallel ranks t counts the tokens of this rank's slice, and attention dropout is not supported in
+  // training. A pass with a KvCache has all tokens on every rank.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& input) const override;
 
  private:
@@ -66,10 +68,10 @@ class SelfAttention : public BlockPart {
   RowParallelLinear out_;
 };
 
-// The outputs of the fused projection: q (with the gates) | k | v.
+// Returns the tensors that the fused projection holds: q (with the gates) | k | v.
 std::vector<OutputPart> qkv_parts(const AttentionShape& shape);
 
-// What it needs, for the planner.
+// Returns the memory and work of the layer, for the planner.
 std::unique_ptr<PartFootprint> make_footprint(const FootprintScope& scope, const AttentionShape& shape,
                                               bool recompute_core);
 

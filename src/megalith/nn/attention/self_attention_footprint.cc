@@ -1,4 +1,4 @@
-// What SelfAttention keeps and moves; follows self_attention.cc.
+// Memory and work of SelfAttention. Mirrors self_attention.cc.
 #include <algorithm>
 
 #include "megalith/nn/attention/self_attention.h"
@@ -55,7 +55,7 @@ class SelfAttentionFootprint : public PartFootprint {
 
   void backward(LayerWalk& walk, bool wanted) const override {
     const double b = rank_.t * rank_.bytes, fused = b * qkv_.out(), parts = b * core_.parts();
-    out_.backward(walk, {});  // attention itself keeps its result, too
+    out_.backward(walk, {});  // does not free its input: attention keeps that as its result
     if (gate_) {
       walk.touch(2 * b * core_.q());
       walk.give(2 * b * core_.q());
@@ -80,7 +80,7 @@ class SelfAttentionFootprint : public PartFootprint {
  private:
   const RankSizes& rank_;
   bool gate_;
-  double shared_kv_;  // columns of all keys, where fewer of their heads than ranks are exchanged
+  double shared_kv_;  // columns of all keys if the ranks exchange them (fewer key heads than ranks), else 0
   ContextAttentionFootprint core_;
   ColumnFootprint qkv_;
   std::optional<NormFootprint> q_norm_, k_norm_;

@@ -1,3 +1,6 @@
+// With g key/value heads and tp = g · p ranks, rank r uses head r / p. Every rank computes g·d/tp columns of the keys
+// and values. Forward all-gathers these slices and picks one head; backward places the gradient of that head into zeros
+// of all heads and reduce-scatters, which sums over the p ranks that used it and returns each slice to its owner.
 #include "megalith/nn/attention/shared_kv.h"
 
 #include <ATen/ATen.h>

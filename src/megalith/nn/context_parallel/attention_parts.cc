@@ -1,4 +1,11 @@
-// Which queries look at which keys.
+// Which queries attend to which keys. Slices are zigzag (layout/zigzag.h): each sequence is cut into 2·ranks chunks,
+// and rank r holds chunks r and 2·ranks-1-r. So for keys of another rank, causality without a window has two cases:
+//
+//   owner < rank   both own chunks see the owner's first chunk in full, and nothing of its second
+//   owner > rank   the own second chunk sees both of the owner's in full; the own first chunk sees nothing
+//
+// Both are half of all pairs, without a mask. Only owner == rank needs a causal mask. A window cuts into chunks at any
+// distance and is handled per pair of chunks.
 #include <algorithm>
 
 #include "megalith/nn/context_parallel/attention_parts_internal.h"
@@ -9,7 +16,8 @@ namespace {
 
 using Mask = AttentionPart::Mask;
 
-// Parts of the same mask that no query is in twice, sequence by sequence.
+// Collects ranges of all sequences into one part per mask, and so one kernel call per mask. A query may be added once
+// per mask at most.
 class PartList {
  public:
   void add(Mask mask, TokenRange queries, TokenRange keys) {
@@ -28,9 +36,9 @@ class PartList {
   AttentionPart parts_[3];
 };
 
-// A sequence of a slice.
+// The two chunks of one sequence in a slice.
 struct Chunks {
-  int64_t begin, size;  // size: of a chunk
+  int64_t begin, size;  // first token; tokens per chunk
   TokenRange half(int which) const { return {begin + which * size, begin + (which + 1) * size}; }
   TokenRange both() const { return {begin, begin + 2 * size}; }
 };
@@ -43,11 +51,17 @@ std::vector<Chunks> chunks_of(const ops::SequenceLayout& slice) {
   return all;
 }
 
-// Number of a rank's chunk in the sequence.
+// Returns the index of a rank's chunk in the whole sequence.
 int64_t chunk_number(int rank, int half, int ranks) { return half == 0 ? rank : 2 * ranks - 1 - rank; }
 
-// Queries of a chunk and keys of an earlier one, `distance` tokens before, under a window: query i sees the keys
-// j >= i - reach, which is a causal mask when both are read backwards.
+// Adds the queries of a chunk and the keys of an earlier one, `distance` tokens before it, under a window. Query i sees
+// the keys j >= i - reach; this is a causal mask if both are read backwards.
+//
+//   reach >= size-1      0 <= reach < size-1      -size < reach < 0
+//     ■ ■ ■ ■              ■ ■ ■ ■                  · · ■ ■
+//     ■ ■ ■ ■              ■ ■ ■ ■                  · · · ■      (rows: queries, columns: keys)
+//     ■ ■ ■ ■              · ■ ■ ■                  · · · ·
+//     ■ ■ ■ ■              · · ■ ■                  · · · ·
 void add_windowed(TokenRange queries, TokenRange keys, int64_t distance, int64_t window, PartList& parts) {
   const int64_t size = keys.end - keys.begin, reach = window - 1 - distance;
   if (reach >= size - 1) {
@@ -65,6 +79,7 @@ std::vector<AttentionPart> windowed_ring_parts(const std::vector<Chunks>& sequen
   std::vector<AttentionPart> all;
   for (const int q : {0, 1})
     for (const int k : {0, 1}) {
+      // By how many chunks the keys precede the queries: the same in every sequence.
       const int64_t ahead = chunk_number(rank, q, ranks) - chunk_number(owner, k, ranks);
       PartList parts;
       for (const Chunks& s : sequences) {
@@ -98,6 +113,7 @@ std::vector<AttentionPart> gathered_parts(const ops::SequenceLayout& slice, int 
   for (const int half : {0, 1}) {
     PartList parts;
     for (const Chunks& s : chunks_of(slice)) {
+      // The keys are those of the whole sequence; the chunk sees all of them up to its own end.
       const int64_t begin = ranks * s.begin, seen = (chunk_number(rank, half, ranks) + 1) * s.size;
       parts.add(Mask::kCausal, s.half(half), {begin, begin + seen});
     }

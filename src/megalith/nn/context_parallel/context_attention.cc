@@ -1,3 +1,5 @@
+// Chooses between the ways of context parallelism. Modes compose: the head all-to-all over `cp.heads` first (Ulysses),
+// then a ring or an all-gather over `cp.tokens` among the ranks that now hold the same heads.
 #include "megalith/nn/context_parallel/context_attention.h"
 
 #include <ATen/ATen.h>
@@ -16,7 +18,7 @@ void check_call(const at::Tensor& q, const at::Tensor& k, const ops::SequenceLay
                 const ops::AttentionOptions& options, const ContextParallel& cp) {
   check<ConfigError>(options.dropout == 0,
                      "attention_dropout is {}, and context_parallel_size is {}: attention over several ranks has no "
-                     "dropout. Set attention_dropout to 0, or context_parallel_size to 1",
+                     "dropout. Set attention_dropout to 0 or context_parallel_size to 1",
                      options.dropout, cp.size());
   check(options.causal, "attention over context-parallel ranks is causal");
   check(q.size(0) == slice.tokens() && k.size(0) == slice.tokens(), "{} queries and {} keys for a slice of {} tokens",
@@ -32,14 +34,14 @@ at::Tensor over_tokens(const at::Tensor& q, const at::Tensor& k, const at::Tenso
                    : ring_attention(q, k, v, slice, options, *cp.tokens);
 }
 
-// [t, g, d] -> [t, times·g, d], each head so many times in a row.
+// [t, g, d] -> [t, times·g, d], each head repeated `times` times in a row.
 at::Tensor repeat_heads(const at::Tensor& x, int64_t times) {
   if (times == 1) return x;
   const int64_t t = x.size(0), g = x.size(1), d = x.size(2);
   return x.unsqueeze(2).expand({t, g, times, d}).reshape({t, g * times, d});
 }
 
-// The heads of each rank of a group side by side, and back again.
+// Groups the heads by the rank that will receive them, [t, n, d] -> [t, ranks, n/ranks · d], and splits them again.
 class HeadColumns {
  public:
   HeadColumns(const at::Tensor& x, int ranks) : ranks_(ranks), heads_(x.size(1) / ranks), size_(x.size(2)) {}
@@ -51,7 +53,8 @@ class HeadColumns {
   int64_t ranks_, heads_, size_;
 };
 
-// Each rank gets all tokens of the group for some of the heads; keys and values of further groups come to it.
+// Ulysses: each rank receives all tokens of the group for some of the heads. One all-to-all carries q, k and v. If
+// there are fewer key/value heads than ranks, each is repeated for the ranks that need it.
 at::Tensor over_heads(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const ops::SequenceLayout& slice,
                       const ops::AttentionOptions& options, const ContextParallel& cp) {
   const int ranks = cp.head_ranks();

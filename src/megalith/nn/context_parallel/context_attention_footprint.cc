@@ -4,8 +4,8 @@
 
 namespace megalith::nn {
 
-// Bytes of the CPU kernel's scratch of one thread (ops/attention/attention_flash_cpu.cc): keys and values of a sequence
-// in fp32, and in backward their gradients.
+// Scratch of one thread of the CPU kernel (ops/attention/attention_flash_cpu.cc): keys and values of a sequence in fp32
+// and, in backward, their gradients. Its blocks are 64 queries by 64 keys.
 double ContextAttentionFootprint::scratch(const RankSizes& rank, bool backward) const {
   if (rank.machinery.cuda) return 0;
   const double keys = rank.length / static_cast<double>(rank.cp), dims = heads_.key_dim + heads_.value_dim;
@@ -41,12 +41,13 @@ void ContextAttentionFootprint::backward(LayerWalk& walk) const {
     walk.touch(scratch(rank, true), Use::kWorkspace);
     walk.give(b * parts() + kept(rank));
   }
-  walk.give(b * out());  // the gradient that came
+  walk.give(b * out());  // the gradient of the result
   if (recomputes_) walk.give(b * out());
   walk.give_or_defer(b * out());  // kept as the input of the output projection
 }
 
-// PartialAttention: sums in fp32, blocks of keys and values that come and go. Trading heads (a2a) holds about as much.
+// Mirrors PartialAttention: sums in fp32, and up to two blocks of keys and values in transit. The head all-to-all (a2a)
+// holds about as much.
 void ContextAttentionFootprint::run_ring(LayerWalk& walk, bool keep) const {
   const RankSizes& rank = walk.rank();
   const double b = rank.t * rank.bytes, block = b * (k() + v()), rows = rank.t * out();
@@ -56,7 +57,7 @@ void ContextAttentionFootprint::run_ring(LayerWalk& walk, bool keep) const {
   walk.take(blocks, Use::kCommunication);
   walk.touch(b * out() + 2 * kept(rank) + 4 * rows * (rank.bytes == 4 ? 1 : 2) + scratch(rank, false), Use::kWorkspace);
   walk.give(blocks, Use::kCommunication);
-  if (rank.bytes != 4) {
+  if (rank.bytes != 4) {  // the fp32 sum is converted to the dtype of q
     walk.take(b * out());
     walk.give(4 * rows);
   }

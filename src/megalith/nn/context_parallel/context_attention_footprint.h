@@ -1,7 +1,7 @@
-// What attention itself holds, between the projections: one rank's kernel (ops/attention), or, with several
-// context-parallel ranks, partial sums in fp32 and blocks of keys and values that come and go.
+// Memory and work of attention itself, between the projections: the kernel on one rank (ops/attention), or, with
+// several context-parallel ranks, partial sums in fp32 and blocks of keys and values in transit.
 //
-// Legend: t tokens of this rank, q, k, v and out columns of queries, keys, values and the result.
+// Legend: t tokens of this rank; q, k, v and out: columns of queries, keys, values and the result.
 #pragma once
 
 #include "megalith/nn/footprint/layer_walk.h"
@@ -9,13 +9,14 @@
 
 namespace megalith::nn {
 
-// Heads of this rank.
+// The heads of this rank.
 struct CoreHeads {
   double query = 0, key_value = 0;
   double key_dim = 0, value_dim = 0;
   double window = 0;  // tokens that a query sees; 0 means all
 };
 
+// With `recompute`, forward keeps only q, k and v, and backward runs attention again first.
 class ContextAttentionFootprint {
  public:
   ContextAttentionFootprint(const CoreHeads& heads, bool recompute) : heads_(heads), recomputes_(recompute) {}
@@ -26,12 +27,13 @@ class ContextAttentionFootprint {
   double out() const { return heads_.query * heads_.value_dim; }
   double parts() const { return q() + k() + v(); }
 
-  // q, k and v are there; the result comes. `keep`: for backward.
+  // Walks forward: q, k and v exist already, the result is added. With `keep`, backward follows.
   void forward(LayerWalk& walk, bool keep) const;
-  // After the output projection, when forward has let go of its own k and v: those of which a ring keeps a copy go.
+  // Call after the output projection, when forward has dropped its own k and v: frees those of which the ring keeps a
+  // copy.
   void release_copied(LayerWalk& walk) const;
-  // The gradient of the result is there; the gradients of q, k and v come, it goes, and so does the result, which the
-  // output projection kept.
+  // Walks backward: from the gradient of the result to those of q, k and v. Frees the gradient of the result, and the
+  // result itself, which the output projection kept.
   void backward(LayerWalk& walk) const;
   void work(WorkMeter& meter) const;
 

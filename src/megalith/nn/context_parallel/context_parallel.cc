@@ -14,7 +14,7 @@ ContextMode context_mode(std::string_view name) {
 
 void ContextParallel::check_heads(int64_t heads_of_rank, int64_t kv_heads_of_rank) const {
   const int ranks = head_ranks();
-  const char* const advice = "use cp_comm_type p2p or all_gather, which need no heads to deal, or another size";
+  const char* const advice = "use cp_comm_type p2p or all_gather, which do not split heads, or another size";
   check<ConfigError>(heads_of_rank % ranks == 0,
                      "cp_comm_type a2a cannot deal the {} attention heads of a tensor-parallel rank to {} "
                      "context-parallel ranks; {}",
@@ -40,8 +40,8 @@ ContextParallel context_parallel(const parallel::ParallelContext& context, Conte
   }
   check<ConfigError>(
       shape.hierarchical_cp.size() == 2,
-      "cp_comm_type a2a+p2p needs two hierarchical_context_parallel_sizes, those of a2a and of p2p, whose "
-      "product is context_parallel_size {}; {} are given",
+      "cp_comm_type a2a+p2p needs two hierarchical_context_parallel_sizes, one for a2a and one for p2p, with the "
+      "product context_parallel_size {}; {} are given",
       shape.cp, shape.hierarchical_cp.size());
   return {.heads = context.group(layout::GroupKind::kHcp0), .tokens = context.group(layout::GroupKind::kHcp1)};
 }

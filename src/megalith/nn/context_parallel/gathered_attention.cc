@@ -1,3 +1,6 @@
+// Gathered attention: one all-gather of keys and values instead of a ring. Fewer and larger messages, but a rank holds
+// the keys and values of all ranks while it computes. Backward gathers them again, so that between the passes each rank
+// keeps only its own block.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -41,6 +44,7 @@ struct GatheredAttention : Function<GatheredAttention> {
     const at::Tensor &q = saved[0], &own = saved[1];
     PartialAttentionBackward sum(grads[0], q, {saved[2], saved[3]}, state.options);
     const at::Tensor whole = sum.add(state.parts(), gather_slices(own, state.slice, state.group));  // [t cp, g, d+e]
+    // From the order of the sequences back to that of the ranks, as reduce-scatter needs it.
     at::Tensor by_rank = at::empty_like(whole);
     by_rank.index_copy_(0, joined_order(state.slice, state.group.size(), whole.device()), whole);
     const at::Tensor grad =

@@ -1,3 +1,10 @@
+// Merging parts of a softmax. A part returns its output o, normalized over its own keys, and its log-sum-exp l. With L
+// and O those of all parts so far:
+//
+//   L' = log(exp(L) + exp(l));   O' = O exp(L - L') + o exp(l - L')
+//
+// which starts from L = -∞, O = 0. Sums are kept in fp32, so that the result does not degrade with the number of parts.
+// In backward the kernel derives the probabilities from the final L, so that the gradients of the parts simply add up.
 #include <ATen/ATen.h>
 
 #include <limits>
@@ -10,13 +17,14 @@ namespace {
 
 using Mask = AttentionPart::Mask;
 
+// Packs the ranges: each becomes a sequence of its own.
 ops::SequenceLayout layout_of(const std::vector<TokenRange>& ranges) {
   std::vector<int64_t> lengths;
   for (const TokenRange& range : ranges) lengths.push_back(range.end - range.begin);
   return ops::SequenceLayout::packed(lengths);
 }
 
-// A part as the kernels take it.
+// One part in the form that the kernels take. A mask kCausalFromEnd is a causal mask over reversed rows.
 struct Call {
   ops::SequenceLayout query_layout, key_layout;
   Rows queries, keys;

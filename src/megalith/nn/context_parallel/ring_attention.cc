@@ -1,3 +1,11 @@
+// Ring attention (arXiv:2310.01889). In each of `ranks` steps a rank computes with the block of keys and values at
+// hand, while it sends that block to the next rank and receives another from the previous one:
+//
+//   step       0        1        2        3
+//   rank 0    kv 0     kv 3     kv 2     kv 1
+//   rank 1    kv 1     kv 0     kv 3     kv 2      …
+//
+// Communication is hidden as long as the attention of a block takes longer than its transfer.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -16,14 +24,14 @@ namespace {
 int next_rank(const comm::Group& ring) { return (ring.rank() + 1) % ring.size(); }
 int previous_rank(const comm::Group& ring) { return (ring.rank() + ring.size() - 1) % ring.size(); }
 
-// Passes `mine` on to the next rank, and takes what the previous one passes on into `theirs`.
+// Starts sending `mine` to the next rank and receiving `theirs` from the previous one.
 comm::Work pass_on(const at::Tensor& mine, const at::Tensor& theirs, const comm::Group& ring, const char* label) {
   return ring.batch_async(
       {{comm::OpKind::kSend, mine, next_rank(ring)}, {comm::OpKind::kRecv, theirs, previous_rank(ring)}}, label);
 }
 
-// Calls visit(owner, block) with this rank's block, then with those of the ranks before it, one after the other; the
-// next one is on its way meanwhile.
+// Calls visit(owner, block) with this rank's block, then with the blocks of the ranks before it, one by one. The next
+// block is in flight meanwhile.
 template <typename Visit>
 void visit_blocks(at::Tensor block, const comm::Group& ring, const Visit& visit) {
   for (int step = 0; step < ring.size(); ++step) {
@@ -36,7 +44,7 @@ void visit_blocks(at::Tensor block, const comm::Group& ring, const Visit& visit)
       passing = pass_on(block, coming, ring, "keys and values of ring attention");
     }
     visit(owner, block);
-    passing.wait();
+    passing.wait();  // the block may be dropped only once it has been sent
     block = coming;
   }
 }
@@ -68,7 +76,8 @@ struct RingAttention : Function<RingAttention> {
     const State& state = ops::kept<State>(ctx);
     const at::Tensor &q = saved[0], &own = saved[1];
     PartialAttentionBackward sum(grads[0], q, {saved[2], saved[3]}, state.options);
-    // A block's gradient follows it round: each rank adds its share and passes it on; the last one to its owner.
+    // The gradient of a block follows it around the ring, one step behind: each rank adds its share and passes it on.
+    // The last pass returns it to the owner.
     at::Tensor mine, theirs;
     comm::Work passing;
     visit_blocks(own, state.ring, [&](int owner, const at::Tensor& block) {

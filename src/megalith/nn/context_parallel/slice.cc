@@ -11,7 +11,7 @@ ops::SequenceLayout slice_layout(const ops::SequenceLayout& whole, int rank, int
   if (size == 1 || whole.tokens() == 0) return whole;
   const at::Tensor positions = slice_tokens(whole.positions(at::kCPU), whole, rank, size);
   std::vector<int64_t> cumulative = whole.cumulative();
-  for (int64_t& end : cumulative) end /= size;
+  for (int64_t& end : cumulative) end /= size;  // exact: zigzag_ranges has checked the lengths
   return ops::SequenceLayout::from_cumulative(std::move(cumulative)).with_positions(positions, whole.max_position());
 }
 
@@ -44,6 +44,7 @@ at::Tensor joined_order(const ops::SequenceLayout& slice, int ranks, at::Device 
     for (int64_t i = 0; i < count; ++i) *out++ = first + i;
   };
   const auto& cumulative = slice.cumulative();
+  // Zigzag: the first chunks of all ranks in ascending order, then their second chunks in descending order.
   for (size_t s = 0; s + 1 < cumulative.size(); ++s) {
     const int64_t begin = cumulative[s], chunk = (cumulative[s + 1] - begin) / 2;
     for (int64_t rank = 0; rank < ranks; ++rank) add_chunk(rank * tokens + begin, chunk);

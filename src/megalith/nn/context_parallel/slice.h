@@ -1,9 +1,9 @@
 // Slices: the tokens of a micro-batch that a context-parallel rank holds (layout/zigzag.h).
 //
-// The slice of a layout is a SequenceLayout like any other: as many sequences, each of 1/cp of its tokens (two chunks
-// one behind the other), with the positions of the whole. So a slice says by itself what the ranks hold together.
+// The slice of a layout is an ordinary SequenceLayout: as many sequences, each with 1/cp of its tokens (two chunks, one
+// after the other), and with the positions of the whole. So the whole can be derived from a slice.
 //
-// Legend: t tokens of the slice; t·cp those of all ranks together.
+// Legend: t tokens of the slice; t·cp tokens of all ranks together.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,21 +13,20 @@
 
 namespace megalith::nn {
 
-// This rank's part of a layout. Throws DataError for a sequence whose length is no multiple of 2·size. A size of 1
-// returns `whole` itself.
+// Returns this rank's slice of a layout; `whole` itself if size is 1. Throws DataError for a sequence whose length is
+// not a multiple of 2·size.
 ops::SequenceLayout slice_layout(const ops::SequenceLayout& whole, int rank, int size);
 
-// This rank's rows of [t·cp, …], laid out as `whole` says -> [t, …].
+// Selects this rank's rows of [t·cp, …], laid out as `whole` -> [t, …].
 at::Tensor slice_tokens(const at::Tensor& tokens, const ops::SequenceLayout& whole, int rank, int size);
 
-// The way back, without autograd: [t, …] of each rank -> [t·cp, …] on all, in the order of the whole.
+// The inverse, without autograd: [t, …] of each rank -> [t·cp, …] on all ranks, in the order of the whole.
 at::Tensor gather_slices(const at::Tensor& own, const ops::SequenceLayout& slice, const comm::Group& cp);
 
-// Slices of `ranks` neighbouring ranks joined: what all-to-all and all-gather bring together. Of all ranks it is the
-// whole; of fewer (neighbours, as in hierarchical context parallelism) again a slice, over size / ranks ranks.
-// Positions are not kept.
+// Joins the slices of `ranks` neighboring ranks, as all-to-all and all-gather do. Joining all ranks gives the whole;
+// joining fewer (hierarchical context parallelism) gives a slice again, over size / ranks ranks. Drops positions.
 ops::SequenceLayout join_slices(const ops::SequenceLayout& slice, int ranks);
-// int64 [ranks · t]: where the tokens of the joined slices stand among the rows of one rank after the other.
+// Returns int64 [ranks · t]: for each token of the joined slices, its row in the concatenation of the ranks' rows.
 at::Tensor joined_order(const ops::SequenceLayout& slice, int ranks, at::Device device);
 
 }  // namespace megalith::nn

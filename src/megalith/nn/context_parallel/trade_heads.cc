@@ -1,3 +1,6 @@
+// Tokens for heads by one all-to-all. The columns of [t, r·c] are grouped by the rank that receives them; the rows that
+// arrive are ordered by sender, and `order` brings them into the order of the joined sequences. The two directions are
+// each other's inverse and, because they only permute, each other's gradient.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -13,6 +16,7 @@ using torch::autograd::variable_list;
 
 namespace {
 
+// The exchange without autograd.
 struct Trade {
   at::Tensor order;  // joined_order of the slice
   comm::Group group;

@@ -4,7 +4,7 @@ namespace megalith::nn {
 
 FootprintScope FootprintScope::child(std::string_view name) const {
   FootprintScope result = *this;
-  if (updates_) result.prefix_.append(name).append(".");  // names matter to updates alone
+  if (updates_) result.prefix_.append(name).append(".");  // only updates look at names
   return result;
 }
 

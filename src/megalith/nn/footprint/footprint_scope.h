@@ -1,7 +1,7 @@
-// FootprintScope: how footprints state the parameters of their layers.
+// FootprintScope: how footprints declare the parameters of their layers.
 //
-// It is to a footprint what ParameterScope is to a layer: the constructor of a footprint makes the same calls in the
-// same order, with sizes in place of tensors. A test compares both lists for every family and several layouts.
+// It is the counterpart of ParameterScope: the constructor of a footprint makes the same calls in the same order as its
+// layer, with sizes instead of tensors. A test compares both lists for every family and several layouts.
 #pragma once
 
 #include <cstdint>
@@ -13,47 +13,47 @@
 
 namespace megalith::nn {
 
-// One parameter of a rank.
+// One parameter on one rank.
 struct ParameterSize {
   int64_t numel = 0;
   bool expert = false;      // reduced over expert-data-parallel ranks
-  bool own_bucket = false;  // a tied embedding of which two stages hold a copy
+  bool own_bucket = false;  // a tied embedding of which two stages hold a copy each
   bool buffer = false;      // not trained, fp32
-  bool adapter = false;     // part of an update of low rank: fp32
+  bool adapter = false;     // part of a low-rank update: fp32
   bool trained = true;      // has a gradient
   bool operator==(const ParameterSize&) const = default;
 };
 
-// An update of low rank (parameter/low_rank.h), W + s·B·A, of one weight; with experts, of all that a rank holds.
+// The low-rank update W + s·B·A (parameter/low_rank.h) of one weight; for experts, the sum over all experts of a rank.
 struct UpdateSize {
   int64_t a = 0, b = 0;  // elements
-  int64_t hidden = 0;    // columns of x·Aᵀ (of one expert); 0 when the weight has no update
+  int64_t hidden = 0;    // columns of x·Aᵀ (of one expert); 0 if the weight has no update
   bool any() const { return hidden > 0; }
 };
 
-// A tensor of a fused weight: its full name (ours, without ".weight") and its rows on this rank.
+// One tensor of a fused weight: its full name (Megalith's, without ".weight") and its rows on this rank.
 struct UpdatedPart {
   std::string name;
   int64_t rows = 0;
 };
 
-// Decides which weights get an update: peft/adapter_sizes.h.
+// Decides which weights get an update; implemented in peft/adapter_sizes.h.
 class UpdateSizes {
  public:
   virtual ~UpdateSizes() = default;
-  // `inputs`: columns of the weight on this rank. `copies`: experts, each with a weight like this.
+  // `inputs` are the columns of the weight on this rank, `copies` the number of experts that have such a weight each.
   virtual UpdateSize of(const std::vector<UpdatedPart>& parts, int64_t inputs, int64_t copies) const = 0;
 };
 
-// The parameters of a part of a model. Those of updates stand after all others.
+// The parameters of a part of a model. Those of low-rank updates come after all others.
 struct ParameterSizes {
   std::vector<ParameterSize> weights, updates;
 };
 
-// A place in the tree of names. Copies are cheap; what it refers to outlives it.
+// A node in the tree of parameter names. Copies are cheap; what it refers to outlives it.
 class FootprintScope {
  public:
-  // `updates`: nullptr where all weights are trained.
+  // `updates` is nullptr if all weights are trained.
   FootprintScope(const RankSizes& rank, const UpdateSizes* updates, ParameterSizes& to)
       : rank_(&rank), updates_(updates), to_(&to) {}
   FootprintScope child(std::string_view name) const;
@@ -61,7 +61,7 @@ class FootprintScope {
   const RankSizes& rank() const { return *rank_; }
   void add(const ParameterSize& parameter) const { to_->weights.push_back(parameter); }
   void add(int64_t numel) const { add(ParameterSize{.numel = numel}); }
-  // Records A and B of a weight's update, if it gets one. `parts` have names within this scope.
+  // Records A and B of a weight's update, if it gets one. Names in `parts` are relative to this scope.
   UpdateSize add_update(std::vector<UpdatedPart> parts, int64_t inputs, int64_t copies = 1, bool expert = false) const;
 
  private:

@@ -29,7 +29,7 @@ void LayerWalk::weight_grad(double elements) {
 
 void LayerWalk::trained_grad(double elements) {
   if (rank_.machinery.cuda || rank_.bytes == 4 || defers_) return;
-  // The product in 16 bits; ATen widens it before it is added to fp32.
+  // The CPU computes the product in 16 bits (2 bytes per element); to add it, ATen first widens it to fp32 (4 more).
   touch(elements * (rank_.accumulates ? 6 : 2), Use::kWorkspace);
 }
 

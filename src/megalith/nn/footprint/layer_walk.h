@@ -1,8 +1,8 @@
-// LayerWalk: a MemoryWalk with what the walks of all layers share: collectives, weight gradients, and the bytes that
+// LayerWalk: a MemoryWalk plus what all layers have in common: collectives, weight gradients, and the bytes that
 // outlive a layer's backward.
 //
-// A footprint follows the code of its layer tensor by tensor: take() where a tensor is made, give() where the last
-// reference to it goes, touch() for what lives inside one operation.
+// A footprint follows the code of its layer tensor by tensor: take() where a tensor is created, give() where the last
+// reference to it is dropped, touch() for temporaries inside one operation.
 #pragma once
 
 #include <utility>
@@ -14,7 +14,7 @@ namespace megalith::nn {
 
 class LayerWalk {
  public:
-  // Both outlive it. `defer`: weight gradients wait for an action of their own (zero bubble).
+  // `rank` and `memory` outlive it. With `defer`, weight gradients wait for a separate action (zero bubble).
   LayerWalk(const RankSizes& rank, MemoryWalk& memory, bool defer = false)
       : rank_(rank), memory_(memory), defers_(defer) {}
 
@@ -23,27 +23,27 @@ class LayerWalk {
   void give(double bytes, Use use = Use::kActivation) { memory_.give(bytes, use); }
   void touch(double bytes, Use use = Use::kActivation) { memory_.touch(bytes, use); }
 
-  // Copies that collectives over tp need: of a tensor of so many bytes.
+  // Count the temporary copies that collectives over tp make of a tensor of so many bytes.
   void all_reduce(double bytes);
   void reduce_scatter(double bytes_in);
-  // Partial sums [t, h] of each rank become the residual stream [s, h]; forward.
+  // Forward: the partial sums [t, h] of each rank become the residual stream [s, h].
   void sum_over_ranks();
-  // The product that becomes a weight's gradient; on a GPU and in fp32 it goes straight into the buffer. Frozen weights
-  // have none.
+  // Counts the temporary product that becomes a weight's gradient; on a GPU, and in fp32, it is written straight into
+  // the buffer. Frozen weights have none.
   void weight_grad(double elements);
   // The same for a parameter that is trained in any case.
   void trained_grad(double elements);
 
-  // Weight gradients that wait hold their inputs and output gradients until their own action gives them back.
+  // Deferred weight gradients hold their inputs and output gradients until their own action frees them.
   bool defers() const { return defers_; }
   void defer(double bytes) { deferred_ += bytes; }
-  void give_or_defer(double bytes);  // what only a weight gradient still needs
+  void give_or_defer(double bytes);  // for bytes that only a weight gradient still needs
   double deferred() const { return deferred_; }
-  // One that waits may also hold the gradient of the residual stream: the norm before it must not give that back.
+  // A deferred one may also hold the gradient of the residual stream: the preceding norm must not free that.
   void hold_stream_grad() { stream_grad_held_ = true; }
   bool release_stream_grad() { return std::exchange(stream_grad_held_, false); }
 
-  // Bytes that live as long as the autograd graph, past the backward of their layer.
+  // Bytes that live as long as the autograd graph, beyond the backward of their layer.
   void leave_to_graph(double bytes) { leftover_ += bytes; }
   double exchange_leftover(double bytes) { return std::exchange(leftover_, bytes); }
   double leftover() const { return leftover_; }
@@ -53,7 +53,7 @@ class LayerWalk {
   MemoryWalk& memory_;
   const bool defers_;
   bool stream_grad_held_ = false;
-  double deferred_ = 0;  // bytes held by weight gradients that wait
+  double deferred_ = 0;  // bytes held by deferred weight gradients
   double leftover_ = 0;
 };
 

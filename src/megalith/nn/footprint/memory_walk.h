@@ -1,4 +1,4 @@
-// MemoryWalk: bytes that are taken and given back, one after the other, and the moment when most were held.
+// MemoryWalk: replays allocations and frees in bytes, and remembers the peak.
 #pragma once
 
 #include <array>
@@ -6,9 +6,10 @@
 
 namespace megalith::nn {
 
+// What memory is used for.
 enum class Use {
-  kActivation,     // what backward needs, and what layers hand to one another
-  kCommunication,  // messages, gathered inputs, copies of collectives
+  kActivation,     // tensors that backward needs or that one layer passes to the next
+  kCommunication,  // messages, gathered inputs, copies made by collectives
   kWorkspace,      // scratch of kernels, weight gradients on their way into the buffers
 };
 
@@ -16,12 +17,13 @@ enum class Use {
 using Bytes = std::array<double, 3>;
 inline double total(const Bytes& bytes) { return bytes[0] + bytes[1] + bytes[2]; }
 
-// What a piece of work does to memory, relative to where it begins: the fullest moment, and what it leaves.
+// The effect of a piece of work on memory, relative to its start: the peak, and the bytes still held at the end.
 struct Footprint {
   Bytes peak{};
   Bytes left{};
 };
 
+// take() allocates, give() frees, touch() does both. The peak is the breakdown at the moment of the largest total.
 class MemoryWalk {
  public:
   void take(double bytes, Use use = Use::kActivation) {
@@ -36,7 +38,7 @@ class MemoryWalk {
     take(bytes, use);
     give(bytes, use);
   }
-  // Repeats a piece of work that another walk has recorded.
+  // Replays a piece of work that another walk has recorded.
   void run(const Footprint& work) {
     Bytes high = now_;
     for (size_t i = 0; i < high.size(); ++i) high[i] += work.peak[i];

@@ -1,5 +1,5 @@
 // RankSizes: the numbers that the footprints of all layers of a rank share. The sizes of a layer itself come from its
-// own shape (MlpShape, AttentionShape, …), the same that its constructor takes.
+// own shape (MlpShape, AttentionShape, …), which its constructor takes, too.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -9,20 +9,20 @@
 
 namespace megalith::nn {
 
-// Where tensors live and what carries collectives: both decide about temporary copies.
+// Where tensors live and which backend runs the collectives: both determine the temporary copies.
 struct Machinery {
   bool cuda = true;
   enum class Collectives {
     kNccl,    // in place
     kGloo,    // reduce-scatter works on a copy
-    kThreads  // ranks of one process: the last one to arrive holds the result of a reduction
+    kThreads  // ranks are threads of one process: the last one to arrive holds the result of a reduction
   } collectives = Collectives::kNccl;
 
   at::Device device() const { return cuda ? at::kCUDA : at::kCPU; }
   static Machinery cpu() { return {.cuda = false, .collectives = Collectives::kGloo}; }
 };
 
-// Legend: t tokens of a micro-batch on a rank, s those of its share (s = t without sequence parallelism), h hidden.
+// Legend: t tokens of a micro-batch on a rank, s tokens of its sequence-parallel share (t without it), h hidden.
 struct RankSizes {
   double t = 0, s = 0, h = 0;
   double length = 0;                  // tokens of one sequence
@@ -30,8 +30,8 @@ struct RankSizes {
   at::ScalarType dtype = at::kFloat;  // of activations
   int64_t tp = 1, cp = 1, ep = 1, etp = 1;
   bool split_tokens = false;    // sequence parallelism, over more than one rank
-  bool discards_norms = false;  // norms' outputs are freed after forward and made again in backward
-  bool accumulates = false;     // several micro-batches: gradients are added to what is there
+  bool discards_norms = false;  // outputs of norms are freed after forward and recomputed in backward
+  bool accumulates = false;     // several micro-batches: gradients are added to those in the buffer
   bool frozen = false;          // adapters are trained, weights are not
   double adapter_dropout = 0;
   Machinery machinery;

@@ -1,3 +1,6 @@
+// All-gather dispatch: every rank receives all tokens of the group, computes those that chose its experts, and
+// reduce-scatters the weighted sums. Moves all tokens, whether they are needed or not; pays off if most tokens choose
+// experts on most ranks. Collectives need equal sizes, so that each rank pads its tokens to the largest count.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -9,7 +12,7 @@ namespace megalith::nn {
 
 namespace {
 
-// The expert of each choice, -1 where it was dropped; int64 [t, k].
+// Returns int64 [t, k]: the expert of each choice, -1 if it was dropped.
 at::Tensor chosen(const ExpertLists& lists) {
   at::Tensor experts = at::full({lists.tokens, lists.topk}, -1, at::kLong);
   auto* data = experts.mutable_data_ptr<int64_t>();
@@ -19,7 +22,7 @@ at::Tensor chosen(const ExpertLists& lists) {
   return experts;
 }
 
-// Every rank's tokens, filled up to the longest: [t, …] -> [members · longest, …].
+// Works on the tokens of all ranks, padded to the longest: [t, …] -> [members · longest, …].
 class AllGatherPlan : public DispatchPlan {
  public:
   AllGatherPlan(const ExpertLists& lists, const ExpertRanks& ranks, at::Device device)
@@ -51,7 +54,7 @@ class AllGatherPlan : public DispatchPlan {
     return tokens_ == longest_ ? x : at::constant_pad_nd(x, {0, 0, 0, longest_ - tokens_}, 0);
   }
 
-  // Rows for experts [first, first + count) out of the choices of all tokens.
+  // Builds the rows for experts [first, first + count) from the choices of all tokens; padding (-1) matches none.
   void take(const at::Tensor& all, int64_t first, int64_t count) {
     const auto* expert = all.const_data_ptr<int64_t>();
     const int64_t topk = all.size(1);

@@ -1,3 +1,12 @@
+// All-to-all dispatch: each choice of a token becomes a row that travels to the rank of its expert and back.
+//
+//   x [t, h] ─ send_ ─► rows by (destination, expert) ─ all-to-all ─► by (sender, expert) ─ by_expert_ ─► by expert
+//   combine: the same path backwards, then each token sums its rows times their weights.
+//
+// The ranks first exchange how many rows they send per expert; on CUDA the host waits for these counts, since it must
+// size the buffers. With etp > 1 each row is sent to all etp ranks that hold a part of its expert, and the sum at the
+// end adds their partial results. If one rank holds all experts and nothing is dropped, nothing is exchanged, and the
+// counts stay on the device (local_).
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -14,6 +23,7 @@ using torch::autograd::variable_list;
 
 namespace {
 
+// One direction of the row exchange.
 struct Exchange {
   comm::Group group;
   std::vector<int64_t> sent, received;  // rows to and from each member
@@ -27,7 +37,7 @@ struct Exchange {
   }
 };
 
-// Rows to the ranks they are for; backward: their gradients back.
+// Sends rows to the ranks of their experts; backward sends their gradients back.
 struct ExchangeRows : Function<ExchangeRows> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& rows, const Exchange& exchange,
                             const std::function<void()>& meanwhile) {
@@ -79,7 +89,7 @@ class AllToAllPlan : public DispatchPlan {
       if (meanwhile) meanwhile();
       return rows;
     }
-    // A function's forward runs without recording; what happens meanwhile does not.
+    // The forward of an autograd function runs without gradients; `meanwhile` needs the caller's mode.
     const auto recorded = [&meanwhile, on = at::GradMode::is_enabled()] {
       const at::AutoGradMode mode(on);
       meanwhile();
@@ -88,7 +98,7 @@ class AllToAllPlan : public DispatchPlan {
     return by_expert_.token.defined() ? ops::copy_rows(rows, by_expert_) : rows;
   }
 
-  // On the device of the lists alone: there memory is short, and a copy of the rows costs little.
+  // Only if the lists are on a GPU: there memory is scarce, and copying the rows again in backward is cheap.
   LocalRows local(const at::Tensor& x, const at::Tensor& weights) const override {
     if (!local_) return {};
     const at::Tensor each = weights.to(at::kFloat).flatten();
@@ -115,14 +125,14 @@ class AllToAllPlan : public DispatchPlan {
     return {sums.const_data_ptr<int64_t>(), sums.const_data_ptr<int64_t>() + sums.numel()};
   }
 
-  // Over the device that the group's transport wants.
+  // Exchanges the counts on the device of the tokens, because the group's transport may require that.
   void exchange_counts(at::Tensor& received, const at::Tensor& sent, const comm::Group& group) const {
     const at::Tensor out = received.to(device_), in = sent.to(device_);
     group.all_to_all(out, in, {}, {}, "tokens of each expert");
     received = out.cpu();
   }
 
-  // Rows come by sender and then by expert; experts want them by expert and then by sender.
+  // Rows arrive ordered by sender, then expert; the experts need them ordered by expert, then sender.
   void regroup(const at::Tensor& received) {
     const int64_t senders = received.size(0), experts = received.size(1);
     const auto* count = received.const_data_ptr<int64_t>();
@@ -144,10 +154,10 @@ class AllToAllPlan : public DispatchPlan {
 
   int64_t copies_;
   at::Device device_;
-  bool local_;  // every choice has a row, and all of them are here
+  bool local_;  // every choice has a row, and all rows stay on this rank
   ops::RowMap send_;
-  Exchange exchange_;      // nothing in it: one rank
-  ops::RowMap by_expert_;  // undefined: they come in this order
+  Exchange exchange_;      // empty for a group of one rank
+  ops::RowMap by_expert_;  // undefined if rows already arrive in this order
 };
 
 }  // namespace

@@ -13,6 +13,7 @@ using torch::autograd::variable_list;
 
 namespace {
 
+// Identity on x. Its backward starts a second gradient, `scale`, at `loss`.
 struct AttachLoss : Function<AttachLoss> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& loss, double scale) {
     ctx->save_for_backward({loss});
@@ -44,7 +45,7 @@ at::Tensor attach_loss(const at::Tensor& x, const at::Tensor& loss, double scale
 BalanceCounts count_choices(const at::Tensor& scores, const RouterShape& router, const BalanceScope& scope) {
   const at::NoGradGuard no_grad;
   at::Tensor choices = balance_counts(scores, router.topk);
-  choices = at::cat({choices, at::ones({choices.size(0), 1}, choices.options())}, 1);  // and the token itself
+  choices = at::cat({choices, at::ones({choices.size(0), 1}, choices.options())}, 1);  // last column counts tokens
   const at::Tensor all = by_sequence(without_padding(choices, scope.valid), scope).contiguous();
   scope.group.all_reduce(all, comm::ReduceOp::kSum, "choices of experts");
   return {all.narrow(1, 0, router.experts), all.select(1, router.experts)};
@@ -54,7 +55,7 @@ at::Tensor balance_loss(const at::Tensor& scores, const BalanceCounts& counts, c
                         const BalanceScope& scope) {
   const at::Tensor sums = by_sequence(without_padding(scores, scope.valid), scope);  // [s, E]
   const double factor = static_cast<double>(router.experts) / static_cast<double>(router.topk);
-  const at::Tensor squares = counts.tokens.square().clamp_min(1);  // [s]
+  const at::Tensor squares = counts.tokens.square().clamp_min(1);  // T² per sequence, [s]; 1 for an empty one
   return ((sums * counts.choices).sum(1) / squares).mean() * factor;
 }
 

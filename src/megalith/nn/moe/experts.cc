@@ -1,3 +1,6 @@
+// All experts of a rank as two grouped GEMMs around one activation. The weights of the experts are stacked in one
+// parameter per projection, with each expert's matrix a ParameterPart of its own, so that checkpoints name and split
+// experts one by one while the kernels see one tensor.
 #include "megalith/nn/moe/experts.h"
 
 #include <ATen/ATen.h>
@@ -8,7 +11,7 @@ namespace megalith::nn {
 
 namespace {
 
-// The rows (dim 0) or columns (dim 1) of one matrix of one expert that this rank holds.
+// Returns this rank's rows (dim 0) or columns (dim 1) of one matrix of one expert.
 ParameterPart part_of(int64_t expert, const char* name, std::vector<int64_t> shape, size_t dim,
                       const ExpertShare& share, int64_t row) {
   ParameterPart part{fmt::format("{}.{}.weight", expert, name), shape, std::vector<int64_t>(2, 0), shape, row};
@@ -63,6 +66,7 @@ at::Tensor Experts::forward(const at::Tensor& rows, const ops::GroupCounts& coun
     const at::Tensor plain = ops::bias_activation(y, {}, kind);
     return weights.defined() ? ops::weigh_rows(plain, weights) : plain;
   };
+  // Without recomputation the down projection keeps `inside`; with it, only `before` is kept, by the activation.
   const at::Tensor inside = activate(before, local.weights);
   if (!recompute_activation_) return grouped_linear(inside, *down_, counts);
   const at::Tensor weights = local.weights.defined() ? local.weights.detach() : at::Tensor();

@@ -13,21 +13,21 @@
 
 namespace megalith::nn {
 
-// Which experts a rank holds, and which part of each.
+// The experts that a rank holds, and its part of each.
 struct ExpertShare {
   int64_t first = 0, count = 0;  // experts [first, first + count)
   int etp = 1, etp_rank = 0;     // their width is split over etp ranks
 };
 
-// Parameters gate_up [n · 2f/etp, h] (plain: up [n · f/etp, h]) and down [n · h, f/etp]: the matrices of the experts
-// one below the other, each a part of its own ("3.gate.weight").
+// Its parameters are gate_up [n · 2f/etp, h] (up [n · f/etp, h] if not gated) and down [n · h, f/etp]. Each stacks the
+// matrices of the experts, which are separate ParameterParts ("3.gate.weight").
 class Experts {
  public:
   Experts(const ParameterScope& scope, const MoeShape& shape, const ExpertShare& share, bool recompute_activation);
 
-  // rows [r, h], counts[i] of them for expert i of this rank -> [r, h]: with etp > 1 this rank's part of a sum. Where
-  // `local` has weights, each row of the result times its own: they are applied before the projection down, so that
-  // nothing of what comes behind it is kept.
+  // rows [r, h], counts[i] of them for expert i of this rank -> [r, h]; with etp > 1 this rank's part of a sum. If
+  // `local` has weights, each row of the result is multiplied by its weight. That happens before the down projection,
+  // so that backward does not need the down projection's output.
   at::Tensor forward(const at::Tensor& rows, const ops::GroupCounts& counts, const LocalRows& local = {}) const;
 
  private:
@@ -39,8 +39,8 @@ class Experts {
   Parameter* down_;
 };
 
-// x [r, i], one matrix [o, i] for each group of rows, `weight` holding them one below the other -> [r, o]. With
-// `make_x`, which gives x again from what is kept anyway, x is not kept.
+// Multiplies each group of rows of x [r, i] by its own matrix [o, i] -> [r, o]. `weight` stacks the matrices. With
+// `make_x`, which recomputes x from tensors that are kept anyway, x is not kept.
 at::Tensor grouped_linear(const at::Tensor& x, Parameter& weight, const ops::GroupCounts& counts,
                           std::function<at::Tensor()> make_x = {});
 

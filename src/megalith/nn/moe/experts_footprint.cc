@@ -1,4 +1,4 @@
-// Memory and work of the experts of a rank, with tokens spread evenly over all experts; follows experts.cc and the
+// Memory and work of the experts of a rank, with tokens spread evenly over all experts. Mirrors experts.cc and the
 // dispatchers. Rows are those that arrive at this rank's experts.
 #include "megalith/nn/moe/experts_footprint.h"
 
@@ -10,6 +10,7 @@ namespace megalith::nn {
 
 namespace {
 
+// Returns the rows per rank under a balanced load: all choices, or what the capacity allows.
 double rows_of_rank(const RouterShape& router, const RankSizes& rank) {
   const auto etp = static_cast<double>(rank.etp), experts = static_cast<double>(router.experts);
   const double chosen = rank.s * static_cast<double>(router.topk);
@@ -36,7 +37,7 @@ ExpertsFootprint::ExpertsFootprint(const FootprintScope& scope, const MoeShape& 
   const int64_t count = shape.router.experts / rank_.ep, width = shape.width / rank_.etp;
   scope.add({.numel = count * (shape.gated ? 2 : 1) * width * shape.hidden, .expert = true});
   scope.add({.numel = count * shape.hidden * width, .expert = true});
-  // The experts' weights are fused; an update treats them alike, by the name of the first.
+  // The experts' weights are fused, and an update treats them alike: it looks only at the name of the first.
   std::vector<UpdatedPart> parts;
   if (shape.gated) parts.push_back({"0.gate", width});
   parts.push_back({"0.up", width});
@@ -50,7 +51,7 @@ void ExpertsFootprint::forward(LayerWalk& walk, bool keep) const {
   walk.take(rows);
   if (gathers_ && travels_) walk.give(all, Use::kCommunication);
   if (!gathers_ && travels_) {
-    walk.touch(rows, Use::kCommunication);  // on arrival; what was sent goes
+    walk.touch(rows, Use::kCommunication);  // received rows coexist with those sent, which are then freed
     if (sorted_) walk.touch(rows);
   }
   walk.take(b * up_);
@@ -81,13 +82,13 @@ void ExpertsFootprint::backward(LayerWalk& walk, bool /*wanted*/) const {
   const double rows = row_bytes(), b = rows_ * rank_.bytes, all = gathered_bytes();
   if (gathers_ && travels_) walk.take(all, Use::kCommunication);
   walk.take(rows);
-  if (!local_) walk.give(rows);  // what the sum has kept
+  if (!local_) walk.give(rows);  // outputs of the experts, kept by the weighted sum
   if (gathers_ && travels_) walk.give(all, Use::kCommunication);
   if (!gathers_ && travels_) {
     walk.touch(rows, Use::kCommunication);
     if (sorted_) walk.touch(rows);
   }
-  // The projection down.
+  // The down projection.
   if (remakes_activation_) walk.touch(b * width_, Use::kWorkspace);
   walk.weight_grad(width_ * rank_.h);
   take_hidden_grad(walk, down_update_, rows_);
@@ -98,10 +99,10 @@ void ExpertsFootprint::backward(LayerWalk& walk, bool /*wanted*/) const {
   walk.take(b * up_);
   walk.give(b * width_);
   if (remakes_activation_)
-    walk.leave_to_graph(b * up_);  // the function that computes the activation again holds it
+    walk.leave_to_graph(b * up_);  // held by the function that recomputes the activation
   else
     walk.give(b * up_);
-  // The projection up.
+  // The up projection.
   if (local_ && !walk.defers()) walk.take(rows);
   walk.weight_grad(up_ * rank_.h);
   take_hidden_grad(walk, up_update_, rows_);
@@ -121,7 +122,8 @@ void ExpertsFootprint::backward(LayerWalk& walk, bool /*wanted*/) const {
 void ExpertsFootprint::work(WorkMeter& meter) const {
   const double b = chosen_ * rank_.bytes;
   meter.grouped_products(experts_, chosen_, {{.out = up_, .in = rank_.h}, {.out = rank_.h, .in = width_}});
-  // Rows are sent, sorted, activated, sorted and summed up; alone, only copied and summed up.
+  // Passes over the rows: on several ranks they are sent, sorted, sorted back, returned and summed; on one rank only
+  // copied and summed.
   const double passes = travels_ ? 8 : 3;
   meter.moves(passes * b * rank_.h, passes * b * rank_.h);
   meter.moves(b * (up_ + width_), b * (2 * up_ + width_));

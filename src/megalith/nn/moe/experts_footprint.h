@@ -1,5 +1,5 @@
-// What Experts and the dispatchers that bring them their rows keep and move (experts.cc, all_to_all_dispatch.cc,
-// all_gather_dispatch.cc), when all experts are equally busy.
+// Memory and work of Experts and of their dispatchers (experts.cc, all_to_all_dispatch.cc, all_gather_dispatch.cc),
+// assuming a perfectly balanced load.
 #pragma once
 
 #include "megalith/nn/footprint/part_footprint.h"
@@ -17,21 +17,21 @@ class ExpertsFootprint : public PartFootprint {
   void work(WorkMeter& meter) const override;
 
  private:
-  // Bytes of the lists that say where each row comes from.
+  // Bytes of the index lists that map rows to tokens.
   double map_bytes() const { return 8 * rows_ * (!gathers_ && travels_ && sorted_ ? 4 : 2); }
   double row_bytes() const { return rows_ * rank_.h * rank_.bytes; }
   double gathered_bytes() const { return members_ * rank_.stream(); }
 
   const RankSizes& rank_;
   double experts_;     // of this rank
-  double chosen_;      // tokens' copies by the router's choice alone
-  double rows_;        // the same with what a capacity pads and drops: sent, and received
+  double chosen_;      // rows that the router's choices give
+  double rows_;        // rows sent and received: chosen_ after padding and dropping by capacity
   double width_, up_;  // columns of an expert on this rank, after and before its activation
   double members_;     // ranks that share the experts
   bool travels_;       // rows go to other ranks
-  bool sorted_;        // rows come for several experts
-  bool gathers_;       // all tokens come, in place of those that are needed
-  bool local_;         // rows are made again in backward, and weighed before the projection down (LocalRows)
+  bool sorted_;        // rows for several experts arrive and are sorted
+  bool gathers_;       // all tokens are gathered instead of sending only those that are needed
+  bool local_;         // rows are recomputed in backward, and weighted before the down projection (LocalRows)
   bool remakes_activation_;
   UpdateSize up_update_, down_update_;
 };

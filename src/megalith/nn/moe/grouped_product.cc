@@ -1,3 +1,6 @@
+// Grouped GEMM with autograd pieces: the stacked weight [n · o, i] is viewed as [n, o, i], and group g multiplies
+// counts[g] consecutive rows. On CUDA the counts may live on the device, so that nothing here reads them on the host. A
+// low-rank update has stacked A's and B's and uses the same kernels.
 #include "megalith/nn/moe/grouped_product.h"
 
 #include <ATen/ATen.h>
@@ -11,7 +14,7 @@ namespace megalith::nn {
 
 namespace {
 
-// [n · o, i] as [n, o, i]
+// Views [n · o, i] as [n, o, i].
 at::Tensor group_matrices(const at::Tensor& stacked, const ops::GroupCounts& counts) {
   return stacked.view({counts.groups(), -1, stacked.size(1)});
 }
@@ -23,7 +26,7 @@ class GroupedProduct final : public Product {
   std::vector<at::Tensor> weights() const override { return {weight_.value}; }
 
   at::Tensor forward(const at::Tensor& x, const ops::Addends& added, Saved& saved) const override {
-    check(!added.bias.defined() && !added.residual.defined(), "a grouped product with {} has no addends",
+    check(!added.bias.defined() && !added.residual.defined(), "a grouped product with {} does not take addends",
           weight_.spec.name);
     if (weight_.value.requires_grad()) saved.x = x;
     saved.own = {weight_.value};
@@ -50,7 +53,7 @@ class GroupedProduct final : public Product {
   const ops::GroupCounts counts_;
 };
 
-// A and B of every group: as MatrixFactors in low_rank.cc, with grouped products.
+// A and B of every group: MatrixFactors of low_rank.cc with grouped products.
 class GroupedFactors final : public LowRankFactors {
  public:
   GroupedFactors(const LowRank& update, ops::GroupCounts counts) : update_(update), counts_(std::move(counts)) {}
@@ -74,6 +77,7 @@ class GroupedFactors final : public LowRankFactors {
       const LowRank::Part& part = update_.parts[i];
       const at::Tensor grad =
           ops::grouped_mm(dy.narrow(1, part.out, part.rows), part_matrices(b, part), counts_).mul_(update_.scale);
+      // Parts of one module share their columns: their gradients add up.
       if (update_.opens_module(i))
         columns.push_back(grad);
       else
@@ -106,7 +110,7 @@ class GroupedFactors final : public LowRankFactors {
     return group_matrices(update_.a->value.detach().to(like.scalar_type()), counts_);
   }
   at::Tensor b_like(const at::Tensor& like) const { return update_.b->value.detach().to(like.scalar_type()); }
-  // The matrices of one part of B (or of its gradient), [n, rows, r].
+  // Returns the matrices of one part of B (or of its gradient), [n, rows, r].
   at::Tensor part_matrices(const at::Tensor& b, const LowRank::Part& part) const {
     const auto n = counts_.groups();
     return b.narrow(0, part.b, n * part.rows).view({n, part.rows, b.size(1)});
@@ -122,7 +126,7 @@ ProductPtr make_grouped_product(Parameter& weight, const ops::GroupCounts& count
   ProductPtr product = std::make_shared<GroupedProduct>(weight, counts);
   const LowRank* update = active_update(weight);
   if (update == nullptr) return product;
-  // No other rank has these rows, or these parts of them.
+  // `split`: no other rank has the same rows and the same part of the experts.
   return low_rank_product(std::move(product), *update, std::make_shared<GroupedFactors>(*update, counts),
                           {.split = true});
 }

@@ -1,4 +1,4 @@
-// The product of groups of rows with a matrix each, as a Product (tensor_parallel/product.h).
+// Grouped GEMM as a Product (tensor_parallel/product.h): each group of rows is multiplied by its own matrix.
 #pragma once
 
 #include "megalith/nn/parameter/parameter.h"
@@ -7,8 +7,8 @@
 
 namespace megalith::nn {
 
-// x [r, i], `counts` rows of it for each group; `weight` [n · o, i] holds the groups' matrices one below the other ->
-// x_n W_nᵀ of every group, [r, o], with the update of the weight where one is active. Has no addends.
+// Returns the product x_n W_nᵀ of every group n, x [r, i] -> [r, o]. `counts` gives the rows per group; `weight`
+// [n · o, i] stacks the groups' matrices. Includes the weight's low-rank update if one is active. Takes no addends.
 ProductPtr make_grouped_product(Parameter& weight, const ops::GroupCounts& counts);
 
 }  // namespace megalith::nn

@@ -1,3 +1,6 @@
+// Route, dispatch, compute, combine. The shared experts do not depend on routing: they run first, or, with
+// overlap_shared, while the tokens are in flight. Their output includes the residual and takes its place, so that
+// combine() adds everything.
 #include "megalith/nn/moe/moe_layer.h"
 
 #include <ATen/ATen.h>
@@ -66,10 +69,10 @@ at::Tensor MoeLayer::shared(const at::Tensor& x, const at::Tensor& residual, boo
 at::Tensor MoeLayer::forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& input) const {
   check<ConfigError>(
       tp_.size() == 1 || tp_.splits_tokens() || !input.training,
-      "a model with experts is trained at tensor_model_parallel_size {} without sequence_parallel; switch it on",
+      "a model with experts cannot be trained at tensor_model_parallel_size {} without sequence_parallel; switch it on",
       tp_.size());
   Routing routing = router_.forward(x, input);
-  if (x.scalar_type() != at::kDouble) routing.weights = routing.weights.to(at::kFloat);  // of a router in fp64
+  if (x.scalar_type() != at::kDouble) routing.weights = routing.weights.to(at::kFloat);  // a router may be in fp64
   const ExpertLists lists = list_tokens(routing, router_.shape(), ranks_.group.size() == 1);
   router_.note(lists, input);
   const auto plan = options_.dispatcher == MoeOptions::Dispatcher::kAllToAll

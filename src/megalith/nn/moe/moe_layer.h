@@ -16,19 +16,19 @@
 
 namespace megalith::nn {
 
-// Parameters: router, experts, and where there are shared ones shared (an Mlp) and shared_gate.
+// Its parameters are router, experts and, with shared experts, shared (an Mlp) and shared_gate.
 //
-// Tokens are split over tensor-parallel ranks between blocks (sequence parallelism): every token is routed once.
-// Without it, with tp > 1, all ranks route the same tokens, which is right but wasteful, and refused in training:
-// gradients would count them tp times.
+// With sequence parallelism, tokens are split over tensor-parallel ranks between blocks, and every token is routed
+// once. Without it, with tp > 1, all ranks route the same tokens: the result is correct but the work is redundant, and
+// training refuses it because gradients would count each token tp times.
 class MoeLayer : public BlockPart {
  public:
-  // Throws ConfigError for sizes that the ranks do not divide. `context` outlives it.
+  // Throws ConfigError if the sizes cannot be split over the ranks. `context` outlives it.
   MoeLayer(const ParameterScope& scope, const MoeShape& shape, const MoeOptions& options, const TensorParallel& tp,
            parallel::ParallelContext& context);
 
-  // x [t, h] -> residual + what the chosen and the shared experts make of it. `residual` undefined: none. Collective
-  // over the ranks that share the experts.
+  // x [t, h] -> residual + outputs of the routed and shared experts. `residual` may be undefined. Collective over the
+  // ranks that share the experts.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& input) const override;
 
   const Router* router() const override { return &router_; }
@@ -45,11 +45,11 @@ class MoeLayer : public BlockPart {
   Parameter* shared_gate_ = nullptr;  // [1, h]
 };
 
-// The shared experts, which are one MLP. Its activation is kept: MoeOptions::recompute_shared computes all of them
-// twice.
+// Returns the shape of the shared experts, which form one MLP. It does not recompute its activation by itself:
+// MoeOptions::recompute_shared recomputes the whole MLP.
 MlpShape shared_shape(const MoeShape& shape);
 
-// What it needs, for the planner.
+// Returns the memory and work of the layer, for the planner.
 std::unique_ptr<PartFootprint> make_footprint(const FootprintScope& scope, const MoeShape& shape,
                                               const MoeOptions& options);
 

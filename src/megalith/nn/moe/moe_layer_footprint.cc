@@ -1,4 +1,4 @@
-// What a MoeLayer keeps and moves: router, experts, shared experts; follows moe_layer.cc and router.cc.
+// Memory and work of a MoeLayer: router, experts, shared experts. Mirrors moe_layer.cc and router.cc.
 #include "megalith/nn/footprint/part_footprint.h"
 #include "megalith/nn/moe/experts_footprint.h"
 #include "megalith/nn/moe/moe_layer.h"
@@ -35,9 +35,10 @@ class RouterFootprint {
 
  private:
   double experts() const { return static_cast<double>(shape_.experts); }
-  // The input is converted to the router's own type.
+  // Whether the input is converted to another dtype for the router.
   bool widens() const { return shape_.dtype && *shape_.dtype != rank_.dtype; }
-  // Bytes of the scores over all experts, and of the choice.
+  // Returns the bytes kept: scores over all experts in fp32 (one tensor for the weights, one for the losses), 20 bytes
+  // per choice, and a converted input.
   double kept() const {
     const bool scores_all = shape_.pre_softmax || shape_.score == ScoreFunction::kSigmoid;
     const double scores = 4 * ((scores_all ? 1 : 0) + (shape_.losses.empty() ? 0 : 1));
@@ -65,11 +66,12 @@ class MoeLayerFootprint : public PartFootprint {
     router_.forward(walk, keep);
     if (shared_) shared_->forward(walk, keep && !recomputes_shared_);
     experts_.forward(walk, keep);
-    if (shared_) walk.give(rank_.stream());  // the residual with the shared experts in it
+    if (shared_) walk.give(rank_.stream());  // residual + shared experts, which the sum has read
     if (keep && !keeps_input()) walk.give(rank_.stream());
   }
 
-  // The norm's output, which all of them read, goes with the last reader; their gradients become one.
+  // Experts, shared experts and router all read the norm's output: it is freed with the last of them, and their
+  // gradients are summed into one.
   void backward(LayerWalk& walk, bool wanted) const override {
     experts_.backward(walk, wanted);
     if (shared_ && recomputes_shared_) {
@@ -87,7 +89,7 @@ class MoeLayerFootprint : public PartFootprint {
     if (shared_) meter.part(*shared_);
   }
 
-  // A frozen router does not read it, and the experts' updates read the rows that were made of it.
+  // A frozen router does not read the input, and updates of experts read the rows copied from it.
   bool keeps_input() const override { return !rank_.frozen || rank_.discards_norms || shared_; }
 
  private:

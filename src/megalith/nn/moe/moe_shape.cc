@@ -22,30 +22,31 @@ class Problems {
 
 std::vector<std::string> problems(const RouterShape& r) {
   Problems p;
-  p.need(r.experts > 0, "there are {} experts; there must be at least one", r.experts);
+  p.need(r.experts > 0, "the number of experts is {}; it must be at least 1", r.experts);
   p.need(r.topk > 0 && r.topk <= r.experts, "a token chooses {} of {} experts; it can choose from 1 to all of them",
          r.topk, r.experts);
   p.need(!r.expert_bias || r.score == ScoreFunction::kSigmoid,
-         "a bias on the choice of experts (moe_router_enable_expert_bias) goes with sigmoid scores; set"
-         " moe_router_score_function sigmoid, or leave the bias out");
+         "moe_router_enable_expert_bias is set, but a bias on the choice of experts requires sigmoid scores; use"
+         " moe_router_score_function sigmoid, or turn the bias off");
   p.need(r.groups > 0 && r.experts % std::max<int64_t>(r.groups, 1) == 0,
          "{} experts cannot form {} groups of equal size; use a number of groups that divides them", r.experts,
          r.groups);
   p.need(r.group_topk > 0 && r.group_topk <= r.groups,
-         "a token may use {} of {} groups of experts; at most all of them", r.group_topk, r.groups);
+         "a token may use {} of {} groups of experts; moe_router_group_topk must be from 1 to the number of groups",
+         r.group_topk, r.groups);
   if (r.groups > 0 && r.experts % r.groups == 0)
     p.need(
         r.group_topk * (r.experts / r.groups) >= r.topk,
         "{} groups of {} experts hold fewer than the {} that a token chooses; use more groups (moe_router_group_topk)",
         r.group_topk, r.experts / r.groups, r.topk);
   p.need(!r.pad_to_capacity || r.capacity_factor,
-         "moe_pad_expert_input_to_capacity needs moe_expert_capacity_factor: without it there is no capacity");
+         "moe_pad_expert_input_to_capacity is set without moe_expert_capacity_factor, which defines the capacity; set"
+         " both, or turn padding off");
   p.need(!r.capacity_factor || *r.capacity_factor > 0, "moe_expert_capacity_factor is {}; it must be positive",
          r.capacity_factor.value_or(1));
-  p.need(
-      !r.sinkhorn || (!r.capacity_factor && r.losses.empty()),
-      "moe_router_load_balancing_type sinkhorn balances by itself: it takes neither a capacity factor nor a balancing"
-      " loss");
+  p.need(!r.sinkhorn || (!r.capacity_factor && r.losses.empty()),
+         "moe_router_load_balancing_type sinkhorn already balances the load: it cannot be combined with"
+         " moe_expert_capacity_factor or a balancing loss; remove these or choose another type");
   p.need(r.jitter >= 0 && r.jitter < 1, "moe_input_jitter_eps is {}; it must be in [0, 1)", r.jitter);
   return p.take();
 }
@@ -59,7 +60,7 @@ std::vector<std::string> problems(const MoeShape& shape, int ep, int etp) {
   p.need(shape.width > 0 && shape.width % etp == 0,
          "experts of width {} cannot be split over expert_tensor_parallel_size {}; use a size that divides it",
          shape.width, etp);
-  p.need(!shape.shared_gate || shape.shared_width > 0, "a gate on shared experts, but there are none");
+  p.need(!shape.shared_gate || shape.shared_width > 0, "there is a gate for shared experts, but there are none");
   for (std::string& each : p.take()) found.push_back(std::move(each));
   return found;
 }

@@ -1,4 +1,4 @@
-// What a mixture-of-experts layer is made of, as plain data.
+// The configuration of a mixture-of-experts layer, as plain data.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -13,9 +13,10 @@
 
 namespace megalith::nn {
 
+// How a router turns logits into scores.
 enum class ScoreFunction { kSoftmax, kSigmoid };
 
-// A loss that keeps experts equally busy: coeff · E/(k T²) Σ_e (Σ p_e) (count_e), with p the scores over all experts.
+// A load-balancing loss: coeff · E/(k T²) Σ_e (Σ p_e) (count_e), where p are the scores over all experts.
 struct BalanceLoss {
   enum class Kind {
     kBatch,     // aux_loss: over the tokens of a micro-batch
@@ -26,56 +27,59 @@ struct BalanceLoss {
   bool operator==(const BalanceLoss&) const = default;
 };
 
+// How a router chooses and weights experts.
 struct RouterShape {
   int64_t experts = 0;
   int64_t topk = 0;
   ScoreFunction score = ScoreFunction::kSoftmax;
-  bool pre_softmax = false;  // softmax: over all experts, then choose; otherwise over the chosen ones
-  bool normalize = true;     // sigmoid: chosen weights are divided by their sum
+  bool pre_softmax = false;  // kSoftmax: over all experts before choosing, instead of over the chosen ones
+  bool normalize = true;     // kSigmoid: chosen weights are divided by their sum
   double scaling = 1;        // multiplies the chosen weights
-  int64_t groups = 1;        // experts are in so many groups of equal size …
-  int64_t group_topk = 1;    // … and a token chooses from the best so many
-  int64_t group_best = 0;    // a group's score is the sum of its best so many experts'; 0: topk / group_topk
-  bool expert_bias = false;  // a bias on the choice, not on the weights, moved after each step against the load
+  int64_t groups = 1;        // number of equal groups of experts …
+  int64_t group_topk = 1;    // … of which a token uses the best group_topk
+  int64_t group_best = 0;    // a group's score sums its group_best highest experts; 0 = topk / group_topk
+  bool expert_bias = false;  // a bias on the choice, not on the weights; adjusted against the load after each step
   double bias_update_rate = 1e-3;
-  bool sinkhorn = false;  // choose by the logits balanced over the batch; training only
+  bool sinkhorn = false;  // choose by logits that Sinkhorn iterations balanced over the batch; training only
 
-  std::optional<at::ScalarType> dtype;  // of the router's product; empty: that of the model. Scores are fp32 at least
-  double jitter = 0;                    // training: the input is multiplied by numbers from [1 - jitter, 1 + jitter]
+  std::optional<at::ScalarType> dtype;  // of the router's product; nullopt = the model's. Scores are at least fp32
+  double jitter = 0;                    // training: the input is multiplied by random numbers in [1-jitter, 1+jitter]
   std::vector<BalanceLoss> losses;
-  double z_coeff = 0;           // loss coeff · mean(logsumexp(logits)²)
-  bool per_token_loss = false;  // gradients are divided by the number of tokens later: losses are multiplied by it
+  double z_coeff = 0;           // coefficient of the loss mean(logsumexp(logits)²)
+  bool per_token_loss = false;  // losses are multiplied by the token count, because gradients are divided by it later
 
-  std::optional<double> capacity_factor;  // an expert takes at most ⌈T k/E · factor⌉ tokens of a rank; empty: all
-  bool pad_to_capacity = false;           // and exactly so many
-  bool drop_by_position = false;          // tokens beyond it: the last ones, in place of those with the least weight
-  bool replay = false;  // a recomputed layer takes the decisions of its first pass, whatever its scores say
+  std::optional<double> capacity_factor;  // an expert takes at most ⌈T k/E · factor⌉ tokens per rank; nullopt = all
+  bool pad_to_capacity = false;           // fill up every expert to exactly that many
+  bool drop_by_position = false;          // drop the last tokens beyond capacity instead of those of least weight
+  bool replay = false;  // a recomputed layer repeats the choices of its first pass, regardless of its scores
 
   bool operator==(const RouterShape&) const = default;
 };
 
+// Sizes of one layer over all ranks.
 struct MoeShape {
   RouterShape router;
   int64_t hidden = 0;
   int64_t width = 0;         // of an expert
-  int64_t shared_width = 0;  // of all shared experts together, which see every token; 0: none
+  int64_t shared_width = 0;  // of all shared experts together, which process every token; 0 = none
   bool shared_gate = false;  // their output is multiplied by sigmoid(x · gate)
   bool gated = true;         // SwiGLU and the like
   ops::Activation activation = ops::Activation::kSilu;
-  Init init;      // of the router and of the projections up
-  Init out_init;  // of the projections down
+  Init init;      // for the router and the up projections
+  Init out_init;  // for the down projections
 };
 
-// How it is run.
+// How the layer is executed; does not affect what it computes.
 struct MoeOptions {
+  // How tokens reach their experts; see dispatcher.h.
   enum class Dispatcher { kAllGather, kAllToAll } dispatcher = Dispatcher::kAllToAll;
-  bool overlap_shared = false;        // shared experts are computed while tokens travel; kAllToAll
-  bool recompute_activation = false;  // the experts' activation is computed twice instead of kept
-  bool recompute_shared = false;      // the shared experts are
+  bool overlap_shared = false;        // compute shared experts while tokens are in flight; kAllToAll only
+  bool recompute_activation = false;  // recompute the experts' activation in backward instead of keeping it
+  bool recompute_shared = false;      // recompute the shared experts in backward
 };
 
-// Everything that does not fit; each names what is allowed. `ep` and `etp`: ranks that share the experts, and each of
-// them.
+// Return one message per invalid setting, each with the allowed values; empty if all is valid. The experts are
+// distributed over `ep` ranks, and each expert is split over `etp` ranks.
 std::vector<std::string> problems(const RouterShape& router);
 std::vector<std::string> problems(const MoeShape& shape, int ep, int etp);
 

@@ -1,3 +1,11 @@
+// The router: logits, choice of experts (routing.h), and the losses attached to the chosen weights.
+//
+// A recomputed layer runs forward twice, first without and then with gradients. Statistics and losses belong to the
+// second pass only (counts()). With `replay`, the first pass queues its choice and the second takes it from the front
+// of the queue, so that a token goes to the same experts in both.
+//
+// A balancing loss is computed from this rank's scores and the counts of all ranks that hold parts of the same tokens.
+// Each rank holds a part of the sum, so that no collective is needed in backward.
 #include "megalith/nn/moe/router.h"
 
 #include <ATen/ATen.h>
@@ -28,10 +36,10 @@ const char* name_of(BalanceLoss::Kind kind) {
   return "";
 }
 
-// A training pass that backward will follow; the first pass of a recomputed layer is none.
+// Whether backward follows this pass; false in the first pass of a recomputed layer.
 bool counts(const LayerInput& input) { return input.training && at::GradMode::is_enabled(); }
 
-// x Wᵀ in a wider dtype than both are in, of which x and W are kept as they are.
+// x Wᵀ in a wider dtype than x and W have. Keeps x and W in their own dtype, where autograd would keep wide copies.
 struct WideLinear : torch::autograd::Function<WideLinear> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             at::ScalarType dtype) {
@@ -74,6 +82,7 @@ Router::Router(const ParameterScope& scope, const RouterShape& shape, int64_t hi
 at::Tensor Router::logits(const at::Tensor& x, const LayerInput& input) const {
   at::Tensor in = x;
   if (shape_.jitter > 0 && input.training) {
+    // Ranks with different tokens draw different noise; ranks with the same tokens must draw the same.
     const auto fork = context_.rng().fork_if(tp_.splits_tokens());
     in = x * at::empty_like(x).uniform_(1 - shape_.jitter, 1 + shape_.jitter, context_.rng().generator());
   }
@@ -102,6 +111,7 @@ Routing Router::forward(const at::Tensor& x, const LayerInput& input) const {
   return routing;
 }
 
+// Returns int64 [tokens]: the sequence of each token of this rank.
 at::Tensor Router::sequence_numbers(const ops::SequenceLayout& layout, int64_t tokens) const {
   const at::Tensor ends = layout.cumulative_tensor(at::kCPU);
   const at::Tensor lengths = ends.narrow(0, 1, layout.sequences()) - ends.narrow(0, 0, layout.sequences());
@@ -135,16 +145,19 @@ at::Tensor Router::with_losses(const at::Tensor& weights, const at::Tensor& logi
     if (each.kind == BalanceLoss::Kind::kGlobal) scope.group = context_.group(GroupKind::kTpDpCp);
     BalanceCounts choices = count_choices(scores, shape_, scope);
     if (each.kind == BalanceLoss::Kind::kGlobal) {
+      // The mean over the micro-batches of this step so far.
       global_choices_ = global_passes_++ == 0 ? choices.choices : global_choices_ + choices.choices;
       choices.choices = global_choices_ / static_cast<double>(global_passes_);
     }
     const at::Tensor loss = balance_loss(scores, choices, shape_, scope);
+    // Statistics are averaged over ranks later, but `loss` is a summand: scale it by the number of summands.
     note_loss(name_of(each.kind), loss.detach() * static_cast<double>(scope.group.size()));
     if (factor != 0) out = attach_loss(out, loss * factor, input.aux_loss_scale);
   }
   if (shape_.z_coeff > 0) {
     const at::Tensor loss = z_loss(logits, {});
     note_loss(kZLoss, loss.detach());
+    // A mean over this rank's tokens: dividing by the ranks makes it a summand, like the losses above.
     out = attach_loss(out, loss * (shape_.z_coeff / ranks * per_token), input.aux_loss_scale);
   }
   return out;

@@ -1,3 +1,8 @@
+// Choosing experts, and listing the tokens of each expert.
+//
+// The lists exist in two forms. In general they are built on the host, where capacity, dropping and padding are simple
+// loops over choices; on CUDA this costs a wait for the device. If one rank holds all experts and nothing is dropped,
+// ops::sort_choices builds them on the device, and the host never learns how many tokens an expert got.
 #include "megalith/nn/moe/routing.h"
 
 #include <ATen/ATen.h>
@@ -21,7 +26,8 @@ at::Tensor widened(const at::Tensor& logits) {
   return logits.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
 }
 
-// Logits scaled so that rows and columns of their exponentials are equally heavy (Sinkhorn and Knopp), without history.
+// Scales the exponentials of the logits so that rows and columns have equal sums (Sinkhorn and Knopp), without history.
+// Iterates until the column factors change by less than kTolerance on average; each iteration waits for the device.
 at::Tensor sinkhorn(const at::Tensor& logits) {
   constexpr double kEpsilon = 1e-8, kTolerance = 1e-4;
   const at::Tensor cost = logits.detach().exp();
@@ -36,6 +42,7 @@ at::Tensor sinkhorn(const at::Tensor& logits) {
   return d1 * cost * d0.unsqueeze(1);
 }
 
+// Translates the shape into the options of the kernel.
 ops::ExpertChoice choice_of(const RouterShape& shape) {
   using Score = ops::ExpertChoice::Score;
   if (shape.sinkhorn) return {.topk = shape.topk, .score = shape.topk == 1 ? Score::kSigmoid : Score::kSoftmax};
@@ -50,15 +57,17 @@ ops::ExpertChoice choice_of(const RouterShape& shape) {
   return choice;
 }
 
+// One choice in the list of an expert: the token, and which of its k choices it is.
 struct Entry {
   int64_t token, place;
   double weight;
 };
 
-// Keeps `capacity` of the entries, in token order.
+// Keeps `capacity` entries in token order: the first ones, or those of the largest weight.
 void drop(std::vector<Entry>& entries, int64_t capacity, bool by_position) {
   if (static_cast<int64_t>(entries.size()) <= capacity) return;
   if (!by_position) {
+    // Largest weights first, ties by token; then the survivors back into token order.
     std::ranges::stable_sort(entries, [](const Entry& a, const Entry& b) { return a.weight > b.weight; });
     std::sort(entries.begin(), entries.begin() + capacity,
               [](const Entry& a, const Entry& b) { return a.token < b.token; });
@@ -66,7 +75,7 @@ void drop(std::vector<Entry>& entries, int64_t capacity, bool by_position) {
   entries.resize(static_cast<size_t>(capacity));
 }
 
-// Adds the first tokens that are not there.
+// Pads the entries to `capacity` with the first tokens that are not among them, at weight 0.
 void fill(std::vector<Entry>& entries, int64_t capacity, int64_t tokens) {
   std::vector<Entry> filled;
   size_t next = 0;
@@ -112,7 +121,7 @@ int64_t expert_capacity(int64_t tokens, const RouterShape& shape) {
 
 namespace {
 
-// Of all experts on one rank, where nothing is dropped.
+// For one rank that holds all experts, if nothing is dropped.
 ExpertLists list_on_device(const at::Tensor& experts, const RouterShape& shape) {
   ExpertLists lists{.first = {}, .token = {}, .place = {}, .tokens = experts.size(0), .topk = experts.size(1)};
   lists.on_device = ops::sort_choices(experts, shape.experts);

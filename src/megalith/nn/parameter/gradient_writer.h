@@ -1,4 +1,4 @@
-// GradientWriter: where a layer writes a weight gradient that it makes part by part.
+// GradientWriter: the destination of a weight gradient that a layer computes part by part.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,7 +7,7 @@
 
 namespace megalith::nn {
 
-// Writes go to main_grad where that is attached, otherwise to a new tensor for autograd. Every element is written once:
+// Writes to main_grad if that is attached, otherwise to a new tensor for autograd. Every element is written once:
 //
 //   GradientWriter grad(weight);
 //   for (part …) ops::add_product(grad.into().narrow(…), left, right, grad.beta());
@@ -17,8 +17,8 @@ class GradientWriter {
   explicit GradientWriter(Parameter& parameter);
 
   const at::Tensor& into() const { return into_; }  // of the parameter's shape
-  double beta() const { return beta_; }             // 0: what lies there is overwritten; 1: it is added to
-  // All parts are written: gives the gradient for autograd, undefined where main_grad has it.
+  double beta() const { return beta_; }             // 0 to overwrite the destination, 1 to add to it
+  // Call once all parts are written. Returns the gradient for autograd, undefined if it is in main_grad.
   at::Tensor done() const;
 
  private:

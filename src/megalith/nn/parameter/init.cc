@@ -1,3 +1,6 @@
+// Initial weights. A tensor has one random stream, keyed by the seed and its global name; element (row, column) of the
+// global tensor takes its number from the stream by position. A rank draws just its rectangle, and any layout draws the
+// same numbers.
 #include "megalith/nn/parameter/init.h"
 
 #include <ATen/ATen.h>
@@ -11,11 +14,13 @@ namespace megalith::nn {
 
 namespace {
 
+// Returns the key of the random stream of a tensor. The constants only spread small seeds over all 64 bits (the first
+// is 2^64 / φ); like everything here they must not change.
 uint64_t stream_key(uint64_t seed, std::string_view name) {
   return fnv1a64(name) ^ (seed * 0x9E3779B97F4A7C15ULL + 0x632BE59BD9B4E019ULL);
 }
 
-// A vector as one row of a matrix.
+// A rectangle to fill; a vector counts as one row of a matrix.
 struct Place {
   at::Tensor out;
   ops::CountedRectangle where;

@@ -11,16 +11,17 @@
 
 namespace megalith::nn {
 
-// Fills `out` (any floating dtype) with N(mean, std²) numbers of the rectangle at `offset` of the tensor `name` with
-// `global_shape`. Philox-4x32-10 and Box-Muller; numbers may not change between versions: runs are repeated by seed.
+// Fills `out` (any floating dtype), the rectangle at `offset` of the tensor `name` with `global_shape`, with samples of
+// N(mean, std²). Uses Philox-4x32-10 and Box-Muller. The samples must not change between versions: runs are reproduced
+// by their seed.
 void fill_normal(const at::Tensor& out, uint64_t seed, std::string_view name, at::IntArrayRef global_shape,
                  at::IntArrayRef offset, double mean, double std);
 
-// The same with numbers that are uniform in [-bound, bound).
+// The same with samples that are uniform in [-bound, bound).
 void fill_uniform(const at::Tensor& out, uint64_t seed, std::string_view name, at::IntArrayRef global_shape,
                   at::IntArrayRef offset, double bound);
 
-// Gives a parameter, or every one of a set, its fresh value; padding becomes 0.
+// Fill a parameter, or all parameters of a set, with initial values as its spec says; padding becomes 0.
 void initialize(const Parameter& parameter, uint64_t seed);
 void initialize(const ParameterSet& set, uint64_t seed);
 

@@ -1,3 +1,6 @@
+// Low-rank updates of one matrix. The update is never added to the weight: y gets s · (x Aᵀ) Bᵀ by way of the narrow
+// tensor hidden [t, m r], which costs about r (i + o) multiplications per token beside the i · o of the weight. Parts
+// write to their own columns of y in place.
 #include "megalith/nn/parameter/low_rank.h"
 
 #include <ATen/ATen.h>
@@ -9,7 +12,7 @@ namespace megalith::nn {
 
 namespace {
 
-// A or B in the type of the activations; without history.
+// Returns A or B in the dtype of `like`, without autograd history.
 at::Tensor factor(const Parameter& parameter, const at::Tensor& like) {
   return parameter.value.detach().to(like.scalar_type());
 }
@@ -32,6 +35,7 @@ class MatrixFactors final : public LowRankFactors {
     at::Tensor grad = at::empty({dy.size(0), update_.parts.back().a + update_.rank}, dy.options());
     for (size_t i = 0; i < update_.parts.size(); ++i) {
       const LowRank::Part& part = update_.parts[i];
+      // The first part of a module overwrites (beta 0), the others add.
       ops::add_product(grad.narrow(1, part.a, update_.rank), dy.narrow(1, part.out, part.rows),
                        b.narrow(0, part.b, part.rows), update_.opens_module(i) ? 0 : 1, update_.scale,
                        update_.b->kernels());

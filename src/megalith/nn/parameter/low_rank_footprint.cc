@@ -4,7 +4,7 @@ namespace megalith::nn {
 
 namespace {
 
-// Bytes of A or B in the type of the activations: a copy where that is not their own, fp32.
+// Returns the bytes of A or B cast to the dtype of the activations; 0 if that is fp32, their own.
 double converted(const LayerWalk& walk, int64_t elements) {
   return walk.rank().bytes == 4 ? 0 : 2 * static_cast<double>(elements);
 }

@@ -1,5 +1,5 @@
-// What updates of low rank (low_rank.h) hold while a layer runs: A and B in the type of the activations, x·Aᵀ and its
-// gradient, the mask of their dropout. Updates that do not exist (UpdateSize::any) hold nothing.
+// Memory of low-rank updates (low_rank.h) while a layer runs: A and B cast to the dtype of the activations, x·Aᵀ and
+// its gradient, and the dropout mask. All functions do nothing if there is no update (UpdateSize::any).
 #pragma once
 
 #include "megalith/nn/footprint/footprint_scope.h"
@@ -7,9 +7,9 @@
 
 namespace megalith::nn {
 
-// x·Aᵀ of `rows` rows comes and, with `keep`, stays for backward; with dropout so do `mask` bytes.
+// Adds x·Aᵀ of `rows` rows, which stays for backward with `keep`; with dropout so do `mask` bytes.
 void update_forward(LayerWalk& walk, const UpdateSize& update, double rows, double mask, bool keep);
-// Backward in two steps, as the layer around it takes them: the gradient of x·Aᵀ comes; both go.
+// Backward in two steps, as in the layer: the first adds the gradient of x·Aᵀ, the second frees both.
 void take_hidden_grad(LayerWalk& walk, const UpdateSize& update, double rows);
 void give_hidden(LayerWalk& walk, const UpdateSize& update, double rows, double mask);
 

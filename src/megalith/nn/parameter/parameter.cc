@@ -12,6 +12,7 @@ bool GradientSlot::defers() const { return queue != nullptr && queue->recording(
 
 at::Tensor GradientSlot::now_or_later(std::function<at::Tensor()> work) {
   if (!defers()) return work();
+  // The result is dropped: with main_grad attached, which defers() requires, it is undefined.
   queue->add([work = std::move(work)] { work(); });
   return {};
 }
@@ -24,10 +25,11 @@ at::Tensor Parameter::add_weight_grad(const at::Tensor& dy, const at::Tensor& x)
 }
 
 std::vector<parallel::ShardedTensor> Parameter::sharded(const at::Tensor& like_value) const {
-  check(like_value.sizes() == value.sizes(), "{}: the tensor to describe has another shape than the parameter",
+  check(like_value.sizes() == value.sizes(), "{}: the tensor to describe does not have the shape of the parameter",
         spec.name);
   std::vector<parallel::ShardedTensor> result;
   for (const ParameterPart& part : spec.parts) {
+    // The part's rows of the parameter, without padding at their end; other dimensions are cut likewise.
     at::Tensor local = like_value.narrow(0, part.row, part.extent[0]);
     for (size_t d = 1; d < part.extent.size(); ++d) local = local.narrow(static_cast<int64_t>(d), 0, part.extent[d]);
     result.push_back({part.name, part.global_shape, part.offset, std::move(local), spec.replica});

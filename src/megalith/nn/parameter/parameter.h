@@ -1,5 +1,6 @@
-// Parameter: a trained tensor of this rank, in parts with an owner each: the spec (its layer), the gradient slot
-// (gradient buffers and schedule) and what is attached (peft, fp8). ParameterScope: how layers make theirs.
+// Parameter: a trained tensor of this rank. Its three parts have different owners: the spec belongs to its layer, the
+// gradient slot to the gradient buffers and the schedule, the attachments to peft and fp8. Layers create their
+// parameters through ParameterScope.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,132 +24,133 @@ struct Fp8History;
 struct LowRank;
 class WeightGradQueue;
 
-// How a fresh weight is drawn. Random numbers are counter-based (init.h): the same full weight for every layout.
+// The initial distribution of a weight. Random numbers are counter-based (init.h): every layout gets the same full
+// weight.
 struct Init {
+  // kNormal is N(0, std²); kUniform is uniform in [-std, std).
   enum class Kind { kZeros, kOnes, kNormal, kUniform } kind = Kind::kZeros;
-  double std = 0;  // kUniform: the bound on both sides of 0
+  double std = 0;  // for kUniform: the bound on both sides of 0
   static Init zeros() { return {}; }
   static Init ones() { return {Kind::kOnes, 0}; }
   static Init normal(double std) { return {Kind::kNormal, std}; }
   static Init uniform(double bound) { return {Kind::kUniform, bound}; }
 };
 
-// What a layer does with a parameter: which form an update of low rank (low_rank.h) takes there.
+// How a layer uses a parameter; determines the form of its low-rank update (low_rank.h).
 enum class WeightUse {
-  kOther,          // norms, biases, convolutions: no such update
+  kOther,          // norms, biases, convolutions: cannot have an update
   kColumn,         // y = x Wᵀ with the outputs split over tp
-  kRow,            // with the inputs split, and summed
+  kRow,            // y = x Wᵀ with the inputs split over tp; partial products are summed
   kReplicated,     // whole on every rank
-  kRouter,         // the same, and part of no "all": a model's own choice of experts
+  kRouter,         // replicated, and not matched by `lora_target: all`
   kLookup,         // rows are looked up: the embedding
-  kGroupedColumn,  // experts, one below the other; outputs split over etp
-  kGroupedRow,     // inputs split, the sum is left to whoever gathers the experts' results
+  kGroupedColumn,  // stacked experts, outputs split over etp
+  kGroupedRow,     // stacked experts, inputs split over etp; the dispatcher sums the partial products
 };
 
-// One global tensor inside a parameter and the rectangle of it that this rank holds. A parameter that fuses several
+// One global tensor inside a parameter, and the rectangle of it that this rank holds. A parameter that fuses several
 // (query | key | value; gate | up) lists them in the order of their rows.
 struct ParameterPart {
-  std::string name;                   // within the scope: "q.weight"; after ParameterScope::add the full name
+  std::string name;                   // relative to the scope, "q.weight"; after ParameterScope::add the full name
   std::vector<int64_t> global_shape;  // without padding
   std::vector<int64_t> offset;        // of the rectangle
-  std::vector<int64_t> extent;        // of the rectangle; clipped to the global shape: padding lies outside
+  std::vector<int64_t> extent;        // of the rectangle, clipped to the global shape: padding lies outside
   int64_t row = 0;                    // where it starts in dimension 0 of the parameter
 };
 
-// What a parameter is to its model.
+// The role of a parameter in its model.
 enum class ParameterRole {
-  kWeight,    // one of the model's own
-  kTied,      // a tied embedding of which the last stage holds a copy, too: the first stage's
-  kTiedCopy,  // the last stage's: not counted in norms, not exported
-  kAdapter,   // part of an update, not of the model
+  kWeight,    // an ordinary weight of the model
+  kTied,      // the first stage's tied embedding, of which the last stage holds a copy
+  kTiedCopy,  // that copy of the last stage: not counted in norms, not exported
+  kAdapter,   // part of a low-rank update, not of the model
   kBuffer,    // not trained: no gradient, no optimizer state; kept in fp32 (a router's bias)
 };
 
-// What a layer says of a parameter when it adds it. Never changes afterwards.
+// What a layer declares about a parameter when it adds it. Never changes afterwards.
 struct ParameterSpec {
-  std::string name;                  // within the scope; of a Parameter: "layers.3.attention.qkv.weight", where layers
-                                     // are counted over the whole model
-  std::vector<ParameterPart> parts;  // none: one, the whole
+  std::string name;                  // relative to the scope; in a Parameter "layers.3.attention.qkv.weight", where
+                                     // layers are counted over the whole model
+  std::vector<ParameterPart> parts;  // empty for a parameter that is one whole tensor
   Init init;
   WeightUse use = WeightUse::kOther;
   ParameterRole role = ParameterRole::kWeight;
-  std::optional<at::ScalarType> dtype;  // of the value; nullopt: that of the set
+  std::optional<at::ScalarType> dtype;  // of the value; nullopt = that of the set
   bool split_over_tp = false;           // tp ranks hold different rows or columns; otherwise all hold the same
-  bool partial_grad_over_tp = false;  // replicated, but each tp rank's gradient covers only its tokens or heads: to be
-                                      // summed over tp (of an expert: over etp) before it is used
-  bool equal_grad_over_tp = false;    // replicated over several tp ranks, each of which computes the whole gradient:
-                                      // nothing but equal arithmetic keeps the copies equal
-  bool is_embedding_or_head = false;  // for the decoupled learning rate
-  bool expert = false;  // reduced over the expert-data-parallel group in place of the data-parallel one; adapters of
-                        // experts, too
-  int replica = 0;      // 0 on the rank that writes it to files: the tp rank where it is replicated
+  bool partial_grad_over_tp = false;    // replicated, but each tp rank's gradient covers only its tokens or heads: must
+                                        // be summed over tp (etp for experts) before use
+  bool equal_grad_over_tp = false;      // replicated over several tp ranks, each of which computes the whole gradient:
+                                        // only identical arithmetic keeps the copies equal
+  bool is_embedding_or_head = false;    // for the decoupled learning rate
+  bool expert = false;  // gradient is reduced over the expert-data-parallel group instead of the data-parallel one;
+                        // also set for adapters of experts
+  int replica = 0;      // 0 on the rank that writes it to files; the tp rank if it is replicated
 
-  // Whether the first and the last stage hold a copy each.
+  // Whether both the first and the last stage hold a copy.
   bool tied_over_stages() const { return role == ParameterRole::kTied || role == ParameterRole::kTiedCopy; }
-  // How kernels of the products with this weight, and of its gradient, are chosen.
+  // Returns how to choose the kernels of the products with this weight and of its gradient.
   ops::KernelChoice kernel_choice() const {
     return equal_grad_over_tp ? ops::KernelChoice::kFixed : ops::KernelChoice::kByTime;
   }
 };
 
-// Where a parameter's gradient goes. Attached by the gradient buffers of data parallelism (main_grad) and by the
-// schedule (queue); layers write through it.
+// The destination of a parameter's gradient. Attached by the gradient buffers of data parallelism (main_grad) and by
+// the schedule (queue); layers write through it.
 //
-// Protocol. `main_grad`, when attached, is the fp32 place where the gradient accumulates over micro-batches. Layers
-// with big gradients (linear, embedding) write into it directly and return no gradient to autograd; autograd's
-// accumulation node runs all the same once all uses of the parameter have finished, which is when its hooks tell that
-// the gradient is complete. Other gradients reach value.grad() as usual, and the owner of main_grad moves them over in
-// such a hook.
+// Protocol: `main_grad`, if attached, is the fp32 tensor in which the gradient accumulates over micro-batches. Layers
+// with large gradients (linear, embedding) write into it directly and return no gradient to autograd. Autograd's
+// accumulation node still runs once all uses of the parameter have finished; its hooks thereby report that the gradient
+// is complete. Other gradients reach value.grad() as usual, and the owner of main_grad moves them over in such a hook.
 struct GradientSlot {
-  at::Tensor main_grad;              // fp32, of the value's shape; undefined: not attached
+  at::Tensor main_grad;              // fp32, with the shape of the value; undefined if not attached
   bool stale = false;                // the next write to main_grad overwrites (beta 0) instead of adding
-  WeightGradQueue* queue = nullptr;  // where layers may leave the work on main_grad for later; nullptr: never
+  WeightGradQueue* queue = nullptr;  // where layers may leave the work on main_grad for later; may be nullptr
 
-  // Whether such work has to go to `queue` now.
+  // Whether that work must go to `queue` now.
   bool defers() const;
-  // Does `work` on main_grad now and gives what it returns, or leaves it in `queue` and gives undefined.
+  // Either runs `work` on main_grad now and returns its result, or leaves it in `queue` and returns undefined.
   at::Tensor now_or_later(std::function<at::Tensor()> work);
-  // main_grad as operations take it that write a small gradient themselves.
+  // Returns main_grad in the form taken by operations that write a small gradient themselves.
   ops::GradTarget target() { return {main_grad, &stale}; }
 };
 
-// What others attach to a parameter, beside its gradient.
+// What other modules attach to a parameter besides its gradient; nullptr if there is none.
 struct Attachments {
-  LowRank* update = nullptr;        // added to the weight by its layer (low_rank.h); set by peft; nullptr: nothing
-  std::shared_ptr<Fp8History> fp8;  // of the delayed recipe (fp8_history.h); set by linear layers; nullptr: none
+  LowRank* update = nullptr;        // low-rank update that the layer adds to the weight (low_rank.h); set by peft
+  std::shared_ptr<Fp8History> fp8;  // history of the delayed recipe (fp8_history.h); set by linear layers
 };
 
-// One tensor with the three parts above. Layers keep a reference; it lives as long as its ParameterSet.
+// One tensor with the three parts above. Layers keep a pointer to it; it lives as long as its ParameterSet.
 struct Parameter {
   explicit Parameter(ParameterSpec s, at::Tensor v = {}) : spec(std::move(s)), value(std::move(v)) {}
 
   const ParameterSpec spec;
-  at::Tensor value;  // leaf; the buffers of data parallelism make it a view of theirs
+  at::Tensor value;  // autograd leaf; the data-parallel buffers make it a view into theirs
   GradientSlot grad;
   Attachments attached;
-  ops::ProductPlans* plans = nullptr;  // its set's; nullptr: none are kept
+  ops::ProductPlans* plans = nullptr;  // owned by its set; nullptr if none are kept
 
-  // Kernels of the products with this weight, and of its gradient.
+  // Returns the kernels for the products with this weight and for its gradient.
   ops::ProductKernels kernels() const { return {spec.kernel_choice(), plans}; }
-  // dyᵀ·x [out, in] (dy [t, out], x [t, in]): added to main_grad when that is attached, and then undefined is returned;
-  // otherwise the gradient in the dtype of value.
+  // Computes dyᵀ·x [out, in] from dy [t, out] and x [t, in]. If main_grad is attached, adds the result to it and
+  // returns undefined; otherwise returns it in the dtype of value.
   at::Tensor add_weight_grad(const at::Tensor& dy, const at::Tensor& x);
-  // The tensors in here as this rank holds them: views into value (or into another tensor of its shape, such as an
-  // optimizer moment).
+  // Returns this rank's shards of the tensors in this parameter: views into value (or into another tensor of its shape,
+  // such as an optimizer moment).
   std::vector<parallel::ShardedTensor> sharded() const { return sharded(value); }
   std::vector<parallel::ShardedTensor> sharded(const at::Tensor& like_value) const;
 };
 
-// All parameters of a model chunk, in the order of the forward pass, and on CUDA the plans of their products. Addresses
-// are stable.
+// All parameters of a model chunk in the order of the forward pass and, on CUDA, the plans of their products. Addresses
+// of parameters are stable.
 class ParameterSet {
  public:
-  // With at::kMeta nothing is allocated: to know names and shapes of a model of any size.
+  // With at::kMeta nothing is allocated: names and shapes of a model of any size are available at no cost.
   ParameterSet(at::ScalarType dtype, at::Device device)
       : plans_(device.is_cuda() ? ops::make_product_plans() : nullptr), dtype_(dtype), device_(device) {}
 
   const std::vector<std::unique_ptr<Parameter>>& all() const { return parameters_; }
-  Parameter* find(std::string_view name) const;  // nullptr: none
+  Parameter* find(std::string_view name) const;  // nullptr if there is none
   at::ScalarType dtype() const { return dtype_; }
   at::Device device() const { return device_; }
   int64_t numel() const;  // elements held on this rank
@@ -161,13 +163,14 @@ class ParameterSet {
   at::Device device_;
 };
 
-// A place in the tree of names. Copies are cheap; the set outlives it.
+// A node in the tree of parameter names. Copies are cheap; the set outlives it.
 class ParameterScope {
  public:
   explicit ParameterScope(ParameterSet& set) : set_(&set) {}
   ParameterScope child(std::string_view name) const;
 
-  // Allocates (does not fill) a tensor of `shape`. The names in `spec` are relative to this scope.
+  // Adds a parameter and allocates its tensor of `shape` without filling it. Names in `spec` are relative to this
+  // scope.
   Parameter& add(ParameterSpec spec, std::vector<int64_t> shape) const;
 
  private:

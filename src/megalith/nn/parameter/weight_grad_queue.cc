@@ -9,29 +9,29 @@
 namespace megalith::nn {
 
 WeightGradQueue::Recording::Recording(WeightGradQueue& queue) : queue_(queue) {
-  check(!queue.recording_, "a backward pass is recorded inside of another");
+  check(!queue.recording_, "a backward pass is recorded inside another");
   queue.passes_.emplace_back();
   queue.recording_ = true;
 }
 
 void WeightGradQueue::add(Job job) {
-  check(recording_, "a weight gradient is left for later outside of a recorded backward pass");
+  check(recording_, "a weight gradient is deferred outside a recorded backward pass");
   passes_.back().jobs.push_back(std::move(job));
 }
 
 void WeightGradQueue::add_report(Job job) {
-  check(recording_, "a gradient is reported for later outside of a recorded backward pass");
+  check(recording_, "the report of a gradient is deferred outside a recorded backward pass");
   passes_.back().reports.push_back(std::move(job));
 }
 
 void WeightGradQueue::run_oldest() {
   check(!passes_.empty() && !recording_, "no backward pass has left weight gradients");
-  const at::NoGradGuard no_grad;  // a part of backward
+  const at::NoGradGuard no_grad;  // these jobs are part of a backward pass
   Pass pass = std::move(passes_.front());
   passes_.pop_front();
   for (Job& job : pass.jobs) {
     job();
-    job = nullptr;  // its tensors go as soon as they are used
+    job = nullptr;  // frees its tensors as soon as they are used
   }
   for (const Job& report : pass.reports) report();
 }

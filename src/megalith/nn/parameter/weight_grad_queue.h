@@ -1,4 +1,4 @@
-// Weight gradients that backward leaves for later: the second half of backward in zero-bubble pipeline schedules.
+// Deferred weight gradients: the second half of backward in zero-bubble pipeline schedules.
 #pragma once
 
 #include <cstddef>
@@ -8,14 +8,14 @@
 
 namespace megalith::nn {
 
-// The work of several backward passes, first in, first out. Attached to parameters (GradientSlot::queue); linear layers
-// whose weight has one leave the product dyᵀ·x in it, together with the tensors it needs. One thread a rank; it
-// outlives the parameters' use of it.
+// Holds the work of several backward passes, first in, first out. Attached to parameters (GradientSlot::queue); linear
+// layers whose weight has one leave the product dyᵀ·x in it, together with the tensors it needs. Used by one thread per
+// rank; outlives the parameters' use of it.
 class WeightGradQueue {
  public:
   using Job = std::function<void()>;
 
-  // While one lives, a backward pass is recorded: its jobs form one entry.
+  // Records one backward pass during its lifetime: the jobs added meanwhile form one entry.
   class Recording {
    public:
     explicit Recording(WeightGradQueue& queue);
@@ -28,16 +28,16 @@ class WeightGradQueue {
   };
   bool recording() const { return recording_; }
 
-  // Computes a weight gradient.
+  // Adds a job that computes a weight gradient.
   void add(Job job);
-  // Runs behind all weight gradients of the pass: tells that gradients are complete.
+  // Adds a job that runs after all weight gradients of the pass and reports that gradients are complete.
   void add_report(Job job);
 
-  // Passes that wait.
+  // Returns the number of waiting passes.
   size_t size() const { return passes_.size(); }
-  // Does the work of the oldest pass, in the order of its backward.
+  // Runs the jobs of the oldest pass, in the order of its backward.
   void run_oldest();
-  // Drops everything: after an error.
+  // Drops all jobs; for use after an error.
   void clear();
 
  private:

@@ -1,3 +1,7 @@
+// Vocabulary-parallel embedding. Each rank looks up the ids in its own range; others read row 0 and are zeroed, and the
+// sum over the ranks has exactly one nonzero summand per token. With sequence parallelism the sum is a reduce-scatter
+// over tokens. Backward adds the rows of dy to the gradient of the ids that this rank holds; a masked token adds zero
+// to row 0.
 #include "megalith/nn/tensor_parallel/embedding.h"
 
 #include <ATen/ATen.h>
@@ -24,14 +28,14 @@ struct EmbeddingState {
   Parameter* weight;
   TensorParallel tp;
   ops::VocabRange range;
-  const LowRank* update = nullptr;                          // that was active in forward
-  std::shared_ptr<const LowRankFactors> factors = nullptr;  // of the update; A is looked up, B multiplies
+  const LowRank* update = nullptr;                          // the one that was active in forward
+  std::shared_ptr<const LowRankFactors> factors = nullptr;  // of the update: A is looked up, B multiplies
 };
 
-// ids of the whole vocabulary -> rows of this rank's part; those held elsewhere point at row 0 and are in `elsewhere`.
+// Maps ids of the whole vocabulary to rows of this rank; ids held elsewhere map to row 0 and are marked in `elsewhere`.
 struct LocalRows {
   at::Tensor rows;       // int64 [t]
-  at::Tensor elsewhere;  // bool [t, 1]; undefined: none
+  at::Tensor elsewhere;  // bool [t, 1]; undefined if this rank holds all ids
 };
 LocalRows local_rows(const at::Tensor& ids, const EmbeddingState& state) {
   if (state.tp.size() == 1) return {ids, {}};
@@ -39,7 +43,7 @@ LocalRows local_rows(const at::Tensor& ids, const EmbeddingState& state) {
   return {(ids - state.range.begin).masked_fill_(elsewhere, 0), elsewhere.unsqueeze(1)};
 }
 
-// Adds dy [t, h] to the gradient of the rows it was read from; the gradient itself where main_grad is not attached.
+// Adds dy [t, h] to main_grad at the rows that were looked up; without main_grad, returns the gradient of the table.
 at::Tensor add_row_grads(Parameter& table, const at::Tensor& rows, const at::Tensor& dy) {
   if (!table.grad.main_grad.defined())
     return at::zeros_like(table.value).index_add_(0, rows, dy.to(table.value.scalar_type()));
@@ -49,6 +53,7 @@ at::Tensor add_row_grads(Parameter& table, const at::Tensor& rows, const at::Ten
   return {};
 }
 
+// Lookup in a replicated table.
 struct TableRows : Function<TableRows> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& values, const at::Tensor& rows, Parameter* table) {
     ctx->save_for_backward({rows});
@@ -65,7 +70,7 @@ struct TableRows : Function<TableRows> {
 struct Embedding : Function<Embedding> {
   using MaybeTensor = std::optional<at::Tensor>;
 
-  // `a` [v/tp, r] and `b` [h, r]: of the update.
+  // `a` [v/tp, r] and `b` [h, r] are the factors of the update.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& weight, const at::Tensor& ids, const MaybeTensor& a,
                             const MaybeTensor& /*b*/, const EmbeddingState& state) {
     const auto [rows, elsewhere] = local_rows(ids, state);
@@ -102,13 +107,14 @@ struct Embedding : Function<Embedding> {
   }
 };
 
+// Only on the CPU: on CUDA it would make the host wait for the device.
 void check_ids(const at::Tensor& ids, int64_t vocab) {
   if (!ids.is_cpu() || ids.numel() == 0) return;
   const auto [low, high] = at::aminmax(ids);
   const int64_t bad = low.item<int64_t>() < 0 ? low.item<int64_t>() : high.item<int64_t>();
   check<DataError>(bad >= 0 && bad < vocab,
-                   "token id {} is not in the vocabulary of {} ids; the data was made with another tokenizer, or the"
-                   " vocabulary has to grow (resize_vocab)",
+                   "token id {} is not in the vocabulary of {} ids; the data was probably tokenized with another"
+                   " tokenizer. Tokenize it again with this model's, or add the new tokens to the model folder",
                    bad, vocab);
 }
 

@@ -9,25 +9,27 @@
 
 namespace megalith::nn {
 
-// A vocabulary padded so that every rank holds equally many rows; padding rows are zero, have no gradient and never
-// leave the process.
+// A vocabulary, padded so that every rank holds the same number of rows. Padding rows are zero, have no gradient and
+// are never saved or exported.
 struct VocabSize {
   int64_t size = 0;    // token ids are 0 … size-1
   int64_t padded = 0;  // a multiple of tp
 };
-// The ids whose rows (and logits) this rank holds.
+// Returns the ids whose rows (and logits) this rank holds.
 ops::VocabRange vocab_range(const VocabSize& vocab, const TensorParallel& tp);
 
-// Rows of a table that every rank holds whole (learned positions): table [n, h], rows int64 [t] -> [t, h].
+// Looks up rows of a table that is replicated on every rank (learned positions): table [n, h], rows int64 [t]
+//   -> [t, h].
 at::Tensor table_rows(Parameter& table, const at::Tensor& rows);
 
+// Its parameter is weight [padded/tp, h]: each rank holds the rows of vocab_range().
 class VocabParallelEmbedding {
  public:
   VocabParallelEmbedding(const ParameterScope& scope, const VocabSize& vocab, int64_t hidden, Init init,
                          TensorParallel tp, ParameterRole role = ParameterRole::kWeight);
 
-  // ids int64 [t] -> [t, h], or [t/tp, h] with sequence parallelism. On CPU an id outside of the vocabulary is a
-  // DataError that names it; on CUDA the data layer has checked.
+  // ids int64 [t] -> [t, h], or [t/tp, h] with sequence parallelism. On the CPU, throws a DataError that names any id
+  // outside the vocabulary; on CUDA, relies on the check in the data layer.
   at::Tensor forward(const at::Tensor& ids) const;
   Parameter& weight() const { return *weight_; }
 

@@ -34,13 +34,14 @@ void end_fp8_step(std::span<Parameter* const> parameters, const comm::Group& gro
   ops::Fp8Recipe recipe;
   for (const Parameter* parameter : parameters) {
     if (!parameter->attached.fp8) continue;
-    recipe = parameter->attached.fp8->recipe;  // of all of them
+    recipe = parameter->attached.fp8->recipe;  // the same for all
     states.push_back(parameter->attached.fp8->state);
     seen.push_back(parameter->attached.fp8->seen);
     parameter->attached.fp8->fresh = false;
   }
-  if (states.empty()) return;  // on all ranks of the group
+  if (states.empty()) return;  // the same on all ranks of the group, so that no rank waits in the collective
   const at::NoGradGuard no_grad;
+  // All layers at once: one collective, and a handful of kernels instead of a handful per layer.
   const at::Tensor now = at::stack(seen).unsqueeze(2);  // [layers, 3, 1]
   group.all_reduce(now, comm::ReduceOp::kMax, "largest magnitudes of fp8 tensors");
   const at::Tensor before = at::stack(states), scale = before.narrow(2, 0, 1);

@@ -1,5 +1,5 @@
-// What the delayed fp8 recipe remembers: the largest magnitudes of a linear layer's tensors in the steps before, and
-// the scales that follow from them (Transformer Engine's DelayedScaling).
+// State of the delayed fp8 recipe (Transformer Engine's DelayedScaling): the largest magnitudes of a linear layer's
+// tensors in previous steps, and the scales derived from them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,27 +15,28 @@ namespace megalith::nn {
 
 struct Parameter;
 
-// Of one weight (Attachments::fp8). Changes at the end of a step alone, so that every micro-batch of a step, and a
-// layer that is computed twice, has the same scales. One thread a rank.
+// The history of one weight (Attachments::fp8). Scales change only at the end of a step, so that all micro-batches of a
+// step, and both passes of a recomputed layer, use the same ones. Used by one thread per rank.
 struct Fp8History {
+  // Rows of `state`: x, W and dy of the layer; kTensors is their number.
   enum Tensor : int64_t { kInput, kWeight, kGradient, kTensors };
 
   ops::Fp8Recipe recipe;
-  at::Tensor state;   // fp32 [3, 1 + history]: the scale, then the largest magnitudes, the last step's first
+  at::Tensor state;   // fp32 [3, 1 + history]: the scale, then the largest magnitudes, most recent step first
   at::Tensor seen;    // fp32 [3]: largest magnitudes of this step so far
-  bool fresh = true;  // no step is over: scales are found from each tensor itself
+  bool fresh = true;  // no step has ended: scales are computed from each tensor itself
 
   Fp8History(const ops::Fp8Recipe& recipe, at::Device device);
-  // How `which` is cast now. `record`: it is looked at, too.
+  // Returns how to cast `which` now. With `record`, its magnitude is added to `seen`.
   ops::Fp8Cast cast(Tensor which, bool record) const;
 };
 
-// The history of a weight whose products `recipe` casts; nullptr: it needs none.
+// Returns a new history for a weight whose products use `recipe`, or nullptr if the recipe needs none.
 std::shared_ptr<Fp8History> fp8_history(const std::optional<ops::Fp8Recipe>& recipe, at::Device device);
 
-// The end of a step: what was seen, the largest over the ranks of `group`, joins the history, and scales become
-// (reach / largest) / 2^margin; where nothing was seen, or something that is not finite, a scale stays. Collective over
-// ranks that hold the same layers. Parameters without history are passed over.
+// Ends a step: the magnitudes seen, maximized over the ranks of `group`, join the history, and scales become
+// (reach / largest) / 2^margin. A scale for which nothing, or something that is not finite, was seen stays. Collective
+// over ranks that hold the same layers. Skips parameters without a history.
 void end_fp8_step(std::span<Parameter* const> parameters, const comm::Group& group);
 
 }  // namespace megalith::nn

@@ -1,3 +1,12 @@
+// Products in fp8. Tensor cores multiply fp8 matrices only if both are contiguous along the summed dimension, and the
+// three products sum over different ones:
+//
+//   y  = x Wᵀ    over i    x by rows, W by rows
+//   dx = dy W    over o    dy by rows, W by columns
+//   dW = dyᵀ x   over t    dy by columns, x by columns
+//
+// So a cast writes rows, columns or both (Orders). Forward keeps x by columns, one byte per element, instead of x
+// itself. Forward uses fast accumulation; gradients do not.
 #include <ATen/ATen.h>
 
 #include "megalith/nn/tensor_parallel/fp8_history.h"
@@ -15,15 +24,16 @@ using ops::Fp8Scaling;
 
 namespace {
 
-// What forward keeps for backward, as Saved::own: x in the order in which backward reads it, one byte per element; the
-// weight as it is, to be cast again the way it was. Saved::x stays undefined.
+// What forward keeps for backward in Saved::own: x in the order in which backward reads it, and the weight itself,
+// which backward casts again with the same scale. Saved::x stays undefined.
 enum Fp8Saved : size_t {
-  kInputColumns,       // [i, t] in fp8; undefined: the weight is frozen
-  kInputInverseScale,  // as Fp8Matrix
+  kInputColumns,       // [i, t] in fp8; undefined if the weight is frozen
+  kInputInverseScale,  // as in Fp8Matrix
   kWeight,             // [o, i]
-  kWeightScale         // fp32 [1]; undefined: found again
+  kWeightScale         // fp32 [1]; undefined if it is computed again
 };
 
+// Which orders a cast writes.
 struct Orders {
   bool rows, columns;
 };
@@ -78,13 +88,14 @@ class Fp8Product final : public Product {
     return ops::to_fp8(x, how);
   }
 
-  // dyᵀ x [o, i]: as Parameter::add_weight_grad.
+  // Computes dyᵀ x [o, i]; otherwise like Parameter::add_weight_grad.
   static at::Tensor add_weight_grad(Parameter& weight, const Fp8Matrix& dy, const at::Tensor& x,
                                     const at::Tensor& x_inverse_scale) {
     const auto product = [&](at::ScalarType dtype) {
       return ops::fp8_mm(dy.columns, dy.columns_inverse_scale, x, x_inverse_scale, dtype, /*fast=*/false);
     };
     if (!weight.grad.main_grad.defined()) return product(weight.value.scalar_type());
+    // Overwriting writes the product straight into main_grad; adding needs a temporary.
     if (weight.grad.stale)
       ops::fp8_mm_out(weight.grad.main_grad, dy.columns, dy.columns_inverse_scale, x, x_inverse_scale);
     else

@@ -10,11 +10,12 @@ namespace megalith::nn {
 
 namespace {
 
-// The rows of `part` that this rank holds, and where they stand in the fused parameter.
+// Returns the rows of `part` that this rank holds, without padding, and their position in the fused parameter.
 ParameterPart rows_of(const OutputPart& part, const char* suffix, std::vector<int64_t> shape, int64_t row,
                       const TensorParallel& tp) {
   const auto [first, count] = tp.share(part.padded_rows);
   std::vector<int64_t> offset(shape.size(), 0), extent = shape;
+  // A rank at the end may hold padding only: then its rectangle is empty.
   offset[0] = std::min(first, part.rows);
   extent[0] = std::clamp<int64_t>(part.rows - first, 0, count);
   return {part.name + suffix, std::move(shape), std::move(offset), std::move(extent), row};

@@ -1,5 +1,5 @@
-// Linear layers whose weight is split over the tensor-parallel group: its parameters, and how they are split.
-// linear_function.h says what they compute, and what they send between the ranks.
+// Linear layers whose weight is split over the tensor-parallel group: their parameters, and how these are split.
+// linear_function.h explains the computation and its collectives.
 //
 // Legend: i input columns, o output rows, tp size of the group.
 #pragma once
@@ -15,24 +15,25 @@
 
 namespace megalith::nn {
 
-// One of the outputs that a fused linear layer computes: rows of its weight, split over tp on their own.
+// One output of a fused linear layer: a range of rows of its weight, split over tp separately from the others.
 struct OutputPart {
   std::string name;         // "q": the tensors are q.weight and q.bias
   int64_t rows = 0;         // over all ranks
-  int64_t padded_rows = 0;  // a multiple of tp; 0: rows. The rows behind are zero and no part of the model
+  int64_t padded_rows = 0;  // a multiple of tp; 0 = rows. The added rows are zero and not part of the model
 };
 
+// Splits the outputs: each rank holds [o/tp, i] of the weight and o/tp entries of the bias.
 class ColumnParallelLinear {
  public:
-  // `name`: of the fused parameter ("qkv.weight"). `is_head`: it makes the logits. Throws ConfigError when a part's
-  // rows do not divide by tp.
+  // `name` is that of the fused parameter ("qkv.weight"). `is_head` marks the layer that computes the logits. Throws
+  // ConfigError if tp does not divide the rows of a part.
   ColumnParallelLinear(const ParameterScope& scope, const std::string& name, int64_t in, std::vector<OutputPart> out,
                        bool bias, Init init, TensorParallel tp, bool is_head = false);
 
-  // With `add_bias` false the bias is left to whoever fuses it with what comes next.
+  // See column_linear. With `add_bias` false the caller adds the bias, fused with its next operation.
   at::Tensor forward(const at::Tensor& x, bool add_bias = true) const;
   Parameter& weight() const { return *weight_; }
-  Parameter* bias() const { return bias_; }  // [o/tp]; nullptr: none
+  Parameter* bias() const { return bias_; }  // [o/tp]; nullptr if there is none
 
  private:
   TensorParallel tp_;
@@ -40,6 +41,7 @@ class ColumnParallelLinear {
   Parameter* bias_ = nullptr;
 };
 
+// Splits the inputs: each rank holds [o, i/tp] of the weight; the bias is replicated.
 class RowParallelLinear {
  public:
   RowParallelLinear(const ParameterScope& scope, const std::string& name, int64_t in, int64_t out, bool bias, Init init,

@@ -1,3 +1,11 @@
+// The logits [t, v/tp] of a large vocabulary are by far the largest tensor of a model, and the loss needs each of them
+// only once. So the projection and the loss run chunk by chunk of tokens, and a chunk of logits is overwritten by its
+// own gradient, from which dx and dW follow at once.
+//
+//   LinearCrossEntropy         forward keeps log-sum-exp per token; backward recomputes the logits of each chunk
+//   LinearCrossEntropyAtOnce   the gradient of each loss is known beforehand: forward computes dx and dW, too
+//
+// The second one saves the second projection, one of four products.
 #include "megalith/nn/tensor_parallel/linear_cross_entropy.h"
 
 #include <ATen/ATen.h>
@@ -26,6 +34,7 @@ struct LossState {
   int64_t chunk;
 };
 
+// Sums dx over the ranks, each of which has the part from its columns of the vocabulary.
 at::Tensor reduced_over_tp(const at::Tensor& dx, const TensorParallel& tp) {
   if (tp.splits_tokens()) return reduce_scatter_rows(dx, tp.group, "loss backward");
   tp.group.all_reduce(dx, comm::ReduceOp::kSum, "loss backward");
@@ -67,6 +76,7 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
       const int64_t count = std::min(state.chunk, whole.size(0) - first);
       const at::Tensor x = whole.narrow(0, first, count);
       const at::Tensor logits = ops::product(x, weight.t(), {}, state.weight->kernels());
+      // Overwrites the logits by their gradient.
       ops::cross_entropy_backward_(logits, labels.narrow(0, first, count), log_sum_exp.narrow(0, first, count),
                                    grad_loss.narrow(0, first, count), state.range, state.options);
       if (needs_dx) ops::product_out(dx.narrow(0, first, count), logits, weight, state.weight->kernels());
@@ -78,7 +88,7 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
   }
 };
 
-// The gradients are made in the forward pass: backward's is known.
+// Computes the gradients in forward, because the gradient that backward will bring is known.
 struct LinearCrossEntropyAtOnce : Function<LinearCrossEntropyAtOnce> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
                             const at::Tensor& labels, const LossState& state, double grad) {
@@ -107,10 +117,10 @@ struct LinearCrossEntropyAtOnce : Function<LinearCrossEntropyAtOnce> {
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const Made made = std::exchange(ops::kept<Made>(ctx), {});
-    check(made.dx.defined() || made.dw.defined() || made.grad != 0, "backward through a loss a second time");
+    check(made.dx.defined() || made.dw.defined() || made.grad != 0, "backward ran through a loss a second time");
     if (grads[0].is_cpu())
       check(grads[0].sub(made.grad).abs_().max().item<double>() <= 1e-6 * std::abs(made.grad),
-            "the loss was told that its gradient would be {}, and it is {}", made.grad, grads[0][0].item<double>());
+            "the gradient of the loss was announced as {}, but is {}", made.grad, grads[0][0].item<double>());
     return {made.dx, made.dw, {}, {}, {}};
   }
 
@@ -121,7 +131,8 @@ struct LinearCrossEntropyAtOnce : Function<LinearCrossEntropyAtOnce> {
   };
 };
 
-// All of them before the first chunk: a message that counts the tokens of the batch, and no rank ahead of the others.
+// Checks all labels before the first chunk, so that the message counts tokens of the whole batch and all ranks throw at
+// the same point.
 void check_labels(const at::Tensor& labels, int64_t vocab, int64_t ignore_index) {
   if (!labels.is_cpu()) return;
   const auto* ids = labels.const_data_ptr<int64_t>();

@@ -1,4 +1,4 @@
-// The output projection and its cross-entropy, as two steps or with the projection inside of the loss.
+// The output projection fused with its cross-entropy loss.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,14 +11,14 @@
 
 namespace megalith::nn {
 
-// Per-token losses fp32 [t] of hidden [t, h] (or [t/tp, h] with sequence parallelism) against labels [t], without the
-// logits of all tokens ever existing: `chunk` tokens at a time. weight [v/tp, h], padding rows behind range.end -
-// range.begin.
+// Returns per-token losses fp32 [t] of hidden [t, h] (or [t/tp, h] with sequence parallelism) against labels [t]. Works
+// on `chunk` tokens at a time, so that the logits of all tokens never exist at once. weight is [v/tp, h]; its rows
+// after the first range.end - range.begin are padding.
 //
-// `grad`: what backward will bring as the gradient of every loss, where the caller knows it. The gradients of hidden
-// and weight are then made here (the weight's goes to its main_grad at once, or waits beside hidden's), and the
-// projection is computed once; any other gradient in backward would be wrong (InternalError, on CPU). Without `grad`
-// the logits of each chunk are computed again in backward: one more projection.
+// `grad` is the gradient that backward will pass for every loss, if the caller knows it. Then forward already computes
+// the gradients of hidden and weight (the latter goes to main_grad at once, or is kept along with that of hidden), and
+// the projection is computed only once. Any other gradient in backward would be wrong (InternalError on the CPU).
+// Without `grad`, backward recomputes the logits of each chunk, which costs one more projection.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, Parameter& weight, const at::Tensor& labels,
                                 const ops::VocabRange& range, const TensorParallel& tp,
                                 const ops::CrossEntropyOptions& options, int64_t chunk,

@@ -1,3 +1,5 @@
+// Memory of linear layers, in the order of linear_function.cc: collectives hold their buffers until they are waited
+// for, and tensors that only the weight gradient still needs stay longer if the schedule defers it.
 #include "megalith/nn/tensor_parallel/linear_footprint.h"
 
 #include "megalith/nn/parameter/low_rank_footprint.h"
@@ -6,7 +8,7 @@ namespace megalith::nn {
 
 namespace {
 
-// The outputs of a fused weight whose rows are dealt over `ranks`, as its update sees them.
+// Returns the outputs of a fused weight whose rows are split over `ranks`, as its update sees them.
 std::vector<UpdatedPart> updated_parts(const std::vector<OutputPart>& out, int64_t ranks) {
   std::vector<UpdatedPart> parts;
   for (const OutputPart& part : out)
@@ -23,7 +25,7 @@ UpdateSize add_weight(const FootprintScope& scope, std::vector<UpdatedPart> part
   return scope.add_update(std::move(parts), in);
 }
 
-// Columns of the output on one of `ranks`.
+// Returns the columns of the output on one of `ranks`.
 double columns(const std::vector<OutputPart>& out, int64_t ranks) {
   int64_t rows = 0;
   for (const UpdatedPart& part : updated_parts(out, ranks)) rows += part.rows;
@@ -49,6 +51,7 @@ void ColumnFootprint::forward(LayerWalk& walk, bool keep) const {
 void ColumnFootprint::backward(LayerWalk& walk, bool wanted) const {
   const RankSizes& rank = walk.rank();
   const double whole = rank.t * in_ * rank.bytes, share = rank.s * in_ * rank.bytes;
+  // x is gathered again for the weight gradient, unless that is deferred or the weight is frozen.
   const bool gathers = rank.split_tokens && !walk.defers() && !rank.frozen;
   take_hidden_grad(walk, update_, rank.t);
   if (gathers) walk.take(whole, Use::kCommunication);
@@ -96,7 +99,7 @@ void RowFootprint::backward(LayerWalk& walk, const RowInput& input) const {
   if (walk.defers()) {
     if (input.give) walk.defer(in_bytes);
     if (!rank.split_tokens) return walk.hold_stream_grad();
-    // The gathered gradient of the stream waits with the weight gradient.
+    // The gathered gradient of the stream is held until the weight gradient is computed.
     walk.give(rank.whole(), Use::kCommunication);
     walk.take(rank.whole());
     return walk.defer(rank.whole());

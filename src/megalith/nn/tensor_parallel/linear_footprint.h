@@ -1,7 +1,7 @@
-// What linear layers need: ColumnFootprint follows ColumnParallelLinear and RowFootprint RowParallelLinear (linear.h),
-// ReplicatedFootprint ReplicatedLinear. They count an update of low rank where the weight gets one.
+// Memory of linear layers: ColumnFootprint mirrors ColumnParallelLinear, RowFootprint RowParallelLinear (linear.h), and
+// ReplicatedFootprint ReplicatedLinear. They include a low-rank update if the weight gets one.
 //
-// Legend: t tokens, s those of a rank's share, in and out columns on this rank.
+// Legend: t tokens, s tokens of a rank's share, in and out columns on this rank.
 #pragma once
 
 #include <string>
@@ -13,11 +13,12 @@
 
 namespace megalith::nn {
 
+// Memory of a column-parallel product; mirrors column_linear.
 class ColumnFootprint {
  public:
   // Records the parameters; arguments as those of ColumnParallelLinear.
   ColumnFootprint(const FootprintScope& scope, int64_t in, const std::vector<OutputPart>& out, bool bias);
-  // A weight whose parameter is recorded elsewhere, without an update. `out`: on this rank.
+  // For a weight whose parameter is recorded elsewhere, without an update. `out` counts columns on this rank.
   ColumnFootprint(double in, double out) : in_(in), out_(out) {}
 
   double in() const { return in_; }
@@ -25,9 +26,9 @@ class ColumnFootprint {
   // Whether backward reads the input.
   bool keeps_input(const RankSizes& rank) const { return !rank.frozen || update_.any(); }
 
-  // [s, in] -> [t, out]: the output comes, the input stays the caller's.
+  // [s, in] -> [t, out]: adds the output; the input stays the caller's.
   void forward(LayerWalk& walk, bool keep) const;
-  // The gradient [t, out] and the kept input [s, in] go; the gradient [s, in] comes where it is wanted.
+  // Frees the gradient [t, out] and the kept input [s, in]; adds the gradient [s, in] if it is `wanted`.
   void backward(LayerWalk& walk, bool wanted = true) const;
 
  private:
@@ -35,12 +36,13 @@ class ColumnFootprint {
   UpdateSize update_;
 };
 
-// What happens to the kept input [t, in] of a row-parallel layer in backward.
+// What happens in backward to the input [t, in] of a row-parallel layer.
 struct RowInput {
-  bool give = false;      // it goes; false where others hold it
-  double made_again = 0;  // bytes: it was not kept, and is computed again for the weight gradient
+  bool give = false;      // it is freed; false if something else holds it
+  double made_again = 0;  // bytes of an input that was not kept and is recomputed for the weight gradient
 };
 
+// Memory of a row-parallel product; mirrors row_linear.
 class RowFootprint {
  public:
   // Records the parameters; arguments as those of RowParallelLinear.
@@ -51,7 +53,7 @@ class RowFootprint {
 
   // [t, in] -> [s, h] on the residual stream.
   void forward(LayerWalk& walk, bool keep) const;
-  // The gradient of the stream stays (it is the residual's, too); the gradient [t, in] comes.
+  // Adds the gradient [t, in]. The gradient of the stream stays, because it is also that of the residual.
   void backward(LayerWalk& walk, const RowInput& input) const;
 
  private:
@@ -59,7 +61,7 @@ class RowFootprint {
   UpdateSize update_;
 };
 
-// Only its parameters: what such a small product holds is counted by the layer around it.
+// Counts only the parameters; the layer around it counts the memory of such a small product.
 class ReplicatedFootprint {
  public:
   // Records the parameters; arguments as those of ReplicatedLinear.

@@ -1,6 +1,6 @@
-// An autograd function for each layer of the header's table. A Product multiplies (dense, in fp8, with a low-rank
-// update) and says what it keeps; the functions here move tokens and sums between the ranks, around its calls. What is
-// in flight in backward hides behind the products that do not need it.
+// One autograd function per layer of the header's table. A Product multiplies (dense, in fp8, with a low-rank update)
+// and decides what to keep; the functions here run the collectives around its calls. In backward, collectives overlap
+// with products that do not need their result.
 #include "megalith/nn/tensor_parallel/linear_function.h"
 
 #include <ATen/ATen.h>
@@ -23,18 +23,18 @@ namespace {
 
 using MaybeTensor = std::optional<at::Tensor>;  // an argument that autograd may leave out
 
-// What forward leaves for backward beside tensors.
+// What forward keeps for backward besides tensors.
 struct LinearState {
   Parameter* weight;  // outlives every graph: the model does
   ProductPtr product;
   TensorParallel tp;
   ops::GradTarget bias_target = {};
-  bool bias_grad = false;     // a bias was given and wants a gradient
+  bool bias_grad = false;     // a bias was given and requires a gradient
   bool has_residual = false;  // a residual was given
-  MakeInput make_x = {};      // row linear: gives the input again; empty: it is kept
+  MakeInput make_x = {};      // row layer: recomputes the input; empty if it is kept
 };
 
-// The result of a backward function, in the order of forward's arguments: x, the weights, the others.
+// Returns the result of a backward function in the order of forward's arguments: x, the weights, the others.
 variable_list gradients(const at::Tensor& dx, variable_list weights, std::initializer_list<at::Tensor> others) {
   weights.insert(weights.begin(), dx);
   weights.insert(weights.end(), others);
@@ -47,7 +47,7 @@ at::Tensor empty_rows(const at::Tensor& like, int64_t rows) {
   return at::empty(shape, like.options());
 }
 
-// The sum over the ranks of what each has of dx, in flight.
+// dx while its reduction over tp is in flight.
 struct ReducedInput {
   at::Tensor dx;
   comm::Work work;
@@ -60,8 +60,8 @@ ReducedInput start_reducing(const at::Tensor& partial, const TensorParallel& tp)
   return {dx, std::move(work)};
 }
 
-// x of all tokens for the gradient of the weight: in flight, or gathered later where that gradient is deferred. Empty
-// where backward has all it needs: without sequence parallelism, for frozen weights and in fp8.
+// x of all tokens for the weight gradient: in flight, or to be gathered later if that gradient is deferred. Empty if
+// backward has all it needs: without sequence parallelism, for frozen weights and in fp8.
 struct GatheredInput {
   MakeInput make_x;
   comm::Work work;
@@ -76,8 +76,8 @@ GatheredInput start_gathering(const LinearState& state, const Saved& saved) {
   return {[whole] { return whole; }, std::move(work)};
 }
 
-// In backward of the column layer two collectives hide behind products: with sequence parallelism the gathering of x
-// behind dy W, and in any case the sum of dx behind the gradients of the weights.
+// In backward of the column layer two collectives overlap with products: with sequence parallelism the gathering of x
+// with dy W, and in any case the reduction of dx with the weight gradients.
 struct ColumnLinear : Function<ColumnLinear> {
   // x [t, i] or [t/tp, i]; bias [o/tp] or undefined -> [t, o/tp]
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList /*weights*/,
@@ -97,8 +97,8 @@ struct ColumnLinear : Function<ColumnLinear> {
     const Product& product = *state.product;
     const Saved saved = Saved::from(ctx->get_saved_variables());
     OutputGrad dy = product.output_grad(grads[0].contiguous());
-    // So far of this rank's outputs alone. With sequence parallelism an update's part of dx is summed here, where it is
-    // narrow, and joins dx at the end; otherwise it joins dx before the sum.
+    // dy.hidden covers only this rank's outputs so far. With sequence parallelism it is summed here, while it is
+    // narrow, and multiplied into dx at the end; otherwise its product joins dx before dx is summed.
     if (tp.splits_tokens() && dy.hidden.defined())
       dy.hidden = reduce_scatter_rows(dy.hidden, tp.group, "low-rank update backward");
     GatheredInput whole = start_gathering(state, saved);
@@ -124,7 +124,7 @@ struct RowLinear : Function<RowLinear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList /*weights*/,
                             const MaybeTensor& bias, const MaybeTensor& residual, const LinearState& state) {
     const TensorParallel& tp = state.tp;
-    const bool alone = tp.size() == 1;  // the product adds everything
+    const bool alone = tp.size() == 1;  // then the product can add bias and residual itself; else they follow the sum
     const ops::Addends added{bias.value_or(at::Tensor()), residual.value_or(at::Tensor())};
     Saved saved;
     at::Tensor y = state.product->forward(x, alone ? added : ops::Addends{}, saved);
@@ -150,7 +150,7 @@ struct RowLinear : Function<RowLinear> {
     const Saved saved = Saved::from(ctx->get_saved_variables());
     const OutputGrad dy =
         state.product->output_grad(tp.splits_tokens() ? all_gather_rows(own, tp.group, "row linear backward") : own);
-    // The weights first: an x that was made again is gone before dx, which is as large, is there.
+    // Weights first: a recomputed x is freed before dx, which is just as large, is allocated.
     variable_list weights = state.product->grad_weights(dy, saved, state.make_x);
     if (ctx->needs_input_grad(0)) dx = state.product->grad_input(dy, saved);
     return gradients(dx, std::move(weights), {db, state.has_residual ? grads[0] : at::Tensor(), {}});

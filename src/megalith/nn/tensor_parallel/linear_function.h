@@ -1,4 +1,5 @@
-// Products with a weight that is split over the tensor-parallel group, y = x Wᵀ + b, with the collectives around them.
+// The products of linear layers, y = x Wᵀ + b, with a weight split over the tensor-parallel group, and their
+// collectives.
 //
 // Legend: t tokens, i input columns, o output rows, tp size of the group.
 //
@@ -9,7 +10,7 @@
 //     SP                   columns [t, i/tp]  shard [t/tp, o]    reduce-scatter   all-gather dy
 //
 // In backward the collective on dx (and, with sequence parallelism, the repeated all-gather of x, of which only the
-// shard is kept) runs while the weight gradient is computed. The products themselves are those of product.h.
+// shard is kept) overlaps with the computation of the weight gradient. The products themselves are those of product.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,11 +22,11 @@
 
 namespace megalith::nn {
 
-// The column layer of the table. `bias` nullptr: none. The weight may be used in several places (tied embeddings).
+// The column layer of the table. `bias` may be nullptr. The weight may be used in several places (tied embeddings).
 at::Tensor column_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, const TensorParallel& tp);
 
-// The row layer: x Wᵀ summed over the ranks, plus bias, plus `residual` (of the output's shape; undefined: none). With
-// `make_x`, which gives x again from what is kept anyway, x is not kept for backward.
+// The row layer: x Wᵀ summed over the ranks, plus bias, plus `residual` (of the output's shape; may be undefined). With
+// `make_x`, which recomputes x from tensors that are kept anyway, x is not kept for backward.
 at::Tensor row_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, const at::Tensor& residual,
                       const TensorParallel& tp, std::function<at::Tensor()> make_x = {});
 

@@ -1,3 +1,5 @@
+// A product with a low-rank update beside it: y = base(x) + s (x' Aᵀ) Bᵀ, where x' is x after dropout. Wraps any other
+// Product. The dropout mask is kept, since backward needs it for dA and for dx.
 #include <ATen/ATen.h>
 
 #include "megalith/nn/tensor_parallel/product_internal.h"
@@ -6,7 +8,7 @@ namespace megalith::nn {
 
 namespace {
 
-// Saved::own is that of the base, then hidden [t, m r] and the mask of the input of A (undefined without dropout).
+// Saved::own holds that of the base, then hidden [t, m r] and the mask of the input of A (undefined without dropout).
 class LowRankProduct final : public Product {
  public:
   LowRankProduct(ProductPtr base, const LowRank& update, std::shared_ptr<const LowRankFactors> factors,
@@ -51,7 +53,8 @@ class LowRankProduct final : public Product {
       b = update_.b->grad.now_or_later(
           [factors = factors_, dy = dy.dy, hidden = hidden_of(saved)] { return factors->b_grad(dy, hidden); });
     if (update_.a->value.requires_grad()) {
-      // The tokens of dy.hidden: a layer that gathers x keeps its own, and make_x gives all.
+      // x must have the tokens of dy.hidden. A layer that gathers x has reduced dy.hidden to its own tokens: these are
+      // the rows of saved.x, while make_x returns all tokens.
       const MakeInput x = input_of(saved, saved.x.defined() ? MakeInput() : make_x);
       a = update_.a->grad.now_or_later([factors = factors_, hidden_grad = dy.hidden, x, mask = mask_of(saved)] {
         return factors->a_grad(hidden_grad, masked(x(), mask));
@@ -65,7 +68,7 @@ class LowRankProduct final : public Product {
   static const at::Tensor& hidden_of(const Saved& saved) { return saved.own[saved.own.size() - 2]; }
   static const at::Tensor& mask_of(const Saved& saved) { return saved.own.back(); }
 
-  // What backward needs of a mask of all tokens.
+  // Returns the rows of a mask of all tokens that backward needs.
   at::Tensor own_rows(const at::Tensor& mask) const {
     if (!mask.defined() || !input_.shard) return mask;
     return mask.narrow(0, input_.shard->first, input_.shard->second).clone();

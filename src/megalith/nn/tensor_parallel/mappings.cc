@@ -1,3 +1,5 @@
+// Each function of the header's table is a small autograd function around a collective. The pairs are adjoint: the
+// backward of a gather is a scatter or a reduce-scatter, that of a copy an all-reduce, and vice versa.
 #include "megalith/nn/tensor_parallel/mappings.h"
 
 #include <ATen/ATen.h>
@@ -86,7 +88,7 @@ struct CopyToRanks : Function<CopyToRanks> {
     return whole.alias();
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    at::Tensor sum = grads[0].clone(at::MemoryFormat::Contiguous);  // others may hold the incoming gradient
+    at::Tensor sum = grads[0].clone(at::MemoryFormat::Contiguous);  // the incoming gradient may be used elsewhere
     ops::kept<comm::Group>(ctx).all_reduce(sum, comm::ReduceOp::kSum, "copy_to_ranks backward");
     return {sum, {}};
   }

@@ -18,8 +18,8 @@
 
 namespace megalith::nn {
 
-// What the gradients of a gathered tensor are on the ranks: parts of the true one (each rank went on with its own
-// weights), or the same everywhere.
+// How the gradients of a gathered tensor relate between the ranks. kSum: each is a part of the true gradient, because
+// each rank continued with its own weights. kSame: they are equal on all ranks.
 enum class GatheredGrad { kSum, kSame };
 
 at::Tensor gather_tokens(const at::Tensor& shard, const comm::Group& tp, GatheredGrad grad = GatheredGrad::kSum);
@@ -29,7 +29,7 @@ at::Tensor copy_to_ranks(const at::Tensor& whole, const comm::Group& tp);
 at::Tensor reduce_from_ranks(const at::Tensor& partial, const comm::Group& tp);
 at::Tensor gather_columns(const at::Tensor& columns, const comm::Group& tp);
 
-// The same without autograd, for use inside of other functions.
+// Collectives without autograd, for use inside autograd functions; `label` names them in traces.
 at::Tensor all_gather_rows(const at::Tensor& shard, const comm::Group& group, const char* label);
 at::Tensor reduce_scatter_rows(const at::Tensor& whole, const comm::Group& group, const char* label);
 at::Tensor all_gather_columns(const at::Tensor& columns, const comm::Group& group, const char* label);

@@ -1,3 +1,5 @@
+// What all kinds of products share, and the choice between them. An active low-rank update goes with a dense product:
+// make_product does not combine it with fp8.
 #include "megalith/nn/tensor_parallel/product.h"
 
 #include <ATen/ATen.h>
@@ -33,10 +35,10 @@ struct LocalProduct : torch::autograd::Function<LocalProduct> {
     const auto& [product, make_x] = ops::kept<LocalState>(ctx);
     const Saved saved = Saved::from(ctx->get_saved_variables());
     const OutputGrad dy = product->output_grad(grads[0].contiguous());
-    // The weights first: an x that was made again is gone before dx, which is as large, is there.
+    // Weights first: a recomputed x is freed before dx, which is just as large, is allocated.
     variable_list result = product->grad_weights(dy, saved, make_x);
     result.insert(result.begin(), ctx->needs_input_grad(0) ? product->grad_input(dy, saved) : at::Tensor());
-    result.emplace_back();  // of the state
+    result.emplace_back();  // no gradient for the state
     return result;
   }
 };

@@ -1,5 +1,5 @@
-// Product: how a linear layer multiplies by its weight, y = x Wᵀ. Layers do what is theirs, that is collectives and
-// biases; what happens to a weight on one rank is decided here, once for all layers:
+// Product: how a linear layer multiplies by its weight, y = x Wᵀ. Layers handle collectives and biases; the product
+// with a weight on one rank is implemented here, once for all layers:
 //
 //   class             y                       dx                  weights
 //   DenseProduct      x Wᵀ                    dy W                W
@@ -7,8 +7,8 @@
 //   LowRankProduct    x Wᵀ + s (x Aᵀ) Bᵀ      dy W + s (dy B) A   W, A, B
 //   GroupedProduct    x_n W_nᵀ of every group of rows             W   (moe/grouped_product.h)
 //
-// All of them leave weight gradients for later where the weight has a queue that records (zero-bubble schedules). So a
-// layer that multiplies by way of a Product has fp8, LoRA and deferred weight gradients without code of its own:
+// All of them defer weight gradients if the weight has a queue that records (zero-bubble schedules). So a layer that
+// multiplies through a Product gets fp8, LoRA and deferred weight gradients for free:
 //
 //   struct MyLinear : Function<MyLinear> {
 //     static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList, ProductPtr product) {
@@ -30,7 +30,7 @@
 //   };
 //   y = MyLinear::apply(x, at::TensorList(product->weights()), product);
 //
-// which is local_product(x, product) below; layers write their own to put collectives in between.
+// This is local_product(x, product) below; layers write their own to place collectives in between.
 //
 // Legend: t tokens, i inputs, o outputs, r rank and m modules of an update (parameter/low_rank.h).
 #pragma once
@@ -50,67 +50,68 @@
 
 namespace megalith::nn {
 
-// What forward leaves for backward. A layer gives all() to autograd, and in backward gets it back with from().
+// What forward saves for backward. A layer passes all() to autograd, and restores it with from() in backward.
 struct Saved {
-  at::Tensor x;                 // forward's input where backward needs it, otherwise undefined. A layer may replace it
-                                // by this rank's share of its rows, or drop it and pass grad_weights a way to it
-  std::vector<at::Tensor> own;  // the product's own, in an order that it knows
+  at::Tensor x;                 // forward's input if backward needs it, otherwise undefined. A layer may replace it by
+                                // this rank's share of its rows, or drop it and pass `make_x` to grad_weights
+  std::vector<at::Tensor> own;  // tensors private to the kind of product
 
   std::vector<at::Tensor> all() const;
   static Saved from(std::vector<at::Tensor> all);
 };
 
-// The gradient of a product's output, with what the steps of backward share.
+// The gradient of a product's output, with the intermediate results that the steps of backward share.
 struct OutputGrad {
   at::Tensor dy;               // [t, o], contiguous
-  ops::Fp8Matrix in_fp8 = {};  // dy cast; of an Fp8Product
+  ops::Fp8Matrix in_fp8 = {};  // dy cast to fp8, for an Fp8Product
   at::Tensor hidden = {};      // s · dy B [t, m r]: the gradient of an update's x Aᵀ; undefined without an update
 };
 
-// Gives an input again, for one weight gradient: in backward, or later where that gradient is deferred.
+// Recomputes an input for one weight gradient: in backward, or later if that gradient is deferred.
 using MakeInput = std::function<at::Tensor()>;
 
-// One product of one forward pass, and its backward. Holds no tensors of its own. The weight outlives it, as the model
-// outlives every graph.
+// One product of one forward pass, and its backward. Holds no activations. The weight outlives it, as the model
+// outlives every autograd graph.
 class Product {
  public:
   virtual ~Product() = default;
 
-  // The tensors that autograd has to know of, W first.
+  // Returns the tensors that autograd must know, W first.
   virtual std::vector<at::Tensor> weights() const = 0;
-  // x [t, i] -> x Wᵀ + addends [t, o]. Runs without autograd, as all of the following do.
+  // x [t, i] -> x Wᵀ + addends [t, o]. Runs without autograd, like all functions below.
   virtual at::Tensor forward(const at::Tensor& x, const ops::Addends& added, Saved& saved) const = 0;
 
   // ---- Backward: output_grad first, then the others in any order
   virtual OutputGrad output_grad(const at::Tensor& dy) const { return {dy}; }
-  // dx [t, i].
+  // Returns dx [t, i].
   at::Tensor grad_input(const OutputGrad& dy, const Saved& saved) const;
-  // Gradients of weights() in their order, each computed now, or left in its parameter's queue. Undefined: it is not
-  // trained, or main_grad has it (or will). `make_x` gives forward's x; without it that is saved.x.
+  // Returns the gradients of weights() in their order, each computed now or left in its parameter's queue. A gradient
+  // is undefined if the weight is not trained, or if it is (or will be) in main_grad. `make_x` returns forward's x;
+  // without it, that is saved.x.
   virtual std::vector<at::Tensor> grad_weights(const OutputGrad& dy, const Saved& saved,
                                                const MakeInput& make_x = {}) const = 0;
 
-  // grad_input in two steps, for layers that sum dx over ranks: dy W [t, i], and dx += hidden · A in place. A sum of
-  // `hidden` between the two moves m r numbers per token instead of the i of dx.
+  // grad_input in two steps, for layers that sum dx over ranks: dy W [t, i], then dx += hidden · A in place. Summing
+  // `hidden` over the ranks between the two moves m r numbers per token instead of the i numbers of dx.
   virtual at::Tensor grad_through_weight(const OutputGrad& dy, const Saved& saved) const = 0;
   virtual void add_grad_through_update(const OutputGrad& /*dy*/, const Saved& /*saved*/,
                                        const at::Tensor& /*dx*/) const {}
 };
 using ProductPtr = std::shared_ptr<const Product>;
 
-// What a layer says of the x of a product.
+// What a layer tells a product about its input x.
 struct ProductInput {
   int64_t tokens = 0;  // in forward
-  bool split = false;  // the tensor-parallel ranks have different columns or tokens; otherwise all have the same
+  bool split = false;  // the tensor-parallel ranks have different columns or tokens; otherwise all have the same x
   std::optional<std::pair<int64_t, int64_t>> shard =
-      {};  // {first, count} of the tokens that backward sees; nullopt: all
+      {};  // {first, count} of the tokens that backward sees; nullopt = all
 };
 
-// The product with `weight`: with its update where one is active, else in fp8 where `fp8` asks for it and the sizes
-// allow it, else dense. Call it where autograd's mode is the layer's, outside of autograd functions.
+// Returns the product with `weight`: with its low-rank update if one is active, else in fp8 if `fp8` asks for it and
+// the sizes allow it, else dense. Call it outside autograd functions, where the gradient mode is that of the layer.
 ProductPtr make_product(Parameter& weight, const ProductInput& input, const std::optional<ops::Fp8Recipe>& fp8 = {});
 
-// The product as a layer of its own, without collectives. With `make_x` its input is not kept for backward.
+// Applies the product with autograd and without collectives. With `make_x` its input is not kept for backward.
 at::Tensor local_product(const at::Tensor& x, ProductPtr product, MakeInput make_x = {});
 
 }  // namespace megalith::nn

@@ -1,4 +1,5 @@
-// A linear layer whose weight is whole on every tensor-parallel rank, y = x Wᵀ + b: for projections too small to split.
+// A linear layer y = x Wᵀ + b whose weight is replicated on every tensor-parallel rank: for projections too small to
+// split.
 //
 // Legend: t tokens, i inputs, o outputs.
 #pragma once
@@ -14,16 +15,16 @@
 
 namespace megalith::nn {
 
-// A rank works on the tokens that it has: all of them, and then every rank computes the same and whoever uses the
-// outputs sees to it that their gradients are whole; or, with sequence parallelism, its share of them, and then the
-// parameters' gradients are partial and are summed over tp at the end of the step.
+// Each rank works on the tokens that it holds. Without sequence parallelism these are all tokens: every rank computes
+// the same, and the consumer of the outputs must pass back whole gradients. With sequence parallelism they are its
+// share: gradients of the parameters are partial, and are summed over tp at the end of the step.
 class ReplicatedLinear {
  public:
-  // `out`: tensors one behind the other, as in ColumnParallelLinear.
+  // `out` lists the fused tensors in the order of their rows, as in ColumnParallelLinear.
   ReplicatedLinear(const ParameterScope& scope, const std::string& name, int64_t in, const std::vector<OutputPart>& out,
                    bool bias, Init init, const TensorParallel& tp);
 
-  // [t, i] -> [t, o], or both with t/tp rows. No collective in either direction.
+  // [t, i] -> [t, o], or both with t/tp rows. There is no collective in either direction.
   at::Tensor forward(const at::Tensor& x) const;
 
  private:

@@ -1,4 +1,4 @@
-// What the sharded layers of a rank share: the group that splits the weights, and how activations lie between blocks.
+// TensorParallel: the group that splits the weights, and how activations are laid out between blocks.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@
 
 namespace megalith::nn {
 
-// Between blocks hidden states are whole on every rank ([t, h]), or, with sequence parallelism, split over the group
-// along the tokens ([t/tp, h]; t is a multiple of tp).
+// Between blocks, hidden states are either whole on every rank ([t, h]) or, with sequence parallelism, split over the
+// group along the tokens ([t/tp, h]; t is a multiple of tp).
 struct TensorParallel {
   comm::Group group;
   bool sequence_parallel = false;
-  std::optional<ops::Fp8Recipe> fp8 = {};  // of the products of linear layers; empty: in the dtype of their tensors
+  std::optional<ops::Fp8Recipe> fp8 = {};  // for products of linear layers; nullopt = in the dtype of their tensors
 
   int rank() const { return group.rank(); }
   int size() const { return group.size(); }
   bool splits_tokens() const { return sequence_parallel && size() > 1; }
 
-  // {first, count} of `total` things dealt in equal blocks; `total` is a multiple of size().
+  // Returns {first, count} of this rank's block of `total` items; `total` is a multiple of size().
   std::pair<int64_t, int64_t> share(int64_t total) const { return {total / size() * rank(), total / size()}; }
 };
 
