@@ -24,7 +24,7 @@ struct SimulatedRun {
   int gpus = 1;
   double step_s = 1;
   double interval_s = 3600;  // between saves; rounded to whole steps, at least one
-  double days = 30;          // of wall-clock time
+  double days = 30;          // wall-clock time
   FaultModel faults{};
   CheckpointCost checkpoint{};
 };

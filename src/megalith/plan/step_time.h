@@ -19,13 +19,13 @@
 namespace megalith::plan {
 
 struct StepTime {
-  double gemm = 0, attention = 0, memory_bound = 0, recompute = 0;  // of the busiest stage
+  double gemm = 0, attention = 0, memory_bound = 0, recompute = 0;  // seconds of the busiest stage
   double tp = 0, cp = 0, ep = 0, pp = 0, dp = 0;                    // exposed communication
   double bubble = 0, optimizer = 0;
 
   double tokens = 0;      // per step
   double model_flop = 0;  // per step: layout::model_flops
-  double peak_flops = 0;  // of all GPUs together
+  double peak_flops = 0;  // peak of all GPUs together
 
   double compute() const { return gemm + attention + memory_bound + recompute; }
   double exposed() const { return tp + cp + ep + pp + dp; }

@@ -39,7 +39,7 @@ namespace {
 
 struct Finding {
   std::string topic, value;
-  std::string advice;  // what to do when something is missing; empty when all is well
+  std::string advice;  // remedy if something is missing; empty if all is well
 };
 
 // Returns a line of /proc/meminfo, which is in kilobytes, as GiB.

@@ -12,7 +12,7 @@ namespace megalith::cli {
 struct SelfCheckOptions {
   bool json = false;
   std::optional<int64_t> bytes;                 // size of large messages
-  std::optional<std::filesystem::path> folder;  // where the test checkpoint is saved
+  std::optional<std::filesystem::path> folder;  // place of the test checkpoint
 };
 
 // Checks the layout on all ranks. Rank 0 prints a table or one JSON object on stdout, and its progress on stderr.

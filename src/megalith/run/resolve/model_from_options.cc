@@ -256,7 +256,7 @@ model::ModelConfig model_from_options(const TrainingArguments& args, const Model
   ModelProblems problems;
   check_given(args, problems);
   check_known_parts(args, problems);
-  problems.throw_if_any();  // what comes then looks at these
+  problems.throw_if_any();  // the checks below read these options
   const bool latent = args.mla.multi_latent_attention;
   if (latent)
     check_latent(args, problems);
