@@ -61,6 +61,7 @@ struct EngineSettings {
 // Runs steps. Used by one thread per rank; the context must outlive it.
 class ForwardBackward {
  public:
+  // `settings` are the same on all ranks of the pipeline.
   ForwardBackward(const parallel::ParallelContext& context, const EngineSettings& settings);
 
   // Runs one step. Collective over the pipeline group: all its ranks pass the same plan. Returns when all gradients of

@@ -6,6 +6,7 @@
 
 namespace megalith::plan {
 
+// The failure rate of GPUs, and the cost of a failure besides loading.
 struct FaultModel {
   double gpu_mtbf_hours = 50'000;  // mean time between failures of one GPU that end the run (Llama 3: 419 in 54 days
                                    // of 16,384 GPUs)

@@ -18,6 +18,7 @@
 
 namespace megalith::plan {
 
+// Seconds of a step by parts.
 struct StepTime {
   double gemm = 0, attention = 0, memory_bound = 0, recompute = 0;  // seconds of the busiest stage
   double tp = 0, cp = 0, ep = 0, pp = 0, dp = 0;                    // exposed communication
@@ -39,12 +40,14 @@ struct StepTime {
 // Computes and caches the idle time of schedules, in units of one chunk's forward. Used by one thread.
 class BubbleBook {
  public:
+  // `backward_over_forward` is the ratio of their times; it is rounded to halves.
   double idle_units(const layout::PipelineShape& shape, double backward_over_forward);
 
  private:
   std::map<std::tuple<int, int, int, int, int, int>, double> known_;
 };
 
+// Predicts the time of a step. Pass a book to reuse its results.
 StepTime plan_step_time(const RunShape& run, const Cluster& cluster, BubbleBook& book);
 StepTime plan_step_time(const RunShape& run, const Cluster& cluster);
 

@@ -9,6 +9,7 @@
 
 namespace megalith::cli {
 
+// Options of the self-check; std::nullopt means the default.
 struct SelfCheckOptions {
   bool json = false;
   std::optional<int64_t> bytes;                 // size of large messages
