@@ -20,7 +20,7 @@ struct KernelCase {
   std::string part;                    // forward, backward, or all for a single pass
   std::vector<int64_t> sizes;          // in the order in which the peer takes them
   double bytes = 0;                    // least traffic: every input read once, every result written once
-  double flops = 0;                    // of matrix products inside; 0 means bound by bytes
+  double flops = 0;                    // work of matrix products inside; 0 if bytes limit it
   std::function<void()> prepare = {};  // called before every run, not timed; may be empty
   std::function<void()> run;           // runs on the current stream
   // Returns the distance from an fp32 answer, ‖a - b‖ / ‖b‖ of the worst result.

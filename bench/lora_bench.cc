@@ -30,7 +30,7 @@ struct Settings {
 
 struct OwnRun {
   double ms = 0;        // median of the steps after the first two
-  double peak_mib = 0;  // of the whole run
+  double peak_mib = 0;  // peak of the whole run
 };
 
 OwnRun run_ours(const Settings& s, const testing::TempFolder& folder, bool lora) {

@@ -26,6 +26,7 @@ struct Command {
 // Returns all commands in the order of --help.
 const std::vector<Command>& commands();
 
+// The commands. Each gets the words after its name and returns an exit code.
 int run_train(Words words);  // also pretrain: the same with Megatron-LM's names and defaults
 int run_pretrain(Words words);
 int run_preview(Words words);  // groups | layers | batch | lr | pipeline | memory

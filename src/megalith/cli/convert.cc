@@ -130,6 +130,7 @@ int run_convert(Words words) {
   }
   const auto folder = hf::find_model_folder(*source, hf::HubEnvironment::from_process());
   const auto report = model::convert_checkpoint(folder, *target, options);
+  // A converted checkpoint stays a plain folder; a converted model becomes a checkpoint that can be verified.
   if (!checkpoint::has_manifest(folder)) checkpoint::add_manifest(*target);
   say(json, *target, report.tensors, report.bytes, report.files);
   return kDone;

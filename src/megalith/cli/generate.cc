@@ -99,6 +99,7 @@ void answer(const model::VirtualModels& models, const Prompt& prompt, const mode
   std::optional<tokenizer::Tokenizer::StreamDecoder> stream;
   if (tokenizer) stream.emplace(*tokenizer, tokenizer::DecodeOptions{.skip_special_tokens = true});
   std::string text;
+  // The decoder holds back bytes of an incomplete character; finish() returns the rest.
   const auto on_token = [&](int64_t id) {
     const std::string piece = stream ? stream->push(static_cast<int32_t>(id)) : fmt::format("{} ", id);
     text += piece;
@@ -159,6 +160,7 @@ int run_generate(Words words) {
     auto ids = as_ids ? given.get<std::vector<int64_t>>()
                : chat ? encode_chat(*tokenizer, *chat, given)
                       : encode(*tokenizer, given.get<std::string>());
+    // A model cannot start from nothing: an empty prompt becomes BOS.
     if (ids.empty() && tokenizer && tokenizer->bos_id()) ids = {*tokenizer->bos_id()};
     prompts.push_back({std::move(given), std::move(ids)});
   }

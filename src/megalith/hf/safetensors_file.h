@@ -50,7 +50,7 @@ class SafetensorsFile {
   std::filesystem::path path_;
   std::shared_ptr<const io::MappedFile> mapping_;  // shared with the views
   SafetensorsHeader header_;
-  uint64_t data_offset_ = 0;                                // where the data begins in the file
+  uint64_t data_offset_ = 0;                                // offset of the data in the file
   std::unordered_map<std::string_view, size_t> positions_;  // name -> index in header_.tensors, which owns the text
 };
 

@@ -175,6 +175,7 @@ void Reader::check_cover(const std::vector<TensorInfo>& tensors) {
       last = &tensor;
     }
   }
+  // The last tensor must end with the file. A file that is too short was not downloaded completely.
   const uint64_t before = 8 + header_bytes_;
   if (covered > data_bytes_)
     problem(last->name,

@@ -22,6 +22,7 @@ namespace megalith::hf {
 // The format's limit for n.
 constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 
+// One tensor and the place of its bytes.
 struct TensorInfo {
   std::string name;
   Dtype dtype = Dtype::kF32;
@@ -32,6 +33,7 @@ struct TensorInfo {
   uint64_t bytes() const { return end - begin; }
 };
 
+// The contents of a header.
 struct SafetensorsHeader {
   std::vector<TensorInfo> tensors;  // in the order of their bytes
   std::map<std::string, std::string> metadata;

@@ -7,6 +7,7 @@
 
 namespace megalith::hf {
 
+// Every Dtype has an ATen type.
 at::ScalarType scalar_type(Dtype dtype);
 // Throws ConfigError for a type that safetensors files do not have (complex and quantized types).
 Dtype dtype_of(at::ScalarType type);

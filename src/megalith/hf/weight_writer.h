@@ -36,6 +36,7 @@ struct WeightSpec {
   std::vector<int64_t> shape;
 };
 
+// Options of a writer; those of transformers by default.
 struct WeightWriterOptions {
   // Largest size of a file's tensors in bytes; a single larger tensor gets a file of its own. As "5GB" in transformers.
   uint64_t max_shard_bytes = 5'000'000'000;
@@ -79,9 +80,9 @@ class WeightWriter {
   // Writes the index if there are several files. Called by one rank.
   void write_index() const;
 
-  std::vector<std::string> file_names() const;  // names of the weight files, in order
-  std::vector<uint64_t> file_bytes() const;     // size of each file, header and data
-  uint64_t total_bytes() const { return total_bytes_; }
+  std::vector<std::string> file_names() const;           // names of the weight files, in order
+  std::vector<uint64_t> file_bytes() const;              // size of each file, header and data
+  uint64_t total_bytes() const { return total_bytes_; }  // bytes of all tensors, without headers
 
   static constexpr size_t kPieceBytes = 16 << 20;
 

@@ -60,6 +60,7 @@ void check_supported(const io::JsonFields& fields) {
                      fields.file_name(), fmt::join(problems, ", "));
 }
 
+// The fields that peft writes for a new adapter, with its defaults.
 io::Json fresh_json() {
   return {{"alpha_pattern", io::Json::object()},
           {"auto_mapping", nullptr},
@@ -114,6 +115,7 @@ std::string to_json(const AdapterConfig& config) {
   io::Json json = config.source ? *config.source : fresh_json();
   if (!config.base_model.empty()) json["base_model_name_or_path"] = config.base_model;
   json["r"] = config.rank;
+  // lora_alpha is an integer in most files; keep it one where possible.
   if (config.alpha == std::floor(config.alpha))
     json["lora_alpha"] = static_cast<int64_t>(config.alpha);
   else

@@ -35,7 +35,7 @@ class Adapters {
   void add(const nn::ParameterScope& scope, std::span<nn::Parameter* const> parameters);
 
   const AdapterConfig& config() const { return config_; }
-  nn::LowRankState& state() { return state_; }
+  nn::LowRankState& state() { return state_; }  // whether updates and their dropout are active
   // Returns the parameters of the modules to save.
   const std::vector<nn::Parameter*>& saved() const { return saved_; }
 

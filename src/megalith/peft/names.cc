@@ -31,6 +31,7 @@ std::string last_word(std::string_view name) {
   return std::string(dot == std::string_view::npos ? name : name.substr(dot + 1));
 }
 
+// Returns whether "all" targets the weight: every linear layer except the head and routers.
 bool is_linear(const Weight& weight) {
   return weight.use != nn::WeightUse::kOther && weight.use != nn::WeightUse::kRouter &&
          weight.use != nn::WeightUse::kLookup && weight.name != kHead;
@@ -131,6 +132,7 @@ hf::NameMap adapter_names(const hf::NameMap& base) {
     names.rules.push_back(std::move(whole));
     const auto is_weight = [](const std::string& name) { return name.ends_with(kWeight); };
     if (!std::ranges::all_of(rule.ours, is_weight) || rule.channelwise || theirs.a.empty()) continue;
+    // peft keeps an embedding's A as [r, v], ours is [v, r] because rows of it are looked up: transposed.
     const bool lookup = rule.ours[0] == kEmbedding;
     names.rules.push_back(
         {.theirs = lookup ? theirs.lookup_a : theirs.a, .ours = {a_name(rule.ours[0])}, .transposed = lookup});

@@ -26,8 +26,8 @@ struct StageCall {
   int microbatch = 0;
   int chunk = 0;
   at::Tensor input;          // hidden states of the stage before [rows, h]; undefined on the first stage
-  bool first_stage = false;  // of the whole pipeline: reads token ids
-  bool last_stage = false;   // of the whole pipeline: reads labels
+  bool first_stage = false;  // first of the whole pipeline: reads token ids
+  bool last_stage = false;   // last of the whole pipeline: reads labels
 };
 
 // The functions that the engine calls on this rank. Only `forward` is required.
@@ -52,7 +52,7 @@ struct StepPlan {
 // Settings that stay the same for all steps.
 struct EngineSettings {
   int64_t hidden = 0;                       // columns of the hidden states
-  at::ScalarType dtype = at::kFloat;        // of the hidden states
+  at::ScalarType dtype = at::kFloat;        // type of the hidden states
   std::optional<at::ScalarType> transport;  // dtype of the messages, both directions; std::nullopt means `dtype`
   bool overlap = false;                     // wait for a message only where it is needed, not right after posting it
   bool free_outputs = true;                 // free the storage of hidden states once they are sent
@@ -61,6 +61,7 @@ struct EngineSettings {
 // Runs steps. Used by one thread per rank; the context must outlive it.
 class ForwardBackward {
  public:
+  // `settings` are the same on all ranks of the pipeline.
   ForwardBackward(const parallel::ParallelContext& context, const EngineSettings& settings);
 
   // Runs one step. Collective over the pipeline group: all its ranks pass the same plan. Returns when all gradients of

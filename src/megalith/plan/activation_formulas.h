@@ -5,6 +5,7 @@
 
 namespace megalith::plan {
 
+// The sizes in the formulas, with their letters there.
 struct MegatronLayer {
   double sequence = 0;  // s
   double batch = 0;     // b, of a micro-batch

@@ -6,6 +6,7 @@
 
 namespace megalith::plan {
 
+// The failure rate of GPUs, and the cost of a failure besides loading.
 struct FaultModel {
   double gpu_mtbf_hours = 50'000;  // mean time between failures of one GPU that end the run (Llama 3: 419 in 54 days
                                    // of 16,384 GPUs)
@@ -24,7 +25,7 @@ struct SimulatedRun {
   int gpus = 1;
   double step_s = 1;
   double interval_s = 3600;  // between saves; rounded to whole steps, at least one
-  double days = 30;          // of wall-clock time
+  double days = 30;          // wall-clock time
   FaultModel faults{};
   CheckpointCost checkpoint{};
 };

@@ -24,7 +24,7 @@ class TimeMeter : public nn::WorkMeter {
     const double gather = speeds_.tp.all_gather(rank_.whole());
     if (rank_.split_tokens) {
       time_.forward.tp += 2 * gather;
-      time_.backward.tp += gather;  // of the output's gradient: nothing can start before it
+      time_.backward.tp += gather;  // gathers the output's gradient: nothing can start before it
       speeds_.add_product(time_, rank_.t, up, rank_.h, gather, gather);
     } else {
       const double reduce = speeds_.tp.all_reduce(rank_.whole());

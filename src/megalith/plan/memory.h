@@ -28,6 +28,7 @@ struct RankMemory {
   double save_host = 0;  // on the host, while a checkpoint is written
   int in_flight = 0;     // most micro-batches between their forward and backward, over all chunks
 
+  // Bytes held throughout a step, at its fullest moment, and at the fullest moment of the whole run.
   double always() const { return state.parameters + state.reference + state.gradients + state.optimizer + batches; }
   double step() const { return always() + nn::total(at_peak); }
   double peak() const { return making > step() ? making : step(); }

@@ -6,6 +6,7 @@
 
 namespace megalith::plan {
 
+// Sizes of one micro-batch on one rank; the same on all ranks.
 nn::RankSizes rank_sizes(const RunShape& run);
 
 }  // namespace megalith::plan

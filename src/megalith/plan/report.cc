@@ -18,6 +18,7 @@ std::string size_text(double bytes) {
   return bytes >= kGiB ? fmt::format("{:.2f} GiB", bytes / kGiB) : fmt::format("{:.1f} MiB", bytes / kMiB);
 }
 
+// Sizes of a layout; etp and dp with their effective values.
 ordered_json layout_json(const RunShape& run) {
   return {{"world_size", run.grid.world_size},
           {"tp", run.grid.tp},
@@ -33,6 +34,7 @@ ordered_json layout_json(const RunShape& run) {
           {"sequence_length", run.sequence_length}};
 }
 
+// Bytes of one stage, except elements (a count) and in_flight (micro-batches).
 ordered_json stage_json(const RankMemory& stage) {
   return {{"pp_rank", stage.pp_rank},
           {"elements", stage.state.elements},
@@ -68,6 +70,7 @@ ordered_json time_json(const StepTime& time) {
           {"mfu", time.mfu()}};
 }
 
+// Three lines: the layout, its time by parts, its memory and what limits it.
 std::string candidate_text(const Candidate& candidate, const Cluster& cluster) {
   const StepTime& t = candidate.time;
   const auto share = [&t](double part) { return 100 * part / t.total(); };

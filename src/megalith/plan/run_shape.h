@@ -53,7 +53,7 @@ struct RunShape {
   // parallelism.
   double tokens() const;
   double shard_tokens() const;
-  int64_t sequences() const { return micro_batch_size * answers; }  // of a micro-batch
+  int64_t sequences() const { return micro_batch_size * answers; }  // sequences per micro-batch
   double global_batch() const { return static_cast<double>(micro_batch_size * microbatches * dp()); }
   layout::LayerSplit split() const;
 };

@@ -28,7 +28,7 @@ int64_t batch_for(int gpus, int64_t base) {
 CheckpointCost checkpoint_cost(const Candidate& candidate, const Cluster& cluster) {
   const RunShape& run = candidate.run;
   const layout::LayerSplit split = run.split();
-  double elements = 0;  // of one tensor-parallel rank, over all stages
+  double elements = 0;  // parameters of one tensor-parallel rank, over all stages
   const model::ModelFootprint model(*run.model, run.options, rank_sizes(run));
   for (int rank = 0; rank < run.grid.pp; ++rank) elements += state_bytes(run, model, split, rank).elements;
   // Parameters, two fp32 moments and, for 16-bit parameters, their fp32 copies.

@@ -10,6 +10,7 @@
 
 namespace megalith::plan {
 
+// The study to run.
 struct ScalingRequest {
   SearchRequest search;  // its gpus and global_batch are set for each size
   std::vector<int> sizes{16, 64, 256, 1024, 4096, 16384, 65536, 98304};
@@ -19,6 +20,7 @@ struct ScalingRequest {
   uint64_t seed = 1;
 };
 
+// The result for one number of GPUs.
 struct ScalingRow {
   int gpus = 0;
   int64_t global_batch = 0;
@@ -36,6 +38,7 @@ CheckpointCost checkpoint_cost(const Candidate& candidate, const Cluster& cluste
 // Runs the study. The global batch of the request grows only as far as needed to give every replica work.
 std::vector<ScalingRow> scaling_study(const ScalingRequest& request);
 
+// Render the rows as a table and as JSON.
 std::string scaling_text(const ScalingRequest& request, const std::vector<ScalingRow>& rows);
 nlohmann::ordered_json scaling_json(const std::vector<ScalingRow>& rows);
 

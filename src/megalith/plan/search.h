@@ -49,6 +49,7 @@ struct SearchRequest {
   size_t best = 5;
 };
 
+// A layout with its predicted time and memory.
 struct Candidate {
   RunShape run;
   StepTime time;
@@ -61,6 +62,7 @@ struct Candidate {
   std::string limits(const Cluster& cluster) const;
 };
 
+// The outcome of a search.
 struct SearchResult {
   std::vector<Candidate> best;  // layouts that fit, fastest first; one for each set of parallel sizes
   size_t possible = 0;          // sets of sizes into which the model can be cut

@@ -18,14 +18,15 @@
 
 namespace megalith::plan {
 
+// Seconds of a step by parts.
 struct StepTime {
-  double gemm = 0, attention = 0, memory_bound = 0, recompute = 0;  // of the busiest stage
+  double gemm = 0, attention = 0, memory_bound = 0, recompute = 0;  // seconds of the busiest stage
   double tp = 0, cp = 0, ep = 0, pp = 0, dp = 0;                    // exposed communication
   double bubble = 0, optimizer = 0;
 
   double tokens = 0;      // per step
   double model_flop = 0;  // per step: layout::model_flops
-  double peak_flops = 0;  // of all GPUs together
+  double peak_flops = 0;  // peak of all GPUs together
 
   double compute() const { return gemm + attention + memory_bound + recompute; }
   double exposed() const { return tp + cp + ep + pp + dp; }
@@ -39,12 +40,14 @@ struct StepTime {
 // Computes and caches the idle time of schedules, in units of one chunk's forward. Used by one thread.
 class BubbleBook {
  public:
+  // `backward_over_forward` is the ratio of their times; it is rounded to halves.
   double idle_units(const layout::PipelineShape& shape, double backward_over_forward);
 
  private:
   std::map<std::tuple<int, int, int, int, int, int>, double> known_;
 };
 
+// Predicts the time of a step. Pass a book to reuse its results.
 StepTime plan_step_time(const RunShape& run, const Cluster& cluster, BubbleBook& book);
 StepTime plan_step_time(const RunShape& run, const Cluster& cluster);
 

@@ -58,6 +58,7 @@ std::optional<comm::SectionLimits> LaunchFlags::limits() const {
   return limits;
 }
 
+// Throws ConfigError for inconsistent flags (LaunchOptions::validate).
 comm::LaunchOptions LaunchFlags::launch_options() const {
   comm::LaunchOptions launch;
   launch.nproc = to_int(nproc, 1);
@@ -90,6 +91,7 @@ bool LaunchFlags::begins_run() const {
   return place.rank == 0 && place.restarts == 0 && !place.counts_alone();
 }
 
+// Refuses flags that need a launcher when this process is not one.
 void LaunchFlags::check_without_nproc() const {
   if (nproc) return;
   megalith::check<ConfigError>(!nnodes && !node_rank,

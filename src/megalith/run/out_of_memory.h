@@ -20,7 +20,7 @@ namespace megalith::run {
 struct MemoryFacts {
   std::vector<std::pair<std::string, double>> planned;  // "parameters", "gradients", "optimizer", "activations", …
   double used = 0;                                      // peak until the allocation failed
-  double capacity = 0;                                  // of the device; 0 when unknown
+  double capacity = 0;                                  // all memory of the device; 0 when unknown
   int64_t tokens = 0;                                   // tokens of a micro-batch on this rank
   int64_t vocab = 0;                                    // columns of logits on this rank
   int sharers = 1;                                      // data-parallel ranks

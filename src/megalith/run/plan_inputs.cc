@@ -92,7 +92,7 @@ std::optional<plan::RankMemory> planned_memory(const RunSettings& run, const mod
     const plan::Machinery machinery = device.is_cuda() ? plan::Machinery{} : plan::Machinery::cpu();
     return plan::fullest(plan::plan_memory(closed_shape(run.shape, model, length, machinery)));
   } catch (const ConfigError&) {
-    return std::nullopt;
+    return std::nullopt;  // the planner does not support such a run; the run itself may be fine
   }
 }
 

@@ -28,7 +28,7 @@
 
 namespace megalith::run {
 
-// The chunk that a model provider shall build.
+// The chunk that a model provider is to build.
 struct ChunkRequest {
   bool pre_process = true;        // it has the embedding
   bool post_process = true;       // it has the head

@@ -32,11 +32,12 @@ ProvidedDatasets gpt_datasets(const RunContext& run, const data::PerSplit<int64_
 // evaluations.
 class EvaluationWindow : public data::Dataset {
  public:
+  // `samples` is limited to the size of `all`.
   EvaluationWindow(std::shared_ptr<const data::Dataset> all, int64_t samples);
 
   int64_t size() const override { return samples_; }
   data::Sample sample(int64_t index) const override { return all_->sample((begin_ + index) % all_->size()); }
-  void advance() { begin_ += samples_; }
+  void advance() { begin_ += samples_; }  // moves on to the samples of the next evaluation
 
  private:
   const std::shared_ptr<const data::Dataset> all_;

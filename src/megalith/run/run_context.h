@@ -44,7 +44,7 @@ struct Autoresume {
 
 // Everything a program can tell initialize_megatron besides its arguments.
 struct InitializeOptions {
-  config::Dialect dialect = config::Dialect::kPretrain;  // whose defaults and rules the words follow
+  config::Dialect dialect = config::Dialect::kPretrain;  // decides defaults and rules of the words
   // The program's own options (extra_args_provider); parsing sets their targets.
   std::vector<config::CommandOption> extra_args{};
   // Pairs of option (with underscores) and value, used where the words do not give the option. If the words give

@@ -61,7 +61,7 @@ class StopOnSignal {
   StopOnSignal(const StopOnSignal&) = delete;
   StopOnSignal& operator=(const StopOnSignal&) = delete;
 
-  const train::StopFlag& flag() const { return flag_; }
+  const train::StopFlag& flag() const { return flag_; }  // raised by the first signal
 
  private:
   train::StopFlag flag_;

@@ -61,6 +61,7 @@ struct FileFlags {
   }
 };
 
+// Facts that the header and the file sizes give, without reading tokens.
 ordered_json facts_of(const IndexedDataset& set) {
   return {{"prefix", set.name()},
           {"type", data::token_type_name(set.token_type())},
@@ -162,7 +163,7 @@ int data_merge(Words words) {
                      "{} is there; choose another --output, or add --overwrite",
                      data::idx_path(*flags.output).string());
   data::StagedFiles files;
-  const run::InterruptGuard guard([&] { files.discard(); });
+  const run::InterruptGuard guard([&] { files.discard(); });  // Ctrl-C leaves no half-written files
   data::merge_indexed(flags.prefixes, *flags.output, files);
   files.commit();
   const ordered_json facts = facts_of(IndexedDataset(*flags.output));

@@ -99,6 +99,7 @@ class ProgressLine {
   Clock::time_point start_ = Clock::now(), last_ = start_;
 };
 
+// Refuses to replace existing files before any work is done.
 void check_absent(const data::TokenizeCorpusOptions& options) {
   for (const std::string& key : options.json_keys) {
     const auto path = data::idx_path(fmt::format("{}_{}_document", options.output, key));

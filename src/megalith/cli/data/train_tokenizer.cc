@@ -28,8 +28,8 @@ constexpr const char* kDataTrainTokenizerUsage =
     R"(megalith data train-tokenizer FILE… --vocab_size N --output DIR [options]
 
 Trains a byte-level BPE tokenizer and writes the folder that Megalith and transformers read: tokenizer.json,
-tokenizer_config.json (with a ChatML chat template), special_tokens_map.json, generation_config.json. Merges are those of
-Hugging Face's trainer. A line of a .txt file is a text; of a .jsonl file, the field "text" of each line.
+tokenizer_config.json (with a ChatML chat template), special_tokens_map.json, generation_config.json. Merges are those
+of Hugging Face's trainer. A text is a line of a .txt file, or the field "text" of a line of a .jsonl file.
 
   --vocab_size N        tokens in all: special ones, 256 bytes and merges
   --output DIR          where the folder goes; it appears when it is complete
@@ -110,6 +110,7 @@ int data_train_tokenizer(Words words) {
   }
   flags.check();
   const BpeTrainerOptions options = flags.options();
+  // Staged first: a folder that cannot be written is reported before the corpus is read.
   io::StagedFolder staged(*flags.output, fmt::format("train-{}", ::getpid()), {.overwrite = flags.overwrite});
   tokenizer::WordCounter counter(flags.kind(), flags.thread_count());
   for (const std::string& file : flags.files) counter.add_file(file, flags.text_key.value_or("text"));

@@ -39,7 +39,7 @@ namespace {
 
 struct Finding {
   std::string topic, value;
-  std::string advice;  // what to do when something is missing; empty when all is well
+  std::string advice;  // remedy if something is missing; empty if all is well
 };
 
 // Returns a line of /proc/meminfo, which is in kilobytes, as GiB.
@@ -67,6 +67,7 @@ double free_disk_gib(const char* path) {
              : 0;
 }
 
+// Distinguishes a CPU build on a machine with GPUs, one without, and a CUDA build that sees no GPU: the advice differs.
 Finding cuda_finding() {
   if (!comm::nccl_available()) {
     const auto gpus = parallel::usable_gpus(parallel::gpu_device_folder(), env_exact("CUDA_VISIBLE_DEVICES"));
@@ -142,6 +143,7 @@ std::optional<std::filesystem::path> chosen_folder(const config::ParseResult& pa
   return given ? parsed.args.save.output_dir : std::nullopt;
 }
 
+// Returns the size of large messages; std::nullopt for the default of the device.
 std::optional<int64_t> message_bytes(const std::optional<std::string>& size) {
   if (!size) return std::nullopt;
   constexpr uint64_t kLargest = uint64_t{16} << 30;

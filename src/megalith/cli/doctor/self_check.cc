@@ -35,6 +35,7 @@ std::string shown_groups(const std::vector<std::vector<int>>& groups, size_t lim
 
 // ---- JSON ----
 
+// The fields that a report and a failure share.
 ordered_json json_head(const parallel::ParallelContext& context, bool ok) {
   ordered_json json{{"world_size", context.world().size()},
                     {"backend", context.world().backend()},
@@ -139,6 +140,7 @@ void print_links(const std::vector<LinkRow>& links) {
   }
 }
 
+// Names the slowest pair within and between machines: a bad cable or switch port shows as one slow pair.
 void print_pairs(const LayoutReport& report) {
   for (const PairSummary& summary : report.pair_summaries) {
     const auto [a, b] = summary.slowest.ranks;

@@ -9,10 +9,11 @@
 
 namespace megalith::cli {
 
+// Options of the self-check; std::nullopt means the default.
 struct SelfCheckOptions {
   bool json = false;
   std::optional<int64_t> bytes;                 // size of large messages
-  std::optional<std::filesystem::path> folder;  // where the test checkpoint is saved
+  std::optional<std::filesystem::path> folder;  // place of the test checkpoint
 };
 
 // Checks the layout on all ranks. Rank 0 prints a table or one JSON object on stdout, and its progress on stderr.

@@ -13,6 +13,7 @@ struct CurveMark {
   std::string text;  // its label
 };
 
+// The size of a drawing.
 struct CurveFrame {
   int width = 80;   // characters of a line, labels included
   int height = 10;  // lines of the curve itself

@@ -71,6 +71,7 @@ const char* purpose(GroupKind kind) {
   }
 }
 
+// Returns the grid of the options, with --order if given; that option is for this preview only.
 layout::GridShape requested_shape(const config::TrainingArguments& args, int world_size,
                                   const std::optional<std::string>& order) {
   layout::GridShape shape = config::grid_shape(args, world_size);
@@ -128,6 +129,7 @@ std::string groups_json(const RankGrid& grid, const std::optional<int>& rank) {
   return text + "}\n";
 }
 
+// Shows the two equations of a layout with their numbers: for dense layers and for experts.
 std::string sizes_text(const RankGrid& grid) {
   const layout::GridShape& s = grid.shape();
   const int n = s.world_size, etp = grid.etp();

@@ -56,6 +56,7 @@ int64_t global_batch(const config::TrainingArguments& args, int64_t length, int6
 plan::SearchRequest request_of(const PlanFlags& flags, const config::ParseResult& parsed,
                                const model::ModelConfig& model) {
   config::TrainingArguments args = run::planned_arguments(parsed.args, parsed.report);
+  // Plans assume bf16 unless the user chooses a precision.
   if (!args.precision.fp16 && !run::was_given(parsed.report, "bf16")) args.precision.bf16 = true;
   plan::SearchRequest request = run::search_request(model, args);
   if (run::was_given(parsed.report, "per_device_train_batch_size"))

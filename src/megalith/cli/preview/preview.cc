@@ -56,6 +56,7 @@ std::string list_of_topics() {
                                 near.empty() ? "" : fmt::format("; did you mean {}?", near[0]), list_in_words(names)));
 }
 
+// Returns whether an option was written as only Megatron's users write it.
 bool is_megatron_only(const config::OptionUse& use, const std::string& topic) {
   if (use.given.ends_with("train_iters") || use.given.ends_with("train-iters") || use.name == "train_samples")
     return true;

@@ -47,6 +47,7 @@ class LayerList {
     at_ = static_cast<size_t>(end - text_.data());
     return value;
   }
+  // sum = product { '+' product }
   std::vector<bool> sum() {
     std::vector<bool> all = product();
     while (take('+')) {
@@ -55,6 +56,7 @@ class LayerList {
     }
     return all;
   }
+  // product = ( '(' sum ')' | '[' number { ',' number } ']' ) [ '*' number ]
   std::vector<bool> product() {
     std::vector<bool> once;
     if (take('(')) {
@@ -94,6 +96,7 @@ const char* family_of(const TrainingArguments& args) {
   return args.moe.shared_expert_intermediate_size || on(args.layer.add_qkv_bias) ? "qwen2_moe" : "mixtral";
 }
 
+// Width of one expert: moe_ffn_hidden_size, or else that of a dense layer.
 int64_t width_of(const TrainingArguments& args) {
   return args.moe.ffn_hidden_size.value_or(args.shape.ffn_hidden_size.value_or(0));
 }

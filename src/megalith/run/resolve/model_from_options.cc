@@ -23,6 +23,7 @@ using config::PositionConfig;
 using config::PositionEmbedding;
 using config::TrainingArguments;
 
+// Collects problems, so that one message shows all of them.
 class ModelProblems {
  public:
   void add(std::vector<std::string> more) { found_.insert(found_.end(), more.begin(), more.end()); }
@@ -38,6 +39,7 @@ class ModelProblems {
 
 bool gated(const LayerConfig& layer) { return on(layer.swiglu) || on(layer.quick_geglu); }
 
+// Requires the options without which no model can be built.
 void check_given(const TrainingArguments& args, ModelProblems& problems) {
   const config::ModelShapeConfig& shape = args.shape;
   const auto given = [&problems](const auto& value, const char* name) {
@@ -70,6 +72,7 @@ void check_known_parts(const TrainingArguments& args, ModelProblems& problems) {
   problems.require(activations <= 1, "swiglu, squared_relu and quick_geglu exclude each other; keep one");
 }
 
+// With LayerNorm the family is gpt2; reports everything that a gpt2 checkpoint cannot hold.
 void check_gpt2(const TrainingArguments& args, ModelProblems& problems) {
   const config::ModelShapeConfig& shape = args.shape;
   constexpr const char* kWhy = "normalization LayerNorm makes a gpt2 model";
@@ -90,6 +93,7 @@ void check_gpt2(const TrainingArguments& args, ModelProblems& problems) {
                    shape.num_attention_heads.value_or(0), shape.hidden_size.value_or(0), shape.kv_channels.value_or(0));
 }
 
+// The same for RMSNorm: the llama and qwen families.
 void check_decoder(const TrainingArguments& args, ModelProblems& problems) {
   const LayerConfig& layer = args.layer;
   constexpr const char* kWhy = "normalization RMSNorm makes a llama or qwen model";
@@ -112,6 +116,7 @@ void check_decoder(const TrainingArguments& args, ModelProblems& problems) {
                    " add_qkv_bias");
 }
 
+// The same for latent attention: deepseek_v3.
 void check_latent(const TrainingArguments& args, ModelProblems& problems) {
   const LayerConfig& layer = args.layer;
   constexpr const char* kWhy = "multi_latent_attention makes a deepseek_v3 model";
@@ -167,6 +172,7 @@ io::Json llama3_scaling(const PositionConfig& position) {
           {"original_max_position_embeddings", 8192}};
 }
 
+// YaRN (Peng et al., 2023) in the terms of transformers.
 io::Json yarn_scaling(const PositionConfig& position) {
   const double factor = position.rotary_scaling_factor.value_or(1), mscale = position.mscale.value_or(1),
                all_dim = position.mscale_all_dim.value_or(0);
@@ -250,7 +256,7 @@ model::ModelConfig model_from_options(const TrainingArguments& args, const Model
   ModelProblems problems;
   check_given(args, problems);
   check_known_parts(args, problems);
-  problems.throw_if_any();  // what comes then looks at these
+  problems.throw_if_any();  // the checks below read these options
   const bool latent = args.mla.multi_latent_attention;
   if (latent)
     check_latent(args, problems);

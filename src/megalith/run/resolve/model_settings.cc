@@ -1,4 +1,5 @@
-// Options to ModelOptions (how a model is held and run) and to ModelOverrides (what they change in config.json).
+// Converts options to ModelOptions (how a model is held and run) and to ModelOverrides (changes to config.json). An
+// override that was not given keeps the value of config.json.
 #include "megalith/run/resolve/model_settings.h"
 
 #include <algorithm>
@@ -48,6 +49,7 @@ model::RecomputePlan recompute_plan(const config::RecomputeConfig& recompute) {
   return plan;
 }
 
+// Names of recipes are Transformer Engine's.
 std::optional<ops::Fp8Recipe> fp8_recipe(const config::PrecisionConfig& precision) {
   if (!precision.fp8) return std::nullopt;
   const std::string name = precision.fp8_recipe.value_or("tensorwise");

@@ -6,6 +6,7 @@
 
 namespace megalith::run {
 
+// Returns the loss and its coefficients.
 train::PreferenceSettings preference_settings(const config::PreferenceConfig& preference);
 
 }  // namespace megalith::run

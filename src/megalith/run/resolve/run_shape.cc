@@ -24,6 +24,8 @@ bool is_chosen(const config::RecomputeConfig& recompute) {
   return recompute.granularity || recompute.gradient_checkpointing || recompute.recompute_activations;
 }
 
+// Writes a choice of the search into the options: selective recomputation repeats norms and feed-forward layers, full
+// recomputation every layer.
 void set_recompute(config::RecomputeConfig& recompute, RecomputeChoice choice, bool experts) {
   if (choice == RecomputeChoice::kAsGiven) return;
   if (is_chosen(recompute)) recompute = {};  // the search has set the user's choice aside

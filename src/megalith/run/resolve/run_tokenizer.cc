@@ -37,6 +37,7 @@ std::optional<Kind> kind_of(const config::TrainingArguments& args) {
   return std::nullopt;
 }
 
+// As in the reference, the end-of-document id follows the vocabulary.
 RunTokenizer null_tokenizer(const config::TrainingArguments& args) {
   check<ConfigError>(args.shape.vocab_size.has_value(), "tokenizer_type NullTokenizer needs vocab_size");
   const int64_t vocab = *args.shape.vocab_size;
