@@ -103,8 +103,8 @@ TEST(OwnCollator, wrong_batches_are_refused) {
       expect_error<DataError>([&] { giving(batch, {.cp = 2, .tp = 2}).collate(two_samples(), stage); }, parts);
   };
   // Missing tensors.
-  refused([](MicroBatch& b) { b.ids = at::Tensor(); }, {"no \"ids\"", "int64 [rows, tokens]"});
-  refused([](MicroBatch& b) { b.labels = at::Tensor(); }, {"no \"labels\"", "int64 [2, 8]"});
+  refused([](MicroBatch& b) { b.ids = at::Tensor(); }, {"has not set \"ids\"", "int64 [rows, tokens]"});
+  refused([](MicroBatch& b) { b.labels = at::Tensor(); }, {"has not set \"labels\"", "int64 [2, 8]"});
   refused([](MicroBatch& b) { b.extras["weight"].values = at::Tensor(); }, {"extra tensor \"weight\" is undefined"});
   // Types and values.
   refused([](MicroBatch& b) { b.ids = b.ids.to(at::kInt); }, {"\"ids\" is int32 [2, 8]", "must be int64"});

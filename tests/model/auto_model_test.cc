@@ -34,7 +34,7 @@ TEST(ModelOverrides, PredictionLayersNeedAFamilyThatHasThem) {
   model::ModelOverrides overrides;
   overrides.mtp_layers = 1;
   expect_error<ConfigError>([&] { overrides.applied_to(model::read_model_config(golden_folder("llama"))); },
-                            {"mtp_num_layers 1", "llama models have no multi-token-prediction layers"});
+                            {"mtp_num_layers is 1", "llama models have no multi-token-prediction layers"});
 }
 
 TEST(ModelOverrides, OfRouters) {

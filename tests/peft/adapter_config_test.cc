@@ -67,7 +67,7 @@ TEST(AdapterConfig, IsReadAndWritten) {
 TEST(AdapterConfig, WhatIsNotSupportedIsNamed) {
   expect_contains(refusal(with("r", 0)), "\"r\" is 0");
   expect_contains(refusal(with("lora_alpha", "x")), "lora_alpha");
-  expect_contains(refusal(with("peft_type", "IA3")), "the type IA3");
+  expect_contains(refusal(with("peft_type", "IA3")), "peft_type is IA3");
   expect_contains(refusal(with("use_dora", true)), "\"use_dora\" is true");
   expect_contains(refusal(with("rank_pattern", {{"q_proj", 4}})), "rank_pattern");
   expect_contains(refusal(with("bias", "all")), "\"bias\" is \"all\"");

@@ -48,7 +48,7 @@ TEST(AdapterFolder, SeveralAreListed) {
 TEST(AdapterFolder, WhatIsMissingIsNamed) {
   const TempFolder temp;
   expect_contains(refusal(temp / "nowhere"), "it is not a folder");
-  expect_contains(refusal(temp.path()), "has no adapter_config.json");
+  expect_contains(refusal(temp.path()), "is not an adapter");
   make_adapter(temp / "half", /*weights=*/false);
   expect_contains(refusal(temp / "half"), "has no adapter_model.safetensors");
   io::write_text_file(temp / "half" / "adapter_model.bin", "");

@@ -137,7 +137,7 @@ TEST(BadTokenizerJson, Unigram) {
     return with("/model", {{"type", "Unigram"}, {"vocab", vocab}, {"unk_id", unk}});
   };
   expect_file_refused(unigram(json::parse(R"([["a", -1.0], ["a", -2.0]])"), nullptr),
-                      "model.vocab[1] is \"a\", which token 0 is already");
+                      "model.vocab[1] is \"a\", which is already token 0");
   expect_file_refused(unigram(one, 1), "model.unk_id is number 1");
   expect_file_refused(unigram(json::parse(R"([["a"]])"), nullptr), "model.vocab[0] has 1 elements");
   expect_file_refused(unigram(json::parse(R"([["a", "b"]])"), nullptr),

@@ -202,7 +202,7 @@ TEST(OwnSchedule, OfNoRatesIsRefused) {
   const auto broken = [](const TrainerRank&, train::TrainerSetup& setup) {
     setup.rates.lr = [](int64_t step) { return step < 2 ? 1e-3 : -1; };
   };
-  expect_contains(refusal(how, std::nullopt, broken), "gives a learning rate of -1 at progress 2");
+  expect_contains(refusal(how, std::nullopt, broken), "returned a learning rate of -1 at progress 2");
   how.args.optimizer.decoupled_lr = 1e-3;
   expect_contains(refusal(how, std::nullopt, kOwnRates), "decoupled_lr is 0.001, and this program gives");
 }

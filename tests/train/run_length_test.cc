@@ -58,7 +58,7 @@ TEST(RunLength, GrowingBatchesCountSamples) {
 
 TEST(RunLength, RefusesWhatHasNoSteps) {
   expect_error<ConfigError>([] { length(1, -1, 7); }, {"a step takes 8 samples", "dataset has 7"});
-  expect_error<ConfigError>([] { length(0, -1, 20); }, {"num_train_epochs 0"});
+  expect_error<ConfigError>([] { length(0, -1, 20); }, {"num_train_epochs is 0"});
   expect_error<ConfigError>([] { train::run_length({}, batches(2, 2, 8), std::nullopt); }, {"max_steps"});
 }
 
