@@ -267,8 +267,9 @@ std::vector<std::string> problems(const PipelineShape& shape) {
   if (shape.kind == ScheduleKind::kNone && shape.pp != 1)
     found.push_back(fmt::format("{} pipeline stages need a pipeline schedule", shape.pp));
   if (shape.kind != ScheduleKind::kInterleaved && shape.chunks != 1)
-    found.push_back(fmt::format("the schedule {} has one chunk per rank, not {}; virtual stages need the interleaved schedule",
-                                name(shape.kind), shape.chunks));
+    found.push_back(
+        fmt::format("the schedule {} has one chunk per rank, not {}; virtual stages need the interleaved schedule",
+                    name(shape.kind), shape.chunks));
   if (shape.kind == ScheduleKind::kInterleaved) interleaved_problems(shape, found);
   return found;
 }
