@@ -163,6 +163,16 @@ TEST_F(TrainCommand, LossesDoNotDependOnTheLayout) {
   expect_same("zero_bubble", {"--optimizer=sgd", "--nproc=2", "--pp=2", "--pipeline_schedule=zero_bubble"});
 }
 
+// What the model asks for is announced: experts with tensor parallelism need sequence parallelism.
+TEST_F(TrainCommand, EvalSaysWhatItHasSwitchedOn) {
+  const auto result = run_process(
+      {MEGALITH_PROGRAM, "eval", "--use_cpu", "--nproc=2", "--tp=2",
+       "--model=" + (golden_dir() / "hf" / "mixtral").string(), "--eval_dataset=" + path("data.jsonl"), "--json"},
+      {{"XDG_CACHE_HOME", path("cache")}});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  expect_contains(result.err, "sequence_parallel is switched on");
+}
+
 TEST_F(TrainCommand, EvalGivesTheSameNumbersInAnyLayout) {
   const auto eval = [&](const Words& more) {
     Words all{MEGALITH_PROGRAM,

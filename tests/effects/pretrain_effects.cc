@@ -32,8 +32,7 @@ std::string run_pretraining(const TrainingArguments& args) {
 
 std::string pretrain_evaluation(const TrainingArguments& args) {
   const TrainingArguments effective = config::derive(args).args;
-  const layout::MicrobatchCalculator batches(config::batch_plan(effective, 1));
-  return fmt::format("{} samples", run::samples_of_evaluation(run::pretrain_settings(effective), batches));
+  return fmt::format("{} samples", run::samples_of_evaluation(run::run_settings(effective, {}).pretrain));
 }
 
 std::string loading(const TrainingArguments& args) {

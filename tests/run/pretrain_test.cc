@@ -6,7 +6,10 @@
 
 #include <mutex>
 
+#include "megalith/base/error.h"
 #include "megalith/checkpoint/manifest.h"
+#include "megalith/run/resolve/resolve.h"
+#include "megalith/run/run.h"
 #include "tests/optim/lion.h"
 #include "tests/support/expect.h"
 #include "tests/support/run_ranks.h"
@@ -401,6 +404,52 @@ TEST(Pretrain, BadRunsAreNamed) {
     return {step.chunk.forward(step.input), {}};
   };
   expect_contains(pretrain_refusal(kLlama, functions), "loss function");
+}
+
+// Sample i counts up from i.
+class CountingRows : public data::Dataset {
+ public:
+  explicit CountingRows(int64_t samples) : samples_(samples) {}
+  int64_t size() const override { return samples_; }
+  data::Sample sample(int64_t index) const override {
+    data::Sequence row;
+    for (int64_t i = 0; i <= 16; ++i) row.ids.push_back(static_cast<int32_t>((index + i) % 63));
+    row.labels = row.ids;
+    return {.row = std::move(row), .rejected = std::nullopt};
+  }
+
+ private:
+  const int64_t samples_;
+};
+
+// What `megalith pretrain` does around pretrain(), for a program that brings data and model: nothing of either has to
+// stand in the options, and the files of a run are written.
+TEST(Pretrain, TheWholePathTakesDataAndModelOfAProgram) {
+  const TempFolder folder;
+  Words words = kLlama + Words{"--save=" + (folder / "out").string(), "--save-interval=100"};
+  std::erase(words, "--mock-data");
+  const auto parsed = config::parse_arguments(config::Dialect::kPretrain, words);
+  run::RunRequest request{.work = run::Work::kPretrain, .options = parsed.args, .report = parsed.report};
+  EXPECT_THROW(run::resolve(request), ConfigError);  // no option names data
+  request.own_datasets = request.own_model = true;
+  const run::RunPlan plan = run::resolve(request);
+  EXPECT_FALSE(plan.settings.plannable);
+  int chunks = 0;
+  int64_t samples = 0;
+  PretrainFunctions functions;
+  functions.datasets = [&](RunContext&, const data::PerSplit<int64_t>& needed) {
+    samples = needed[0];
+    return run::ProvidedDatasets{.train = std::make_shared<CountingRows>(needed[0]), .valid = {}, .test = {}};
+  };
+  functions.model = [&](RunContext& context, const run::ChunkRequest& chunk) {
+    ++chunks;
+    return run::gpt_model_provider(context)(context, chunk);
+  };
+  EXPECT_EQ(run::launch_pretraining(plan, run::LaunchFlags{}, functions), run::kDone);
+  EXPECT_EQ(chunks, 1);
+  EXPECT_EQ(samples, 12);  // 3 steps of 4
+  for (const char* name : {"metrics.jsonl", "args.yaml", "model.safetensors", "log/rank-0.log"})
+    EXPECT_TRUE(std::filesystem::exists(folder / "out" / name)) << name;
 }
 
 }  // namespace

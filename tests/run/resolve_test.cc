@@ -132,6 +132,9 @@ TEST_F(Resolve, APretrainingRunTellsOfModelDataAndCheckpointTogether) {
                "--load=no/run", "--ckpt-step=3", "--use-cpu"},
               1, config::Dialect::kPretrain));
   for (const char* part : {"there is no tokenizer", "no/prefix.idx", "no/run"}) expect_contains(text, part);
+  const std::string bare =
+      refusal<ConfigError>(request({"--num-layers=2", "--use-cpu"}, 1, config::Dialect::kPretrain));
+  EXPECT_EQ(bare.find("mock_data"), bare.rfind("mock_data")) << bare;  // each problem once
 }
 
 }  // namespace

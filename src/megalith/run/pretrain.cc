@@ -127,7 +127,7 @@ Prepared prepare(RunContext& run, model::VirtualModels& models, const PretrainFu
                  const ProvidedDatasets& datasets) {
   const PretrainSettings& settings = run.settings().pretrain;
   const data::Collator collator(settings.rows, functions.collate);
-  const int64_t evaluation = samples_of_evaluation(settings, run.microbatches());
+  const int64_t evaluation = samples_of_evaluation(settings);
   auto objective = std::make_unique<train::ForwardStepObjective>(
       train::ForwardStepObjective::Settings{.forward_step = functions.forward_step,
                                             .report_keys = functions.report_keys,

@@ -43,14 +43,13 @@ std::shared_ptr<const data::Dataset> as_dataset(std::shared_ptr<const data::Pret
 
 }  // namespace
 
-int64_t samples_of_evaluation(const PretrainSettings& settings, const layout::MicrobatchCalculator& batches) {
-  const int64_t own = settings.eval_global_batch_size;
-  return settings.eval_iters * (own > 0 ? own : batches.final_global_batch_size());
+int64_t samples_of_evaluation(const PretrainSettings& settings) {
+  return settings.eval_iters * settings.eval_global_batch_size;
 }
 
 data::PerSplit<int64_t> samples_needed(const RunSettings& run, const layout::MicrobatchCalculator& batches) {
   const int64_t iterations = iterations_of(run.trainer.length, batches);
-  const int64_t evaluation = samples_of_evaluation(run.pretrain, batches);
+  const int64_t evaluation = samples_of_evaluation(run.pretrain);
   const auto interval = static_cast<int64_t>(run.trainer.eval.steps);
   const int64_t evaluations = interval > 0 ? iterations / interval + 1 : 1;
   const int64_t given = run.trainer.length.train_samples;

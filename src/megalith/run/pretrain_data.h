@@ -21,7 +21,7 @@ struct ProvidedDatasets {
 // (iterations / eval_interval + 1) · eval_iters · evaluation batch; test: eval_iters · evaluation batch.
 data::PerSplit<int64_t> samples_needed(const RunSettings& run, const layout::MicrobatchCalculator& batches);
 // Returns the samples of one evaluation.
-int64_t samples_of_evaluation(const PretrainSettings& settings, const layout::MicrobatchCalculator& batches);
+int64_t samples_of_evaluation(const PretrainSettings& settings);
 
 // Returns samples of .bin/.idx files or mock data (data/gpt). Throws ConfigError unless reset_position_ids and
 // reset_attention_mask are equal: sequences that do not see one another count their positions from 0.

@@ -79,9 +79,13 @@ StartedRun start_run(const RunPlan& plan, comm::RankLaunch launch, const train::
   return run;
 }
 
+void log_warnings(const RunPlan& plan) {
+  for (const std::string& warning : plan.warnings) log_warning("{}", warning);
+}
+
 // Does what every run that trains needs around `work`.
 int launch_run(const RunPlan& plan, LaunchFlags launch, const std::function<void(StartedRun&)>& work) {
-  for (const std::string& warning : plan.warnings) log_warning("{}", warning);
+  log_warnings(plan);
   make_output_folder(plan.settings.output);
   launch.ends_in_order = true;
   return launch.run([&](const comm::RankLaunch& started) {
@@ -134,7 +138,6 @@ void train_on_rank(StartedRun& run) {
   train::TrainerSetup setup{.train_data = std::move(data.train),
                             .eval_data = std::move(data.eval),
                             .objective = make_objective(plan, models),
-                            .update_rule = plan.own.update_rule,
                             .rates = plan.own.rates,
                             .stop = &run.stop,
                             .heartbeat = run.launch.heartbeat,
@@ -171,9 +174,9 @@ void pretrain_on_rank(StartedRun& started, PretrainFunctions functions) {
   run.finish_mpu_init();
   functions.callbacks = [&, own = functions.callbacks](RunContext& mine, model::VirtualModels& models) {
     const RunSettings& settings = mine.settings();
-    const DataSummary data{describe(samples_needed(settings, mine.microbatches()),
-                                    samples_of_evaluation(settings.pretrain, mine.microbatches())),
-                           settings.pretrain.seq_length};
+    const DataSummary data{
+        describe(samples_needed(settings, mine.microbatches()), samples_of_evaluation(settings.pretrain)),
+        settings.pretrain.seq_length};
     auto callbacks = watch_run(models, mine.settings(), data, mine.timers(), started.launch);
     if (own)
       for (auto& callback : own(mine, models)) callbacks.push_back(std::move(callback));
@@ -216,6 +219,7 @@ int launch_pretraining(const RunPlan& plan, LaunchFlags launch, const PretrainFu
 
 int launch_evaluation(const RunPlan& plan, const LaunchFlags& launch,
                       const std::function<void(const train::MetricList& metrics)>& report) {
+  log_warnings(plan);
   return launch.run([&] {
     return run_as_rank(plan.settings.runtime, [&](parallel::ParallelContext& context) {
       RunData data = open_run_data(plan.data);

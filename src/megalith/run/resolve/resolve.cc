@@ -74,12 +74,14 @@ TrainingArguments options_of(const RunRequest& request) {
   return request.work == Work::kEvaluate ? for_evaluation(request.options) : request.options;
 }
 
-// Checks the options; returns true if they can be derived.
+// Checks the options; returns true if they can be derived. An evaluation needs no length, and a program that brings its
+// own data or model need not describe them: pretrain() checks what it is missing then.
 bool check_options(const RunRequest& request, const TrainingArguments& args, Findings& findings) {
+  const bool brings_inputs = request.own_datasets || request.own_model;
+  const bool needs_inputs = request.work != Work::kEvaluate && !brings_inputs;
   const bool known = findings.attempt([&] { request.report.check_runnable(); });
-  const bool fit = findings.attempt([&] {
-    config::validate(args, {.world_size = request.world.size, .needs_inputs = request.work != Work::kEvaluate});
-  });
+  const bool fit = findings.attempt(
+      [&] { config::validate(args, {.world_size = request.world.size, .needs_inputs = needs_inputs}); });
   const bool has_data = findings.attempt([&] {
     check<ConfigError>(request.work != Work::kEvaluate || !args.data.eval_dataset.empty(),
                        "there is nothing to evaluate on; give eval_dataset: a name of dataset_info.json, or a file");
@@ -93,9 +95,9 @@ void check_schedule(const RunRequest& request, const RunSettings& settings) {
   const layout::MicrobatchCalculator batches(settings.trainer.batch);
   if (settings.trainer.length.max_steps > 0) settings.trainer.schedule(batches, settings.trainer.length.max_steps);
   if (!settings.trains) return;
-  const bool goes_on = request.restarted || settings.resume || settings.pretrain.load.folder;
+  const bool continues = request.restarted || settings.resume || settings.pretrain.load.folder;
   // The batch of a run that continues may have grown already, so its first step is not checked.
-  train::check_pipeline_schedule(settings.trainer.step, batches, goes_on ? std::nullopt : std::optional<int64_t>(0));
+  train::check_pipeline_schedule(settings.trainer.step, batches, continues ? std::nullopt : std::optional<int64_t>(0));
 }
 
 void check_experts(const model::ModelConfig& model, const layout::GridShape& grid) {
@@ -115,6 +117,12 @@ void check_indexed_files(const data::Blend& blend) {
                        "there is no file {}{}; data_path takes the common beginning of a .bin and an .idx file, as"
                        " `megalith data tokenize` writes them",
                        prefix, ending);
+}
+
+bool names_data(const config::IndexedDataConfig& indexed) {
+  return indexed.mock_data || indexed.data_args_path || indexed.per_split_data_args_path ||
+         !indexed.data_path.empty() || !indexed.train_data_path.empty() || !indexed.valid_data_path.empty() ||
+         !indexed.test_data_path.empty();
 }
 
 void check_indexed_data(const config::IndexedDataConfig& indexed) {
@@ -182,7 +190,9 @@ void find_fine_tuning(const RunRequest& request, const TrainingArguments& args, 
 // Checks a model that options describe, and Megatron's data.
 void find_pretraining(const RunRequest& request, const TrainingArguments& args, bool options_fit, RunPlan& plan,
                       Findings& findings) {
-  if (!request.own_datasets) findings.attempt([&] { check_indexed_data(args.indexed); });
+  // Options that do not fit have already been told that no data is named.
+  if (!request.own_datasets && (options_fit || names_data(args.indexed)))
+    findings.attempt([&] { check_indexed_data(args.indexed); });
   findings.attempt([&] { find_load(load_settings(args)); });
   if (!options_fit) return;
   settle(request, args, /*experts=*/false, plan, findings);

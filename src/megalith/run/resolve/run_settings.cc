@@ -24,6 +24,31 @@ bool continues_adapter(const TrainingArguments& args) {
   return trains_adapter(args) && !args.lora.adapter_name_or_path.empty() && !args.lora.create_new_adapter;
 }
 
+// Evaluations take the batch of the last training step unless they have one of their own.
+int64_t eval_batch_size(const TrainingArguments& args, const layout::BatchPlan& training) {
+  if (args.batch.eval_global_batch_size) return *args.batch.eval_global_batch_size;
+  return layout::MicrobatchCalculator(training).final_global_batch_size();
+}
+
+PretrainSettings pretrain_settings(const TrainingArguments& args, const layout::BatchPlan& batch) {
+  PretrainSettings settings;
+  settings.load = load_settings(args);
+  settings.num_layers = args.shape.num_layers.value_or(0);
+  settings.mtp_layers = args.shape.mtp_num_layers.value_or(0);
+  settings.skip_train = args.run.skip_train;
+  settings.eval_iters = args.eval.eval_iters;
+  settings.eval_global_batch_size = eval_batch_size(args, batch);
+  settings.exit_minutes = args.run.exit_duration_mins;
+  settings.seq_length = args.shape.seq_length.value_or(0);
+  settings.order = megatron_sampler(args.sampler, /*size=*/0, static_cast<uint64_t>(args.seeds.seed));
+  settings.rows = {.padding = data::Padding::kFixed,
+                   .fixed_length = settings.seq_length,
+                   .cp = args.parallel.cp.value_or(1),
+                   .tp = args.parallel.tp.value_or(1)};
+  settings.padded_vocab_size = args.shape.padded_vocab_size.value_or(0);
+  return settings;
+}
+
 }  // namespace
 
 model::ModelSettings settings_on(model::ModelSettings settings, at::Device device) {
@@ -39,25 +64,6 @@ LoadSettings load_settings(const TrainingArguments& args) {
           .counts_from = checkpoint.override_iteration,
           .weights_only = checkpoint.finetune,
           .must_exist = checkpoint.exit_on_missing_checkpoint};
-}
-
-PretrainSettings pretrain_settings(const TrainingArguments& args) {
-  PretrainSettings settings;
-  settings.load = load_settings(args);
-  settings.num_layers = args.shape.num_layers.value_or(0);
-  settings.mtp_layers = args.shape.mtp_num_layers.value_or(0);
-  settings.skip_train = args.run.skip_train;
-  settings.eval_iters = args.eval.eval_iters;
-  settings.eval_global_batch_size = args.batch.eval_global_batch_size.value_or(0);
-  settings.exit_minutes = args.run.exit_duration_mins;
-  settings.seq_length = args.shape.seq_length.value_or(0);
-  settings.order = megatron_sampler(args.sampler, /*size=*/0, static_cast<uint64_t>(args.seeds.seed));
-  settings.rows = {.padding = data::Padding::kFixed,
-                   .fixed_length = settings.seq_length,
-                   .cp = args.parallel.cp.value_or(1),
-                   .tp = args.parallel.tp.value_or(1)};
-  settings.padded_vocab_size = args.shape.padded_vocab_size.value_or(0);
-  return settings;
 }
 
 OutputSettings output_settings(const config::SaveConfig& save) {
@@ -80,7 +86,7 @@ RunSettings run_settings(const TrainingArguments& args, const RunWorld& world) {
   settings.reports = report_settings(args, grid);
   settings.output = output_settings(args.save);
   settings.resume = args.save.resume_from_checkpoint;
-  settings.pretrain = pretrain_settings(args);
+  settings.pretrain = pretrain_settings(args, settings.trainer.batch);
   settings.shape = open_shape(args, world.size);
   settings.plannable = !continues_adapter(args);
   return settings;

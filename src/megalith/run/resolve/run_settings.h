@@ -48,7 +48,7 @@ struct PretrainSettings {
   int mtp_layers = 0;                   // multi-token-prediction layers
   bool skip_train = false;              // evaluate without training
   int64_t eval_iters = 0;               // global batches per evaluation
-  int64_t eval_global_batch_size = 0;   // 0: the final training batch size
+  int64_t eval_global_batch_size = 0;   // samples per batch of an evaluation
   std::optional<int64_t> exit_minutes;  // exit_duration_in_mins; std::nullopt: no limit
   int64_t seq_length = 0;               // tokens per sample; 0 if not given
   data::SamplerOptions order;           // order of the samples; its size is set when the data is open
@@ -91,7 +91,6 @@ RunSettings run_settings(const config::TrainingArguments& args, const RunWorld& 
 
 // Parts of the above, for programs that need only these.
 LoadSettings load_settings(const config::TrainingArguments& args);
-PretrainSettings pretrain_settings(const config::TrainingArguments& args);
 OutputSettings output_settings(const config::SaveConfig& save);
 // Returns the tokens per sequence: seq_length, or cutoff_len without it. `args` need not be derived.
 int64_t planned_length(const config::TrainingArguments& args);
