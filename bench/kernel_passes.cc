@@ -15,7 +15,7 @@
 #include "megalith/ops/gemm/grouped_gemm.h"
 #include "megalith/ops/loss/cross_entropy.h"
 #include "megalith/ops/update/adam.h"
-#include "megalith/ops/update/flat.h"
+#include "megalith/ops/update/flat_buffer.h"
 #include "megalith/ops/update/gradient_sums.h"
 
 namespace megalith::bench {

@@ -1,4 +1,4 @@
-#include "megalith/config/documents.h"
+#include "megalith/config/help_and_yaml.h"
 
 #include <gtest/gtest.h>
 

@@ -12,7 +12,7 @@
 #include "megalith/base/error.h"
 #include "megalith/comm/op/current_device.h"
 #include "megalith/ops/kernel/tensor_internal.h"
-#include "megalith/ops/update/flat_internal.h"
+#include "megalith/ops/update/flat_buffer_internal.h"
 #include "megalith/parallel/rank_device.h"
 #include "tests/cuda_emulation/emulation.h"
 #include "tests/cuda_emulation/sample_kernels.h"

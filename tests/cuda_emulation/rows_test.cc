@@ -1,5 +1,5 @@
 // Rows of experts, the residual, and sums of gradients.
-#include "megalith/ops/gemm/product_internal.h"
+#include "megalith/ops/gemm/gemm_internal.h"
 #include "megalith/ops/moe/permute_internal.h"
 #include "megalith/ops/update/gradient_sums_internal.h"
 #include "tests/cuda_emulation/kernel_case.h"

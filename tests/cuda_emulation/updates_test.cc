@@ -1,7 +1,7 @@
 // Updates of parameters and what is known of flat buffers.
 #include <cmath>
 
-#include "megalith/ops/update/flat_internal.h"
+#include "megalith/ops/update/flat_buffer_internal.h"
 #include "tests/cuda_emulation/kernel_case.h"
 
 namespace megalith::ops {

@@ -4,7 +4,7 @@
 #include "megalith/config/derive.h"
 #include "megalith/run/resolve/data_settings.h"
 #include "megalith/run/resolve/trainer_settings.h"
-#include "megalith/train/report/flow_callback.h"
+#include "megalith/train/report/intervals.h"
 #include "megalith/train/run_length.h"
 #include "tests/effects/effect.h"
 

@@ -105,7 +105,7 @@ TEST(Parameter, ReplicatedWeightsAreMultipliedByTheSameKernelsOnEveryRank) {
 }
 
 TEST(Parameter, ItsProductsUseThePlansOfItsSet) {
-  class CountingPlans final : public ops::ProductPlans {
+  class CountingPlans final : public ops::GemmPlans {
    public:
     bool run(const at::Tensor&, const at::Tensor&, const at::Tensor&, const ops::Addends&, double, double,
              ops::KernelChoice) override {

@@ -20,11 +20,11 @@ struct TwiceFunction : Function<TwiceFunction> {
     Saved saved;
     at::Tensor y = product->forward(x, {}, saved);
     ctx->save_for_backward(saved.all());
-    ops::keep(ctx, product);
+    ops::save_state(ctx, product);
     return y.mul_(2);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const Product& product = *ops::kept<ProductPtr>(ctx);
+    const Product& product = *ops::saved_state<ProductPtr>(ctx);
     const Saved saved = Saved::from(ctx->get_saved_variables());
     const OutputGrad dy = product.output_grad(grads[0] * 2);
     variable_list result = product.grad_weights(dy, saved);

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
-#include "megalith/ops/update/flat.h"
+#include "megalith/ops/update/flat_buffer.h"
 #include "tests/ops/compare.h"
 #include "tests/support/expect.h"
 

@@ -12,8 +12,8 @@
 #include "megalith/ops/attention/attention.h"
 #include "megalith/ops/gemm/fp8.h"
 #include "megalith/ops/gemm/fp8_blocks.h"
+#include "megalith/ops/gemm/gemm.h"
 #include "megalith/ops/gemm/grouped_gemm.h"
-#include "megalith/ops/gemm/product.h"
 #include "megalith/ops/kernel/counter_normal.h"
 #include "megalith/ops/kernel/host_values.h"
 #include "megalith/ops/loss/cross_entropy.h"
@@ -24,7 +24,7 @@
 #include "megalith/ops/norm_rope/norm.h"
 #include "megalith/ops/norm_rope/rope.h"
 #include "megalith/ops/update/adam.h"
-#include "megalith/ops/update/flat.h"
+#include "megalith/ops/update/flat_buffer.h"
 #include "megalith/ops/update/gradient_sums.h"
 #include "tests/ops/compare.h"
 #include "tests/support/run_ranks.h"
@@ -151,8 +151,8 @@ TEST_P(CudaKernel, WeightedRowsOfActivations) {
 
 // Large enough for cuBLASLt, in the four ways in which linear layers call it.
 TEST_P(CudaKernel, LargeProducts) {
-  const auto plans = make_product_plans();
-  const ProductKernels tuned{.plans = plans.get()};
+  const auto plans = make_gemm_plans();
+  const GemmKernels tuned{.plans = plans.get()};
   const int64_t t = 4096, in = 1024, out = 2048;
   const auto cuda = [&](at::IntArrayRef sizes) { return random(sizes).to(at::kCUDA); };
   const Tensor x = cuda({t, in}), weight = cuda({out, in}), dy = cuda({t, out}), bias = cuda({out}),
@@ -167,20 +167,20 @@ TEST_P(CudaKernel, LargeProducts) {
     at::globalContext().setDeterministicAlgorithms(deterministic, /*warn_only=*/true);
     const Tensor y = wide(x).mm(wide(weight).t()), dw = wide(dy).t().mm(wide(x));
     for (int again = 0; again < 2; ++again) {  // the choice is made in the first
-      expect(product(x, weight.t(), {}, tuned), y, "forward");
-      expect(product(x, weight.t(), {.bias = bias}, tuned), y + wide(bias), "with a bias");
-      expect(product(x, weight.t(), {.bias = bias.flip(0)}, tuned), y + wide(bias.flip(0)), "with another bias");
-      expect(product(x, weight.t(), {.residual = residual}, tuned), y + wide(residual), "with a residual");
-      expect(product(x, weight.t(), {bias, residual}, tuned), y + wide(bias) + wide(residual), "with both");
-      expect(product(dy, weight, {}, tuned), wide(dy).mm(wide(weight)), "input gradient");
+      expect(gemm(x, weight.t(), {}, tuned), y, "forward");
+      expect(gemm(x, weight.t(), {.bias = bias}, tuned), y + wide(bias), "with a bias");
+      expect(gemm(x, weight.t(), {.bias = bias.flip(0)}, tuned), y + wide(bias.flip(0)), "with another bias");
+      expect(gemm(x, weight.t(), {.residual = residual}, tuned), y + wide(residual), "with a residual");
+      expect(gemm(x, weight.t(), {bias, residual}, tuned), y + wide(bias) + wide(residual), "with both");
+      expect(gemm(dy, weight, {}, tuned), wide(dy).mm(wide(weight)), "input gradient");
       const Tensor all = at::full({2 * t, in}, 3, x.options());
-      product_out(all.narrow(0, t, t), dy, weight, tuned);
+      gemm_out(all.narrow(0, t, t), dy, weight, tuned);
       expect(all.narrow(0, t, t), wide(dy).mm(wide(weight)), "into rows of another");
       EXPECT_TRUE(all.narrow(0, 0, t).eq(3).all().item<bool>());
       const Tensor grad = at::full({out, in}, NAN, x.options().dtype(at::kFloat));
-      add_product(grad, dy.t(), x, 0, 1, tuned);
+      add_gemm(grad, dy.t(), x, 0, 1, tuned);
       expect(grad, dw, "weight gradient");
-      add_product(grad, dy.t(), x, 1, 0.5, tuned);
+      add_gemm(grad, dy.t(), x, 1, 0.5, tuned);
       expect(grad, 1.5 * dw, "weight gradient added");
     }
   }
@@ -189,16 +189,16 @@ TEST_P(CudaKernel, LargeProducts) {
 
 // Whatever a trial has chosen: the kernels of replicated weights are those of every other process.
 TEST_P(CudaKernel, FixedKernelsOfProductsDoNotDependOnTrials) {
-  const auto plans = make_product_plans();
+  const auto plans = make_gemm_plans();
   const int64_t t = 4096, in = 1024, out = 2048;
   const Tensor x = random({t, in}).to(at::kCUDA), weight = random({out, in}).to(at::kCUDA),
                dy = random({t, out}).to(at::kCUDA);
   const auto results = [&](KernelChoice choice) {
-    const ProductKernels kernels{choice, plans.get()};
+    const GemmKernels kernels{choice, plans.get()};
     const Tensor grad = at::zeros({out, in}, x.options().dtype(at::kFloat));
-    add_product(grad, dy.t(), x, 0, 1, kernels);
-    add_product(grad, dy.t(), x, 1, 1, kernels);
-    return Tensors{product(x, weight.t(), {}, kernels), product(dy, weight, {}, kernels), grad};
+    add_gemm(grad, dy.t(), x, 0, 1, kernels);
+    add_gemm(grad, dy.t(), x, 1, 1, kernels);
+    return Tensors{gemm(x, weight.t(), {}, kernels), gemm(dy, weight, {}, kernels), grad};
   };
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
   const Tensors expected = results(KernelChoice::kByTime);  // without a trial

@@ -1,4 +1,4 @@
-#include "megalith/ops/gemm/product.h"
+#include "megalith/ops/gemm/gemm.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -205,7 +205,7 @@ TEST(Optimizer, SkipsAStepWhoseGradientsOverflowed) {
 }
 
 // An update that is begun before anybody has looked at the norm, as it runs where nobody has to be asked.
-TEST(Optimizer, ABegunStepIsTheSameStep) {
+TEST(Optimizer, APendingUpdateIsTheSameStep) {
   const auto folder = golden_folder("llama");
   const TrainBatch batch = random_batch(2, 16, 256);
   const std::vector<std::shared_ptr<const optim::UpdateRule>> rules{std::make_shared<optim::AdamW>(),
@@ -239,7 +239,7 @@ TEST(Optimizer, ABegunStepIsTheSameStep) {
   }
 }
 
-TEST(Optimizer, ABegunStepOfNansChangesNothing) {
+TEST(Optimizer, APendingUpdateOfNansChangesNothing) {
   TrainCase how;
   run_training_ranks(golden_folder("llama"), how, [&](const Rank&, TrainingRank& t) {
     const TrainBatch batch = random_batch(2, 16, 256);

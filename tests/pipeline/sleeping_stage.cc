@@ -23,11 +23,11 @@ struct SleepState {
 struct Sleep : Function<Sleep> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, SleepState state) {
     std::this_thread::sleep_for(state.times.forward);
-    ops::keep(ctx, state);
+    ops::save_state(ctx, state);
     return x.clone();
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto& state = ops::kept<SleepState>(ctx);
+    const auto& state = ops::saved_state<SleepState>(ctx);
     std::this_thread::sleep_for(state.times.backward);
     const auto weights = [time = state.times.weight_gradient] { std::this_thread::sleep_for(time); };
     if (state.queue != nullptr && state.queue->recording())

@@ -1,4 +1,4 @@
-#include "megalith/train/report/flow_callback.h"
+#include "megalith/train/report/intervals.h"
 
 #include <gtest/gtest.h>
 

@@ -18,7 +18,7 @@ good_tree() {
   printf '#include "megalith/base/one.h"\n\nint one() { return 1; }\n' >"$tree/src/megalith/base/one.cc"
   printf '#pragma once\n' >"$tree/src/megalith/comm/two_internal.h"
   printf '#include "megalith/base/one.h"\n#include "megalith/comm/two_internal.h"\n' >"$tree/src/megalith/comm/two.cc"
-  printf '// No TrainingArguments.\n#include "megalith/comm/two_internal.h"\n#include "megalith/config/choices.h"\n' >"$tree/src/megalith/comm/wing/three.cc"
+  printf '// No TrainingArguments.\n#include "megalith/comm/two_internal.h"\n#include "megalith/config/enums.h"\n' >"$tree/src/megalith/comm/wing/three.cc"
   printf '#include "megalith/comm/two_internal.h"\n' >"$tree/tests/comm/two_test.cc"
   printf '# A tree\n\n## Read me\n\n[one](src/megalith/base/one.h), [docs](docs/a.md#the-second-part), `[no](link)`\n' >"$tree/README.md"
   printf '# First\n\n## The second part\n\n[up](../README.md) [web](https://example.org/x) [here](#first)\n' >"$tree/docs/a.md"

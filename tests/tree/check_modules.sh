@@ -2,7 +2,7 @@
 # Who may include whom. A module includes only itself and modules before it in the list, and its folders do not include each
 # other in a circle; an *_internal.h stays in its module (whose tests may look); a .cu file has no ATen or torch header (50 s to
 # compile); a header has no <torch/torch.h> (20 s in every file that includes it) and starts with #pragma once. Between config
-# and run nobody takes what a user wrote: of config only choices.h is included, the words that options and settings share. The
+# and run nobody takes what a user wrote: of config only enums.h is included, the words that options and settings share. The
 # fuzzers, which are seldom built, name sources that exist.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -56,8 +56,8 @@ mapfile -t sources < <(tree_files src tests bench | grep -E '\.(h|cc|cu|cuh)$')
       split(target, to, "/")
       if (in_src && !(to[2] in rank)) print where to[2] " is no module"
       else if (in_src && rank[to[2]] > rank[mine]) print where mine " includes " target ", a module above it"
-      if (takes_settings && to[2] == "config" && target != "megalith/config/choices.h")
-        print where mine " includes " target "; below run only megalith/config/choices.h may be"
+      if (takes_settings && to[2] == "config" && target != "megalith/config/enums.h")
+        print where mine " includes " target "; below run only megalith/config/enums.h may be"
       if (target ~ /_internal\.h$/) {
         own = mine
         if (own == "cuda_emulation") own = "ops"  # tests of its kernels

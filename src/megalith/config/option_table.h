@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "megalith/config/choices.h"
+#include "megalith/config/enums.h"
 #include "megalith/config/training_arguments.h"
 #include "megalith/config/value.h"
 

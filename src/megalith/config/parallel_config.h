@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "megalith/config/choices.h"
+#include "megalith/config/enums.h"
 
 namespace megalith::config {
 

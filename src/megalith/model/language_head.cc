@@ -63,13 +63,13 @@ at::Tensor LanguageHead::token_losses(const at::Tensor& y, const at::Tensor& tar
 }
 
 void LanguageHead::run_mtp(const at::Tensor& y, const ModelInput& input, const nn::LayerInput& each) const {
-  const bool again = input.training && site_.options.recompute.layers != RecomputePlan::Layers::kNone;
+  const bool recomputes = input.training && site_.options.recompute.layers != RecomputePlan::Layers::kNone;
   at::Tensor hidden = y, ids = input.ids, targets = input.targets;
   for (const auto& layer : mtp_layers_) {
     ids = shift_tokens(ids, input.layout, 0);  // any id will do after the end: nothing is predicted from there
     targets = shift_labels(targets, input.layout);
     const at::Tensor embedded = embedding_->forward(ids);
-    if (again) {
+    if (recomputes) {
       hidden = nn::recompute(
           [&layer = *layer, each](const nn::TensorList& kept) { return layer.forward(kept[0], kept[1], each); },
           {embedded, hidden}, mtp_is_random_ ? &site_.context.rng() : nullptr);

@@ -78,11 +78,11 @@ at::Tensor TransformerBlock::run_part(const Branch& branch, const at::Tensor& y,
                                       const nn::LayerInput& input) const {
   const nn::BlockPart& part = *branch.part;
   if (!branch.repeated || !input.training) return part.forward(y, residual, input);
-  const auto again = [&part, input](const nn::TensorList& kept) {
+  const auto run_part = [&part, input](const nn::TensorList& kept) {
     return part.forward(kept[0], kept.size() > 1 ? kept[1] : at::Tensor(), input);
   };
   parallel::RngTracker* rng = adapter_dropout_ || branch.random ? &rng_ : nullptr;
-  return nn::recompute(again, residual.defined() ? nn::TensorList{y, residual} : nn::TensorList{y}, rng);
+  return nn::recompute(run_part, residual.defined() ? nn::TensorList{y, residual} : nn::TensorList{y}, rng);
 }
 
 at::Tensor TransformerBlock::forward(const at::Tensor& x, const nn::LayerInput& input) const {

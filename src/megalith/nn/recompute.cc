@@ -84,12 +84,12 @@ struct Recompute : Function<Recompute> {
     for (size_t i = 0; i < count; ++i)
       if (state.split[i]) inputs[i] = own_share(inputs[i], state.split_over);
     ctx->save_for_backward(inputs);
-    ops::keep(ctx, std::move(state));
+    ops::save_state(ctx, std::move(state));
     return out;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    auto& state = ops::kept<RecomputeState>(ctx);
+    auto& state = ops::saved_state<RecomputeState>(ctx);
     TensorList inputs = ctx->get_saved_variables();
     for (size_t i = 0; i < inputs.size(); ++i) {
       inputs[i] = inputs[i].detach();
@@ -146,9 +146,9 @@ void discard_until_backward(const at::Tensor& value, std::function<at::Tensor()>
         const Discarded taken = std::exchange(*held, {});
         if (!taken.storage) return;
         const at::NoGradGuard no_grad;
-        at::Tensor again = taken.make().contiguous();
+        at::Tensor remade = taken.make().contiguous();
         taken.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
-            again.storage().unsafeGetStorageImpl()->set_data_ptr(c10::DataPtr(nullptr, again.device())));
+            remade.storage().unsafeGetStorageImpl()->set_data_ptr(c10::DataPtr(nullptr, remade.device())));
       });
 }
 

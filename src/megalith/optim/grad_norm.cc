@@ -14,7 +14,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "megalith/ops/update/flat.h"
+#include "megalith/ops/update/flat_buffer.h"
 
 namespace megalith::optim {
 

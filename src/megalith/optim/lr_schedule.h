@@ -24,7 +24,7 @@
 #include <string>
 #include <vector>
 
-#include "megalith/config/choices.h"
+#include "megalith/config/enums.h"
 
 namespace megalith::optim {
 

@@ -88,11 +88,11 @@ bool Optimizer::begins_steps() const {
 
 // Every CUDA block needs a sum of squares that start_reduce has queued; if one is missing, computing it here would cost
 // the pass over memory that this function is meant to save.
-std::optional<BegunStep> Optimizer::begin_step(const GradScaler& scaler) {
+std::optional<PendingUpdate> Optimizer::begin_step(const GradScaler& scaler) {
   if (!begins_steps()) return std::nullopt;
   check_groups();
   const at::NoGradGuard no_grad;
-  BegunStep begun;
+  PendingUpdate begun;
   std::vector<at::Tensor> squares;
   for (const StateBlock& block : blocks_)
     if (block.grads.is_cuda()) {
@@ -109,7 +109,7 @@ std::optional<BegunStep> Optimizer::begin_step(const GradScaler& scaler) {
 }
 
 // With `begun` the update is already queued, and the device has decided by itself whether to apply it.
-StepResult Optimizer::step(GradScaler& scaler, const std::optional<BegunStep>& begun) {
+StepResult Optimizer::step(GradScaler& scaler, const std::optional<PendingUpdate>& begun) {
   check_groups();
   const at::NoGradGuard no_grad;
   const GradStats stats =

@@ -30,7 +30,7 @@ struct StepResult {
 
 // An update that was queued on the device before the host knows the gradient norm. The device applies it only if the
 // gradients are finite; otherwise everything stays as it was.
-struct BegunStep {
+struct PendingUpdate {
   std::optional<GradStats> stats;  // std::nullopt if they are not known yet
 };
 
@@ -64,14 +64,14 @@ class Optimizer {
   // Updates the parameters from final gradients (finalize.h). `begun` is the result of begin_step for the same
   // gradients, groups and scale. Collective. Throws a ConfigError for a learning rate or decay that is negative or not
   // finite.
-  StepResult step(GradScaler& scaler, const std::optional<BegunStep>& begun = std::nullopt);
+  StepResult step(GradScaler& scaler, const std::optional<PendingUpdate>& begun = std::nullopt);
   // Whether begin_step can work at all: on a single-rank run with a fused rule, all state on the device and no zeros
   // to count.
   bool begins_steps() const;
   // Starts the update without waiting for the norm. Returns std::nullopt, with nothing started, if begins_steps() is
   // false or the norm would have to be computed first. A step that was begun must be completed by step(), unless
   // gradients were not finite.
-  std::optional<BegunStep> begin_step(const GradScaler& scaler);
+  std::optional<PendingUpdate> begin_step(const GradScaler& scaler);
 
   // Returns the L2 norm of the whole model's parameters. Collective.
   double parameter_norm() const;

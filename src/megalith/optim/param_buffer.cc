@@ -17,7 +17,7 @@
 #include <cmath>
 
 #include "megalith/base/error.h"
-#include "megalith/ops/update/flat.h"
+#include "megalith/ops/update/flat_buffer.h"
 
 namespace megalith::optim {
 

@@ -121,7 +121,7 @@ void use_trainer(const RunSettings& settings, train::Trainer& trainer, bool eval
   if (settings.trains) {
     const train::TrainOutput output = trainer.train();
     if (!settings.output.folder.empty()) trainer.save_model(settings.output.folder);
-    say_end(trainer.models().context(), settings.reports, trainer.state(), output);
+    print_end(trainer.models().context(), settings.reports, trainer.state(), output);
     if (output.interrupted) return;
   }
   if (evaluates && !is_evaluated(trainer)) trainer.evaluate();
@@ -184,7 +184,7 @@ void pretrain_on_rank(StartedRun& started, PretrainFunctions functions) {
   };
   const PretrainOutput output = pretrain(run, std::move(functions));
   if (output.end != PretrainEnd::kSkipped)
-    say_end(started.context, run.settings().reports, output.state, output.training);
+    print_end(started.context, run.settings().reports, output.state, output.training);
   if (started.context.rank() != 0) return;
   if (const auto loss = output.test.find("test_loss")) log_info("loss on the test set: {:.6E}", *loss);
 }

@@ -167,8 +167,8 @@ std::vector<std::unique_ptr<train::TrainerCallback>> watch_run(const model::Virt
   return observe::make_observers(run.reports, setup);
 }
 
-void say_end(const parallel::ParallelContext& context, const observe::ReportSettings& reports,
-             const train::TrainerState& state, const train::TrainOutput& output) {
+void print_end(const parallel::ParallelContext& context, const observe::ReportSettings& reports,
+               const train::TrainerState& state, const train::TrainOutput& output) {
   const at::Tensor peak = at::tensor({peak_bytes(context.device())}, at::kLong).to(context.device());
   context.world().world().all_reduce(peak, comm::ReduceOp::kMax, "summary");
   say(context, observe::text_of(end_summary(reports, state, output, peak.item<int64_t>())));

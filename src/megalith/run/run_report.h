@@ -3,7 +3,7 @@
 //   for (auto& callback : run::watch_run(models, settings, data, trace, launch))
 //     setup.callbacks.push_back(std::move(callback));            // progress line, metrics.jsonl, TensorBoard, …
 //   …  trainer.train() …
-//   run::say_end(context, settings.reports, trainer.state(), output);
+//   run::print_end(context, settings.reports, trainer.state(), output);
 #pragma once
 
 #include <memory>
@@ -47,7 +47,7 @@ std::vector<std::unique_ptr<train::TrainerCallback>> watch_run(const model::Virt
                                                                TraceRecorder& trace, const comm::RankLaunch& launch);
 
 // Prints on stderr how training ended. Collective over all ranks.
-void say_end(const parallel::ParallelContext& context, const observe::ReportSettings& reports,
-             const train::TrainerState& state, const train::TrainOutput& output);
+void print_end(const parallel::ParallelContext& context, const observe::ReportSettings& reports,
+               const train::TrainerState& state, const train::TrainOutput& output);
 
 }  // namespace megalith::run

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "megalith/base/log.h"
-#include "megalith/config/documents.h"
+#include "megalith/config/help_and_yaml.h"
 #include "megalith/run/resolve/load.h"
 
 namespace megalith::run {

@@ -20,7 +20,7 @@
 #include "megalith/model/families/family.h"
 #include "megalith/model/pretrained.h"
 #include "megalith/train/faults/replica_check.h"
-#include "megalith/train/report/flow_callback.h"
+#include "megalith/train/report/intervals.h"
 #include "megalith/train/saving/save_model.h"
 #include "megalith/train/trainer.h"
 

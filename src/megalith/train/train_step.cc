@@ -87,7 +87,7 @@ StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuar
                       int64_t number, const StopFlag* stop, const StepEvents& events) {
   ResultCheck& results = guard.result_check();
   std::vector<MicrobatchLoss> losses;
-  std::optional<optim::BegunStep> begun;
+  std::optional<optim::PendingUpdate> begun;
   bool announced = false;  // pre_optimizer_step has been called
   guard.run(number, [&] {
     begun.reset();

@@ -2,7 +2,7 @@
 #include "megalith/train/trainer.h"
 
 #include "megalith/base/error.h"
-#include "megalith/train/report/flow_callback.h"
+#include "megalith/train/report/intervals.h"
 #include "megalith/train/saving/save_model.h"
 
 namespace megalith::train {

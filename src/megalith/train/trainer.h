@@ -5,7 +5,7 @@
 //   trainer.save_model("my-model");
 //
 // A step is in train_step.h. To change something: how samples become micro-batches is in data/collator.h, what is
-// optimized (inputs, loss, metrics) in objective.h, when something happens in callback.h and flow_callback.h, what a
+// optimized (inputs, loss, metrics) in objective.h, when something happens in callback.h and intervals.h, what a
 // log line says in training_log.h.
 //
 // Save points. output_dir/checkpoint-S holds the model as a Hugging Face folder plus everything that a run needs to

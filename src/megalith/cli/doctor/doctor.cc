@@ -25,7 +25,7 @@
 #include "megalith/cli/doctor/self_check.h"
 #include "megalith/comm/world.h"
 #include "megalith/config/derive.h"
-#include "megalith/config/documents.h"
+#include "megalith/config/help_and_yaml.h"
 #include "megalith/config/validate.h"
 #include "megalith/io/file_io.h"
 #include "megalith/parallel/gpu_count.h"

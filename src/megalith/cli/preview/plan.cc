@@ -9,7 +9,7 @@
 #include "megalith/base/log.h"
 #include "megalith/cli/preview/preview_internal.h"
 #include "megalith/config/derive.h"
-#include "megalith/config/documents.h"
+#include "megalith/config/help_and_yaml.h"
 #include "megalith/io/file_io.h"
 #include "megalith/plan/report.h"
 #include "megalith/plan/scaling.h"

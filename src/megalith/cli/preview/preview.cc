@@ -12,7 +12,7 @@
 #include "megalith/base/text.h"
 #include "megalith/cli/preview/preview_internal.h"
 #include "megalith/config/derive.h"
-#include "megalith/config/documents.h"
+#include "megalith/config/help_and_yaml.h"
 #include "megalith/layout/rank_grid.h"
 
 namespace megalith::cli {

@@ -86,11 +86,11 @@ auto LastingStore::ask(bool repeatable, const Request& request) {
     drop(connection);
     if (!repeatable) throw;
   }
-  const Connection again = connected();
+  const Connection reconnected = connected();
   try {
-    return request(*again);
+    return request(*reconnected);
   } catch (const c10::DistNetworkError&) {
-    drop(again);
+    drop(reconnected);
     throw;
   }
 }

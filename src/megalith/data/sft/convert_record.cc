@@ -174,9 +174,9 @@ class Converter {
         continue;
       }
       Message message = message_of(list[i]);
-      const bool again = openai_turns() && message.role == Role::kObservation && !result.empty() &&
-                         result.back().role == Role::kObservation;
-      if (again)
+      const bool continues_results = openai_turns() && message.role == Role::kObservation && !result.empty() &&
+                                     result.back().role == Role::kObservation;
+      if (continues_results)
         result.back().content += std::string(kResultSeparator) + message.content;
       else
         result.push_back(std::move(message));

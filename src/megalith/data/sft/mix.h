@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "megalith/config/choices.h"
+#include "megalith/config/enums.h"
 #include "megalith/data/random.h"
 
 namespace megalith::data {

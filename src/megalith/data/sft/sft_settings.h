@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "megalith/config/choices.h"
+#include "megalith/config/enums.h"
 #include "megalith/data/sft/chat_encoder.h"
 #include "megalith/data/sft/convert_record.h"
 

@@ -24,7 +24,7 @@ class ChunkWalk {
         layers_(stage.layers()),
         walk_(rank_, memory, defer) {
     const auto all = groups();
-    if (rank_.frozen && stage.has_embedding() && !all.empty() && !all.front().again) bottom_ = layers_.front();
+    if (rank_.frozen && stage.has_embedding() && !all.empty() && !all.front().recomputed) bottom_ = layers_.front();
   }
 
   void forward() {
@@ -43,7 +43,7 @@ class ChunkWalk {
                               .input_held = group + 1 == all.rend() && !stage_.has_embedding()});
     if (stage_.has_embedding() && !rank_.frozen)
       embed_backward();
-    else if (stage_.has_embedding() && (all.empty() || all.front().again))
+    else if (stage_.has_embedding() && (all.empty() || all.front().recomputed))
       walk_.give(rank_.stream());  // the gradient, which nothing needs
     else if (!stage_.has_embedding() && !all.empty())
       walk_.give(rank_.stream());  // the input
@@ -54,7 +54,7 @@ class ChunkWalk {
  private:
   struct Group {
     std::vector<int> layers;
-    bool again = false;  // recomputed: only the input of the group is kept
+    bool recomputed = false;  // only the input of the group is kept
   };
 
   // Splits the layers into groups as GptModel::run_layers does.
@@ -81,7 +81,7 @@ class ChunkWalk {
 
   // A recomputed group keeps its input and output only; the streams between its layers are freed.
   void group_forward(const Group& group) {
-    if (!group.again) {
+    if (!group.recomputed) {
       for (const int layer : group.layers) layer_forward(layer, /*keep=*/true);
       return;
     }
@@ -96,7 +96,7 @@ class ChunkWalk {
 
   // A recomputed group first runs forward again, keeping everything, and then backward.
   void group_backward(const Group& group, Borders borders) {
-    if (!group.again) {
+    if (!group.recomputed) {
       for (size_t i = group.layers.size(); i > 0; --i)
         layer_backward(group.layers[i - 1],
                        {borders.grad_held && i == group.layers.size(), borders.input_held && i == 1});

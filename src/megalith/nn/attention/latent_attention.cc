@@ -112,13 +112,13 @@ at::Tensor LatentAttention::attend(const Latents& latents, const LayerInput& inp
   at::Tensor out = core(heads, input);
   if (!recompute_.up_proj || recompute_.core || !input.training || !at::GradMode::is_enabled()) return out;
   // One expansion yields q, k and v again: the first of the three hooks runs it, and each takes its own tensor.
-  const auto again = std::make_shared<std::optional<Heads>>();
+  const auto expanded = std::make_shared<std::optional<Heads>>();
   const auto take =
-      [this, again, input,
+      [this, expanded, input,
        latents = Latents{latents.q.detach(), latents.kv.detach(), latents.key.detach()}](at::Tensor Heads::*which) {
-        if (!*again) *again = expand(latents, input);
-        at::Tensor own = std::exchange((**again).*which, at::Tensor());
-        if (!(*again)->q.defined() && !(*again)->k.defined() && !(*again)->v.defined()) again->reset();
+        if (!*expanded) *expanded = expand(latents, input);
+        at::Tensor own = std::exchange((**expanded).*which, at::Tensor());
+        if (!(*expanded)->q.defined() && !(*expanded)->k.defined() && !(*expanded)->v.defined()) expanded->reset();
         return own;
       };
   discard_until_backward(

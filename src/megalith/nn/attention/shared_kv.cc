@@ -26,7 +26,7 @@ struct ExchangeKv : Function<ExchangeKv> {
   };
 
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const State& s) {
-    ops::keep(ctx, s);
+    ops::save_state(ctx, s);
     const int64_t tokens = qkv.size(0), slice = s.kv_columns / s.tp.size();
     const at::Tensor own = qkv.narrow(1, s.query_columns, 2 * slice).reshape({1, tokens, 2, slice});
     const at::Tensor all = all_gather_rows(own, s.tp, "key/value heads");  // [tp, t, 2, gd/tp]
@@ -36,7 +36,7 @@ struct ExchangeKv : Function<ExchangeKv> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto& s = ops::kept<State>(ctx);
+    const auto& s = ops::saved_state<State>(ctx);
     const at::Tensor& d = grads[0];  // [t, nd + 2d]
     const int64_t tokens = d.size(0), slice = s.kv_columns / s.tp.size();
     at::Tensor heads = at::zeros({tokens, 2, s.kv_columns}, d.options());

@@ -6,9 +6,9 @@
 
 #include <algorithm>
 
+#include "megalith/nn/context_parallel/head_all_to_all_internal.h"
+#include "megalith/nn/context_parallel/ring_or_gathered_attention_internal.h"
 #include "megalith/nn/context_parallel/slice.h"
-#include "megalith/nn/context_parallel/trade_heads_internal.h"
-#include "megalith/nn/context_parallel/travelling_attention_internal.h"
 
 namespace megalith::nn {
 

@@ -5,8 +5,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "megalith/nn/context_parallel/attention_parts_internal.h"
+#include "megalith/nn/context_parallel/ring_or_gathered_attention_internal.h"
 #include "megalith/nn/context_parallel/slice.h"
-#include "megalith/nn/context_parallel/travelling_attention_internal.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
 #include "megalith/ops/kernel/autograd_state.h"
 
@@ -34,13 +34,13 @@ struct GatheredAttention : Function<GatheredAttention> {
     sum.add(state.parts(), gather_slices(own, state.slice, state.group));
     ops::AttentionResult result = sum.result();
     ctx->save_for_backward({q, own, result.out, result.log_sum_exp});
-    ops::keep(ctx, state);
+    ops::save_state(ctx, state);
     return result.out;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const variable_list saved = ctx->get_saved_variables();
-    const State& state = ops::kept<State>(ctx);
+    const State& state = ops::saved_state<State>(ctx);
     const at::Tensor &q = saved[0], &own = saved[1];
     PartialAttentionBackward sum(grads[0], q, {saved[2], saved[3]}, state.options);
     const at::Tensor whole = sum.add(state.parts(), gather_slices(own, state.slice, state.group));  // [t cp, g, d+e]

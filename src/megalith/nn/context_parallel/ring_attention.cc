@@ -10,7 +10,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "megalith/nn/context_parallel/attention_parts_internal.h"
-#include "megalith/nn/context_parallel/travelling_attention_internal.h"
+#include "megalith/nn/context_parallel/ring_or_gathered_attention_internal.h"
 #include "megalith/ops/kernel/autograd_state.h"
 
 namespace megalith::nn {
@@ -67,13 +67,13 @@ struct RingAttention : Function<RingAttention> {
     visit_blocks(own, state.ring, [&](int owner, const at::Tensor& block) { sum.add(state.parts(owner), block); });
     ops::AttentionResult result = sum.result();
     ctx->save_for_backward({q, own, result.out, result.log_sum_exp});
-    ops::keep(ctx, state);
+    ops::save_state(ctx, state);
     return result.out;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const variable_list saved = ctx->get_saved_variables();
-    const State& state = ops::kept<State>(ctx);
+    const State& state = ops::saved_state<State>(ctx);
     const at::Tensor &q = saved[0], &own = saved[1];
     PartialAttentionBackward sum(grads[0], q, {saved[2], saved[3]}, state.options);
     // The gradient of a block follows it around the ring, one step behind: each rank adds its share and passes it on.

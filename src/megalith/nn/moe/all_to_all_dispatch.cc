@@ -41,7 +41,7 @@ struct Exchange {
 struct ExchangeRows : Function<ExchangeRows> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& rows, const Exchange& exchange,
                             const std::function<void()>& meanwhile) {
-    ops::keep(ctx, exchange);
+    ops::save_state(ctx, exchange);
     at::Tensor out = exchange.empty_like(rows);
     comm::Work travelling = exchange.start(out, rows.contiguous(), "tokens to experts and back");
     if (meanwhile) meanwhile();
@@ -49,7 +49,7 @@ struct ExchangeRows : Function<ExchangeRows> {
     return out;
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const Exchange back = ops::kept<Exchange>(ctx).reversed();
+    const Exchange back = ops::saved_state<Exchange>(ctx).reversed();
     at::Tensor out = back.empty_like(grads[0]);
     back.start(out, grads[0].contiguous(), "gradients of tokens to experts and back").wait();
     return {out, {}, {}};

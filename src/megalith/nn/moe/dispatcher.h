@@ -34,8 +34,8 @@ struct ExpertRanks {
 
 // Work that the experts can take over if all rows stay on this rank.
 struct LocalRows {
-  std::function<at::Tensor()> again;  // recomputes the rows, so that they need not be kept; empty if they must be
-  at::Tensor weights;                 // fp32 [r]: weight of each row, applied by the experts; undefined: by combine()
+  std::function<at::Tensor()> recompute;  // recomputes the rows, so that they need not be kept; empty if they must be
+  at::Tensor weights;  // fp32 [r]: weight of each row, applied by the experts; undefined: by combine()
 };
 
 // Dispatch and combine of one micro-batch. All ranks of the group use their plans in the same order.

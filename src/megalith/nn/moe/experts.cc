@@ -60,7 +60,7 @@ Experts::Experts(const ParameterScope& scope, const MoeShape& shape, const Exper
 }
 
 at::Tensor Experts::forward(const at::Tensor& rows, const ops::GroupCounts& counts, const LocalRows& local) const {
-  const at::Tensor before = grouped_linear(rows, *up_, counts, local.again);
+  const at::Tensor before = grouped_linear(rows, *up_, counts, local.recompute);
   const auto activate = [gated = gated_, kind = activation_](const at::Tensor& y, const at::Tensor& weights) {
     if (gated) return ops::gated_activation(y, kind, weights);
     const at::Tensor plain = ops::bias_activation(y, {}, kind);

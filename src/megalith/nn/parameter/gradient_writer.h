@@ -10,7 +10,7 @@ namespace megalith::nn {
 // Writes to main_grad if that is attached, otherwise to a new tensor for autograd. Every element is written once:
 //
 //   GradientWriter grad(weight);
-//   for (part …) ops::add_product(grad.into().narrow(…), left, right, grad.beta());
+//   for (part …) ops::add_gemm(grad.into().narrow(…), left, right, grad.beta());
 //   return grad.done();
 class GradientWriter {
  public:

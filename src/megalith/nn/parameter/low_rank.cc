@@ -6,7 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "megalith/nn/parameter/gradient_writer.h"
-#include "megalith/ops/gemm/product.h"
+#include "megalith/ops/gemm/gemm.h"
 
 namespace megalith::nn {
 
@@ -36,9 +36,9 @@ class MatrixFactors final : public LowRankFactors {
     for (size_t i = 0; i < update_.parts.size(); ++i) {
       const LowRank::Part& part = update_.parts[i];
       // The first part of a module overwrites (beta 0), the others add.
-      ops::add_product(grad.narrow(1, part.a, update_.rank), dy.narrow(1, part.out, part.rows),
-                       b.narrow(0, part.b, part.rows), update_.opens_module(i) ? 0 : 1, update_.scale,
-                       update_.b->kernels());
+      ops::add_gemm(grad.narrow(1, part.a, update_.rank), dy.narrow(1, part.out, part.rows),
+                    b.narrow(0, part.b, part.rows), update_.opens_module(i) ? 0 : 1, update_.scale,
+                    update_.b->kernels());
     }
     return grad;
   }
@@ -58,8 +58,8 @@ class MatrixFactors final : public LowRankFactors {
   at::Tensor b_grad(const at::Tensor& dy, const at::Tensor& hidden) const override {
     const GradientWriter grad(*update_.b);
     for (const LowRank::Part& part : update_.parts)
-      ops::add_product(grad.into().narrow(0, part.b, part.rows), dy.narrow(1, part.out, part.rows).t(),
-                       hidden.narrow(1, part.a, update_.rank), grad.beta(), update_.scale, update_.b->kernels());
+      ops::add_gemm(grad.into().narrow(0, part.b, part.rows), dy.narrow(1, part.out, part.rows).t(),
+                    hidden.narrow(1, part.a, update_.rank), grad.beta(), update_.scale, update_.b->kernels());
     return grad.done();
   }
 

@@ -4,7 +4,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/nn/parameter/weight_grad_queue.h"
-#include "megalith/ops/gemm/product.h"
+#include "megalith/ops/gemm/gemm.h"
 
 namespace megalith::nn {
 
@@ -19,7 +19,7 @@ at::Tensor GradientSlot::now_or_later(std::function<at::Tensor()> work) {
 
 at::Tensor Parameter::add_weight_grad(const at::Tensor& dy, const at::Tensor& x) {
   if (!grad.main_grad.defined()) return dy.t().mm(x).to(value.scalar_type());
-  ops::add_product(grad.main_grad, dy.t(), x, grad.stale ? 0 : 1, /*alpha=*/1, kernels());
+  ops::add_gemm(grad.main_grad, dy.t(), x, grad.stale ? 0 : 1, /*alpha=*/1, kernels());
   grad.stale = false;
   return {};
 }

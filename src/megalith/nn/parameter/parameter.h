@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "megalith/ops/gemm/product.h"
+#include "megalith/ops/gemm/gemm.h"
 #include "megalith/ops/kernel/grad_target.h"
 #include "megalith/parallel/sharded_tensor.h"
 
@@ -128,10 +128,10 @@ struct Parameter {
   at::Tensor value;  // autograd leaf; the data-parallel buffers make it a view into theirs
   GradientSlot grad;
   Attachments attached;
-  ops::ProductPlans* plans = nullptr;  // owned by its set; nullptr if none are kept
+  ops::GemmPlans* plans = nullptr;  // owned by its set; nullptr if none are kept
 
   // Returns the kernels for the products with this weight and for its gradient.
-  ops::ProductKernels kernels() const { return {spec.kernel_choice(), plans}; }
+  ops::GemmKernels kernels() const { return {spec.kernel_choice(), plans}; }
   // Computes dyᵀ·x [out, in] from dy [t, out] and x [t, in]. If main_grad is attached, adds the result to it and
   // returns undefined; otherwise returns it in the dtype of value.
   at::Tensor add_weight_grad(const at::Tensor& dy, const at::Tensor& x);
@@ -147,7 +147,7 @@ class ParameterSet {
  public:
   // With at::kMeta nothing is allocated: names and shapes of a model of any size are available at no cost.
   ParameterSet(at::ScalarType dtype, at::Device device)
-      : plans_(device.is_cuda() ? ops::make_product_plans() : nullptr), dtype_(dtype), device_(device) {}
+      : plans_(device.is_cuda() ? ops::make_gemm_plans() : nullptr), dtype_(dtype), device_(device) {}
 
   const std::vector<std::unique_ptr<Parameter>>& all() const { return parameters_; }
   Parameter* find(std::string_view name) const;  // nullptr if there is none
@@ -157,7 +157,7 @@ class ParameterSet {
 
  private:
   friend class ParameterScope;
-  std::unique_ptr<ops::ProductPlans> plans_;
+  std::unique_ptr<ops::GemmPlans> plans_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   at::ScalarType dtype_;
   at::Device device_;

@@ -15,11 +15,11 @@ class DenseProduct final : public Product {
   at::Tensor forward(const at::Tensor& x, const ops::Addends& added, Saved& saved) const override {
     if (weight_.value.requires_grad()) saved.x = x;  // a frozen weight needs no input
     saved.own = {weight_.value};
-    return ops::product(x, weight_.value.t(), added, weight_.kernels());
+    return ops::gemm(x, weight_.value.t(), added, weight_.kernels());
   }
 
   at::Tensor grad_through_weight(const OutputGrad& dy, const Saved& saved) const override {
-    return ops::product(dy.dy, saved.own[0], {}, weight_.kernels());
+    return ops::gemm(dy.dy, saved.own[0], {}, weight_.kernels());
   }
 
   std::vector<at::Tensor> grad_weights(const OutputGrad& dy, const Saved& saved,

@@ -57,13 +57,13 @@ at::Tensor add_row_grads(Parameter& table, const at::Tensor& rows, const at::Ten
 struct TableRows : Function<TableRows> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& values, const at::Tensor& rows, Parameter* table) {
     ctx->save_for_backward({rows});
-    ops::keep(ctx, table);
+    ops::save_state(ctx, table);
     return values.index_select(0, rows);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const at::NoGradGuard no_grad;
     if (!ctx->needs_input_grad(0)) return {{}, {}, {}};
-    return {add_row_grads(*ops::kept<Parameter*>(ctx), ctx->get_saved_variables()[0], grads[0]), {}, {}};
+    return {add_row_grads(*ops::saved_state<Parameter*>(ctx), ctx->get_saved_variables()[0], grads[0]), {}, {}};
   }
 };
 
@@ -81,7 +81,7 @@ struct Embedding : Function<Embedding> {
       state.factors->add_output(h, out);
     }
     ctx->save_for_backward({ids, h});
-    ops::keep(ctx, state);
+    ops::save_state(ctx, state);
     if (state.tp.size() == 1) return out;
     out.masked_fill_(elsewhere, 0);
     if (state.tp.splits_tokens()) return reduce_scatter_rows(out, state.tp.group, "embedding");
@@ -90,7 +90,7 @@ struct Embedding : Function<Embedding> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto& state = ops::kept<EmbeddingState>(ctx);
+    const auto& state = ops::saved_state<EmbeddingState>(ctx);
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &ids = saved[0], &h = saved[1];
     at::Tensor dy =

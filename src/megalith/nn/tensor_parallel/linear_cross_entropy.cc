@@ -15,7 +15,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
-#include "megalith/ops/gemm/product.h"
+#include "megalith/ops/gemm/gemm.h"
 #include "megalith/ops/kernel/autograd_state.h"
 
 namespace megalith::nn {
@@ -51,19 +51,19 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
     at::Tensor log_sum_exp = at::empty({tokens}, whole.options().dtype(at::kDouble));
     for (int64_t first = 0; first < tokens; first += state.chunk) {
       const int64_t count = std::min(state.chunk, tokens - first);
-      const at::Tensor logits = ops::product(whole.narrow(0, first, count), weight.t(), {}, state.weight->kernels());
+      const at::Tensor logits = ops::gemm(whole.narrow(0, first, count), weight.t(), {}, state.weight->kernels());
       const auto stats = ops::cross_entropy_forward(logits, labels.narrow(0, first, count), state.range, state.tp.group,
                                                     state.options);
       losses.narrow(0, first, count).copy_(stats.loss);
       log_sum_exp.narrow(0, first, count).copy_(stats.log_sum_exp);
     }
     ctx->save_for_backward({hidden, weight, labels, log_sum_exp});
-    ops::keep(ctx, state);
+    ops::save_state(ctx, state);
     return losses;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto& state = ops::kept<LossState>(ctx);
+    const auto& state = ops::saved_state<LossState>(ctx);
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &hidden = saved[0], &weight = saved[1], &labels = saved[2], &log_sum_exp = saved[3];
     const at::Tensor whole =
@@ -75,11 +75,11 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
     for (int64_t first = 0; first < whole.size(0); first += state.chunk) {
       const int64_t count = std::min(state.chunk, whole.size(0) - first);
       const at::Tensor x = whole.narrow(0, first, count);
-      const at::Tensor logits = ops::product(x, weight.t(), {}, state.weight->kernels());
+      const at::Tensor logits = ops::gemm(x, weight.t(), {}, state.weight->kernels());
       // Overwrites the logits by their gradient.
       ops::cross_entropy_backward_(logits, labels.narrow(0, first, count), log_sum_exp.narrow(0, first, count),
                                    grad_loss.narrow(0, first, count), state.range, state.options);
-      if (needs_dx) ops::product_out(dx.narrow(0, first, count), logits, weight, state.weight->kernels());
+      if (needs_dx) ops::gemm_out(dx.narrow(0, first, count), logits, weight, state.weight->kernels());
       if (!needs_dw) continue;
       const at::Tensor part = state.weight->add_weight_grad(logits, x);
       if (part.defined()) dw = dw.defined() ? dw.add_(part) : part;
@@ -101,22 +101,22 @@ struct LinearCrossEntropyAtOnce : Function<LinearCrossEntropyAtOnce> {
     for (int64_t first = 0; first < tokens; first += state.chunk) {
       const int64_t count = std::min(state.chunk, tokens - first);
       const at::Tensor x = whole.narrow(0, first, count);
-      const at::Tensor logits = ops::product(x, weight.t(), {}, state.weight->kernels());
+      const at::Tensor logits = ops::gemm(x, weight.t(), {}, state.weight->kernels());
       losses.narrow(0, first, count)
           .copy_(ops::cross_entropy_with_grad_(logits, labels.narrow(0, first, count), state.range, state.tp.group,
                                                state.options, grad));
-      if (dx.defined()) ops::product_out(dx.narrow(0, first, count), logits, weight, state.weight->kernels());
+      if (dx.defined()) ops::gemm_out(dx.narrow(0, first, count), logits, weight, state.weight->kernels());
       if (!weight.requires_grad()) continue;
       const at::Tensor part = state.weight->add_weight_grad(logits, x);
       if (part.defined()) dw = dw.defined() ? dw.add_(part) : part;
     }
     if (dx.defined()) dx = reduced_over_tp(dx, state.tp);
-    ops::keep(ctx, Made{dx, dw, grad});
+    ops::save_state(ctx, Made{dx, dw, grad});
     return losses;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const Made made = std::exchange(ops::kept<Made>(ctx), {});
+    const Made made = std::exchange(ops::saved_state<Made>(ctx), {});
     check(made.dx.defined() || made.dw.defined() || made.grad != 0, "backward ran through a loss a second time");
     if (grads[0].is_cpu())
       check(grads[0].sub(made.grad).abs_().max().item<double>() <= 1e-6 * std::abs(made.grad),

@@ -88,12 +88,12 @@ void RowFootprint::forward(LayerWalk& walk, bool keep) const {
 
 void RowFootprint::backward(LayerWalk& walk, const RowInput& input) const {
   const RankSizes& rank = walk.rank();
-  const double in_bytes = rank.t * in_ * rank.bytes, again = walk.defers() ? 0 : input.made_again;
+  const double in_bytes = rank.t * in_ * rank.bytes, remade = walk.defers() ? 0 : input.made_again;
   if (rank.split_tokens) walk.take(rank.whole(), Use::kCommunication);
-  walk.take(again, Use::kWorkspace);
+  walk.take(remade, Use::kWorkspace);
   walk.weight_grad(in_ * out_);
   take_hidden_grad(walk, update_, rank.t);
-  walk.give(again, Use::kWorkspace);
+  walk.give(remade, Use::kWorkspace);
   walk.take(in_bytes);
   give_hidden(walk, update_, rank.t, in_bytes);
   if (walk.defers()) {

@@ -87,12 +87,12 @@ struct ColumnLinear : Function<ColumnLinear> {
     at::Tensor y = state.product->forward(whole, {.bias = bias.value_or(at::Tensor())}, saved);
     if (saved.x.defined()) saved.x = x;  // the shard is enough: backward gathers it again
     ctx->save_for_backward(saved.all());
-    ops::keep(ctx, std::move(state));
+    ops::save_state(ctx, std::move(state));
     return y;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto& state = ops::kept<LinearState>(ctx);
+    const auto& state = ops::saved_state<LinearState>(ctx);
     const TensorParallel& tp = state.tp;
     const Product& product = *state.product;
     const Saved saved = Saved::from(ctx->get_saved_variables());
@@ -130,7 +130,7 @@ struct RowLinear : Function<RowLinear> {
     at::Tensor y = state.product->forward(x, alone ? added : ops::Addends{}, saved);
     if (state.make_x) saved.x.reset();
     ctx->save_for_backward(saved.all());
-    ops::keep(ctx, state);
+    ops::save_state(ctx, state);
     if (alone) return y;
     if (tp.splits_tokens()) {
       y = reduce_scatter_rows(y, tp.group, "row linear");
@@ -142,7 +142,7 @@ struct RowLinear : Function<RowLinear> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto& state = ops::kept<LinearState>(ctx);
+    const auto& state = ops::saved_state<LinearState>(ctx);
     const TensorParallel& tp = state.tp;
     const at::Tensor own = grads[0].contiguous();
     at::Tensor dx, db;

@@ -10,7 +10,7 @@
 //     SP                   columns [t, i/tp]  shard [t/tp, o]    reduce-scatter   all-gather dy
 //
 // In backward the collective on dx (and, with sequence parallelism, the repeated all-gather of x, of which only the
-// shard is kept) overlaps with the computation of the weight gradient. The products themselves are those of product.h.
+// shard is kept) overlaps with the computation of the weight gradient. The products themselves are those of gemm.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>

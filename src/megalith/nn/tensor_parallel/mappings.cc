@@ -52,11 +52,11 @@ struct GatherTokens : Function<GatherTokens> {
     GatheredGrad grad;
   };
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& shard, const State& state) {
-    ops::keep(ctx, state);
+    ops::save_state(ctx, state);
     return all_gather_rows(shard, state.tp, "gather_tokens");
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto& state = ops::kept<State>(ctx);
+    const auto& state = ops::saved_state<State>(ctx);
     if (state.grad == GatheredGrad::kSame) return {own_rows(grads[0], state.tp).contiguous(), {}};
     return {reduce_scatter_rows(grads[0], state.tp, "gather_tokens backward"), {}};
   }
@@ -64,32 +64,32 @@ struct GatherTokens : Function<GatherTokens> {
 
 struct ScatterTokens : Function<ScatterTokens> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& whole, const comm::Group& tp) {
-    ops::keep(ctx, tp);
+    ops::save_state(ctx, tp);
     return own_rows(whole, tp).clone();
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    return {all_gather_rows(grads[0], ops::kept<comm::Group>(ctx), "scatter_tokens backward"), {}};
+    return {all_gather_rows(grads[0], ops::saved_state<comm::Group>(ctx), "scatter_tokens backward"), {}};
   }
 };
 
 struct ReduceScatterTokens : Function<ReduceScatterTokens> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& partial, const comm::Group& tp) {
-    ops::keep(ctx, tp);
+    ops::save_state(ctx, tp);
     return reduce_scatter_rows(partial, tp, "reduce_scatter_tokens");
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    return {all_gather_rows(grads[0], ops::kept<comm::Group>(ctx), "reduce_scatter_tokens backward"), {}};
+    return {all_gather_rows(grads[0], ops::saved_state<comm::Group>(ctx), "reduce_scatter_tokens backward"), {}};
   }
 };
 
 struct CopyToRanks : Function<CopyToRanks> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& whole, const comm::Group& tp) {
-    ops::keep(ctx, tp);
+    ops::save_state(ctx, tp);
     return whole.alias();
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     at::Tensor sum = grads[0].clone(at::MemoryFormat::Contiguous);  // the incoming gradient may be used elsewhere
-    ops::kept<comm::Group>(ctx).all_reduce(sum, comm::ReduceOp::kSum, "copy_to_ranks backward");
+    ops::saved_state<comm::Group>(ctx).all_reduce(sum, comm::ReduceOp::kSum, "copy_to_ranks backward");
     return {sum, {}};
   }
 };
@@ -105,11 +105,11 @@ struct ReduceFromRanks : Function<ReduceFromRanks> {
 
 struct GatherColumns : Function<GatherColumns> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& columns, const comm::Group& tp) {
-    ops::keep(ctx, tp);
+    ops::save_state(ctx, tp);
     return all_gather_columns(columns, tp, "gather_columns");
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto& tp = ops::kept<comm::Group>(ctx);
+    const auto& tp = ops::saved_state<comm::Group>(ctx);
     const int64_t columns = grads[0].size(-1) / tp.size();
     return {grads[0].narrow(-1, columns * tp.rank(), columns).contiguous(), {}};
   }

@@ -27,12 +27,12 @@ struct LocalProduct : torch::autograd::Function<LocalProduct> {
     at::Tensor y = state.product->forward(x, {}, saved);
     if (state.make_x) saved.x.reset();
     ctx->save_for_backward(saved.all());
-    ops::keep(ctx, std::move(state));
+    ops::save_state(ctx, std::move(state));
     return y;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto& [product, make_x] = ops::kept<LocalState>(ctx);
+    const auto& [product, make_x] = ops::saved_state<LocalState>(ctx);
     const Saved saved = Saved::from(ctx->get_saved_variables());
     const OutputGrad dy = product->output_grad(grads[0].contiguous());
     // Weights first: a recomputed x is freed before dx, which is just as large, is allocated.

@@ -15,11 +15,11 @@
 //       Saved saved;
 //       at::Tensor y = product->forward(x, {}, saved);
 //       ctx->save_for_backward(saved.all());
-//       ops::keep(ctx, product);
+//       ops::save_state(ctx, product);
 //       return y;
 //     }
 //     static variable_list backward(AutogradContext* ctx, variable_list grads) {
-//       const auto& product = *ops::kept<ProductPtr>(ctx);
+//       const auto& product = *ops::saved_state<ProductPtr>(ctx);
 //       const Saved saved = Saved::from(ctx->get_saved_variables());
 //       const OutputGrad dy = product.output_grad(grads[0].contiguous());
 //       variable_list result = product.grad_weights(dy, saved);
@@ -46,7 +46,7 @@
 
 #include "megalith/nn/parameter/parameter.h"
 #include "megalith/ops/gemm/fp8.h"
-#include "megalith/ops/gemm/product.h"
+#include "megalith/ops/gemm/gemm.h"
 
 namespace megalith::nn {
 

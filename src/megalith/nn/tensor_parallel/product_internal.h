@@ -1,4 +1,4 @@
-// The kinds of Product (product.h), for make_product and its relatives.
+// The kinds of Product (gemm.h), for make_product and its relatives.
 #pragma once
 
 #include <memory>

@@ -131,14 +131,14 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
                             const at::Tensor& /*v*/, const AttentionCall* call) {
     KernelResult result = ops::forward(*call);
     ctx->save_for_backward({call->q, call->k, call->v, result.out, result.log_sum_exp});
-    keep(ctx, AttentionState{call->queries, call->keys, call->options, std::move(result.dropout_state)});
+    save_state(ctx, AttentionState{call->queries, call->keys, call->options, std::move(result.dropout_state)});
     return result.out;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads_out) {
     if (!grads_out[0].defined()) return {{}, {}, {}, {}};  // nothing depends on the output
     const variable_list saved = ctx->get_saved_variables();
-    const AttentionState& state = kept<AttentionState>(ctx);
+    const AttentionState& state = saved_state<AttentionState>(ctx);
     const AttentionCall call{saved[0], saved[1], saved[2], state.queries, state.keys, state.options};
     AttentionGrads grads = ops::backward(call, grads_out[0], {saved[3], saved[4], state.dropout_state});
     return {grads.q, grads.k, grads.v, {}};

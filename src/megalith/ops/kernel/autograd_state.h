@@ -1,7 +1,7 @@
 // Saves one typed value of an autograd function beside its tensors; its context holds it until backward has finished.
 //
-//   keep(ctx, MyState{…});                  // in forward
-//   auto& state = kept<MyState>(ctx);       // in backward
+//   save_state(ctx, MyState{…});                  // in forward
+//   auto& state = saved_state<MyState>(ctx);       // in backward
 #pragma once
 
 #include <torch/csrc/autograd/custom_function.h>
@@ -12,22 +12,22 @@ namespace megalith::ops {
 
 namespace detail {
 template <typename T>
-struct KeptState : torch::CustomClassHolder {
-  explicit KeptState(T v) : value(std::move(v)) {}
+struct SavedState : torch::CustomClassHolder {
+  explicit SavedState(T v) : value(std::move(v)) {}
   T value;
 };
 }  // namespace detail
 
 // Saves `value` in the context of a forward pass.
 template <typename T>
-void keep(torch::autograd::AutogradContext* ctx, T value) {
-  ctx->saved_data["kept"] = c10::IValue::make_capsule(c10::make_intrusive<detail::KeptState<T>>(std::move(value)));
+void save_state(torch::autograd::AutogradContext* ctx, T value) {
+  ctx->saved_data["state"] = c10::IValue::make_capsule(c10::make_intrusive<detail::SavedState<T>>(std::move(value)));
 }
 
 // Returns the saved value; T must be the type that was saved.
 template <typename T>
-T& kept(torch::autograd::AutogradContext* ctx) {
-  return static_cast<detail::KeptState<T>*>(ctx->saved_data["kept"].toCapsule().get())->value;
+T& saved_state(torch::autograd::AutogradContext* ctx) {
+  return static_cast<detail::SavedState<T>*>(ctx->saved_data["state"].toCapsule().get())->value;
 }
 
 }  // namespace megalith::ops

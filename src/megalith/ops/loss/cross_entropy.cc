@@ -218,13 +218,13 @@ class CrossEntropyFunction : public torch::autograd::Function<CrossEntropyFuncti
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& logits, const at::Tensor& labels,
                             const VocabRange& range, const comm::Group& tp, const CrossEntropyOptions& options) {
     CrossEntropyStats stats = ops::forward(logits, labels, range, tp, options);
-    keep(ctx, CrossEntropyState{logits.detach(), logits._version(), labels, stats.log_sum_exp, range, options});
+    save_state(ctx, CrossEntropyState{logits.detach(), logits._version(), labels, stats.log_sum_exp, range, options});
     return stats.loss;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     if (!grads[0].defined()) return {{}, {}, {}, {}, {}};
-    auto& state = kept<CrossEntropyState>(ctx);
+    auto& state = saved_state<CrossEntropyState>(ctx);
     check(state.logits.defined(),
           "backward ran through cross_entropy a second time, but the first has overwritten the logits with their "
           "gradient");

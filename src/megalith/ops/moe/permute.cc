@@ -79,25 +79,25 @@ void plain_sum_backward(const Tensor& rows, const Tensor& w, const RowMap& map, 
 
 struct CopyRows : Function<CopyRows> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const RowMap& map) {
-    keep(ctx, map);
+    save_state(ctx, map);
     return plain_copy(x, map);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    return {plain_sum(grads[0], {}, kept<RowMap>(ctx), {}), {}};
+    return {plain_sum(grads[0], {}, saved_state<RowMap>(ctx), {}), {}};
   }
 };
 
 struct SumRows : Function<SumRows> {
   static Tensor forward(AutogradContext* ctx, const Tensor& rows, const MaybeTensor& weights, const RowMap& map,
                         const MaybeTensor& residual) {
-    keep(ctx, map);
+    save_state(ctx, map);
     ctx->saved_data["residual"] = residual.has_value();
     const Tensor w = weights.value_or(Tensor());
     ctx->save_for_backward({w.defined() ? rows : Tensor(), w});  // plain sums need neither
     return plain_sum(rows, w, map, residual.value_or(Tensor()));
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto& map = kept<RowMap>(ctx);
+    const auto& map = saved_state<RowMap>(ctx);
     const auto saved = ctx->get_saved_variables();
     const Tensor dy = grads[0].contiguous();
     const Tensor dresidual = ctx->saved_data["residual"].toBool() ? grads[0] : Tensor();

@@ -70,12 +70,12 @@ struct TopExpertsFunction : torch::autograd::Function<TopExpertsFunction> {
       top_experts_cuda(rows_of(in, choice), bias ? bias->const_data_ptr<float>() : nullptr, decided,
                        experts.mutable_data_ptr<int64_t>(), weights.mutable_data_ptr<float>(), stream_of(in));
     ctx->save_for_backward({in});
-    keep(ctx, State{choice, experts});
+    save_state(ctx, State{choice, experts});
     return weights;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const State& state = kept<State>(ctx);
+    const State& state = saved_state<State>(ctx);
     const Tensor in = ctx->get_saved_variables()[0], grad = grads[0].to(at::kFloat).contiguous();
     Tensor grad_logits = at::empty_like(in);
     if constexpr (kCudaKernels)

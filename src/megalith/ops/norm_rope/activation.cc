@@ -132,7 +132,7 @@ class BiasFunction : public torch::autograd::Function<BiasFunction> {
                         const GradTarget& target) {
     const Tensor b = bias.value_or(Tensor());
     ctx->save_for_backward({x, b});
-    keep(ctx, target);
+    save_state(ctx, target);
     ctx->saved_data["activation"] = static_cast<int64_t>(activation);
     return biased_kernel(x, b, activation);
   }
@@ -146,7 +146,7 @@ class BiasFunction : public torch::autograd::Function<BiasFunction> {
     Tensor grad_x = may_write_over(grads[0]) ? grads[0] : at::empty_like(x);
     const Tensor grad_y = grads[0].contiguous();
     Tensor grad_bias;
-    const auto& target = kept<GradTarget>(ctx);
+    const auto& target = saved_state<GradTarget>(ctx);
     const bool wanted = bias.defined() && ctx->needs_input_grad(1), there = wanted && target.wanted(x);
     if (wanted) grad_bias = there ? target.sum : at::empty(bias.sizes(), x.options().dtype(acc_dtype(x)));
     ActivationRows rows = rows_of(x, static_cast<Activation>(ctx->saved_data["activation"].toInt()));

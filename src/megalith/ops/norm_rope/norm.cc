@@ -135,8 +135,8 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
                                const std::optional<Tensor>& bias, const std::optional<Tensor>& delta, Residual residual,
                                const NormWeights& weights) {
     KernelResult result = run_forward(x, delta.value_or(Tensor()), weights, /*with_statistics=*/true);
-    keep(ctx, State{residual, rows_of(x, weights), weights.zero_centered, bias.has_value(), weights.weight_target,
-                    weights.bias_target});
+    save_state(ctx, State{residual, rows_of(x, weights), weights.zero_centered, bias.has_value(), weights.weight_target,
+                          weights.bias_target});
     ctx->set_materialize_grads(false);
     ctx->save_for_backward({result.x, weight, result.mean, result.rstd});
     if (residual == Residual::kNone) return {result.y};
@@ -145,7 +145,7 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const auto& state = kept<State>(ctx);
+    const auto& state = saved_state<State>(ctx);
     const Tensor& grad_y = grads.back();
     const Tensor grad_residual = grads.size() == 2 ? grads.front() : Tensor();
     variable_list result(6);

@@ -84,11 +84,11 @@ Tensor rotate_kernel(const Tensor& x, const RopeAngles& angles, bool inverse) {
 class RopeFunction : public torch::autograd::Function<RopeFunction> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const RopeAngles& angles) {
-    keep(ctx, angles);
+    save_state(ctx, angles);
     return rotate_kernel(x, angles, /*inverse=*/false);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    return {rotate_kernel(grads[0], kept<RopeAngles>(ctx), /*inverse=*/true), {}};
+    return {rotate_kernel(grads[0], saved_state<RopeAngles>(ctx), /*inverse=*/true), {}};
   }
 };
 
@@ -239,14 +239,14 @@ class SplitQkvFunction : public torch::autograd::Function<SplitQkvFunction> {
                                const std::optional<Tensor>& k_weight, const SplitPlan& plan) {
     const std::array weights{q_weight.value_or(Tensor()), k_weight.value_or(Tensor())};
     const std::array<Tensor, 3> result = split_kernel(plan, qkv, weights);
-    keep(ctx, plan);
+    save_state(ctx, plan);
     ctx->set_materialize_grads(false);
     if (q_weight || k_weight) ctx->save_for_backward({qkv, weights[0], weights[1]});
     return {result[0], result[1], result[2]};
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const auto& plan = kept<SplitPlan>(ctx);
+    const auto& plan = saved_state<SplitPlan>(ctx);
     const variable_list saved = ctx->get_saved_variables();
     const QkvHeads& heads = plan.heads;
     const Tensor grad = at::empty({plan.tokens, (heads.query + 2 * heads.key_value) * heads.head_dim}, plan.options);

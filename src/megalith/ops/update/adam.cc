@@ -11,7 +11,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/ops/kernel/tensor_internal.h"
-#include "megalith/ops/update/flat_internal.h"
+#include "megalith/ops/update/flat_buffer_internal.h"
 
 namespace megalith::ops {
 

@@ -4,7 +4,7 @@
 
 #include "megalith/ops/kernel/cpu_math.h"
 #include "megalith/ops/kernel/cpu_parallel.h"
-#include "megalith/ops/update/flat_internal.h"
+#include "megalith/ops/update/flat_buffer_internal.h"
 
 namespace megalith::ops {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "megalith/config/derive.h"
-#include "megalith/config/documents.h"
+#include "megalith/config/help_and_yaml.h"
 #include "megalith/run/resolve/optimizer_settings.h"
 #include "megalith/run/resolve/schedule.h"
 

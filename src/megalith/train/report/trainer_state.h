@@ -26,7 +26,7 @@ struct TrainerState {
   std::optional<double> epoch;  // passes over the data, with a fraction; std::nullopt before the first step
   int64_t global_step = 0;      // optimizer steps done
   int64_t max_steps = 0;        // the step at which the run ends
-  // Intervals in steps: the options, with fractions of max_steps resolved (resolve_intervals in flow_callback.h).
+  // Intervals in steps: the options, with fractions of max_steps resolved (resolve_intervals in intervals.h).
   int64_t logging_steps = 500;
   int64_t eval_steps = 500;
   int64_t save_steps = 500;

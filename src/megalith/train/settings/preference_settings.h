@@ -1,7 +1,7 @@
 // The loss of a pair of answers (formulas in preference/preference_loss.h).
 #pragma once
 
-#include "megalith/config/choices.h"
+#include "megalith/config/enums.h"
 
 namespace megalith::train {
 

@@ -1,7 +1,7 @@
 // RerunSettings: selects the results of a step to check, and the reaction to a suspicious one (faults/rerun_guard.h).
 #pragma once
 
-#include "megalith/config/choices.h"
+#include "megalith/config/enums.h"
 
 namespace megalith::train {
 

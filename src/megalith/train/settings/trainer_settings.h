@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "megalith/config/choices.h"
+#include "megalith/config/enums.h"
 #include "megalith/layout/microbatches.h"
 #include "megalith/layout/pipeline_schedule.h"
 #include "megalith/optim/distributed_data_parallel.h"

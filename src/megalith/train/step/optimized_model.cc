@@ -62,7 +62,7 @@ void OptimizedModel::check_gradients() const {
 }
 
 // A skipped step (fp16 overflow) changes only the loss scale: neither parameters nor schedule advance.
-UpdateResult OptimizedModel::update(int64_t samples, const std::optional<optim::BegunStep>& begun) {
+UpdateResult OptimizedModel::update(int64_t samples, const std::optional<optim::PendingUpdate>& begun) {
   UpdateResult result{.step = {}, .learning_rate = scheduler_->lr(0), .loss_scale = scaler_.scale()};
   result.step = optimizer_->step(scaler_, begun);
   check<ConfigError>(scaler_.is_finite(),

@@ -41,11 +41,11 @@ class OptimizedModel {
   void check_gradients() const;
   // Runs the optimizer's step and, unless it was skipped, the schedule's. `samples` counts this step's samples on all
   // ranks. Throws ConfigError when the loss scale has overflowed.
-  UpdateResult update(int64_t samples, const std::optional<optim::BegunStep>& begun = std::nullopt);
+  UpdateResult update(int64_t samples, const std::optional<optim::PendingUpdate>& begun = std::nullopt);
   // An update may be submitted to the device before check_gradients, which then waits after it instead of before it. It
   // takes effect only if all gradients are finite. See optim::Optimizer::begin_step.
   bool begins_updates() const { return optimizer_->begins_steps(); }
-  std::optional<optim::BegunStep> begin_update() { return optimizer_->begin_step(scaler_); }
+  std::optional<optim::PendingUpdate> begin_update() { return optimizer_->begin_step(scaler_); }
 
   // With overlap_param_gather, parameters are still in flight after update(), and the model waits for them part by
   // part. Any other reader (evaluation, export) must call this first.

@@ -1,6 +1,6 @@
 // y += bias + residual on CUDA: one thread per vector of v elements (16 bytes) of y. Reads y and the residual, writes
 // y; the bias comes from the cache. Only for products that cuBLASLt does not take: there the product adds both.
-#include "megalith/ops/gemm/product_internal.h"
+#include "megalith/ops/gemm/gemm_internal.h"
 #include "megalith/ops/kernel/cuda_math.cuh"
 
 namespace megalith::ops {

@@ -1,11 +1,11 @@
 // Sends products to the owner's plans (cuBLASLt) where those take them, otherwise to ATen. What a plan adds in the
 // product itself (bias, residual) takes a pass of its own after ATen's product if there are both.
-#include "megalith/ops/gemm/product.h"
+#include "megalith/ops/gemm/gemm.h"
 
 #include <ATen/ATen.h>
 
 #include "megalith/base/error.h"
-#include "megalith/ops/gemm/product_internal.h"
+#include "megalith/ops/gemm/gemm_internal.h"
 #include "megalith/ops/kernel/tensor_internal.h"
 
 namespace megalith::ops {
@@ -14,19 +14,19 @@ namespace {
 
 constexpr bool kCublasLt = MEGALITH_CUBLASLT != 0;
 
-bool run_planned(const ProductKernels& kernels, const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
+bool run_planned(const GemmKernels& kernels, const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
                  const Addends& added, double beta, double alpha) {
   return kernels.plans != nullptr && kernels.plans->run(out, a, b, added, beta, alpha, kernels.choice);
 }
 
 }  // namespace
 
-std::unique_ptr<ProductPlans> make_product_plans() {
+std::unique_ptr<GemmPlans> make_gemm_plans() {
   if constexpr (kCublasLt) return make_cublaslt_plans();
   return nullptr;
 }
 
-at::Tensor product(const at::Tensor& a, const at::Tensor& b, const Addends& added, const ProductKernels& kernels) {
+at::Tensor gemm(const at::Tensor& a, const at::Tensor& b, const Addends& added, const GemmKernels& kernels) {
   if (kernels.plans != nullptr && a.size(0) * a.size(1) * b.size(1) >= kLeastTried) {
     // Below this size no plan would take it: do not allocate the result in vain.
     const at::Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
@@ -40,14 +40,14 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b, const Addends& adde
   return y;
 }
 
-void product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const ProductKernels& kernels) {
+void gemm_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const GemmKernels& kernels) {
   if (run_planned(kernels, out, a, b, {}, 0, 1)) return;
   at::Tensor into = out;
   at::mm_out(into, a, b);
 }
 
-void add_product(const at::Tensor& into, const at::Tensor& left, const at::Tensor& right, double beta, double alpha,
-                 const ProductKernels& kernels) {
+void add_gemm(const at::Tensor& into, const at::Tensor& left, const at::Tensor& right, double beta, double alpha,
+              const GemmKernels& kernels) {
   if (run_planned(kernels, into, left, right, {}, beta, alpha)) return;
   at::Tensor out = into;
   if (left.scalar_type() == into.scalar_type()) {

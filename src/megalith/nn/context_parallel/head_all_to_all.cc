@@ -4,8 +4,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "megalith/nn/context_parallel/head_all_to_all_internal.h"
 #include "megalith/nn/context_parallel/slice.h"
-#include "megalith/nn/context_parallel/trade_heads_internal.h"
 #include "megalith/ops/kernel/autograd_state.h"
 
 namespace megalith::nn {
@@ -39,21 +39,21 @@ struct Trade {
 
 struct ToHeads : Function<ToHeads> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tokens, const Trade& trade) {
-    ops::keep(ctx, trade);
+    ops::save_state(ctx, trade);
     return trade.to_heads(tokens);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    return {ops::kept<Trade>(ctx).to_tokens(grads[0].contiguous()), {}};
+    return {ops::saved_state<Trade>(ctx).to_tokens(grads[0].contiguous()), {}};
   }
 };
 
 struct ToTokens : Function<ToTokens> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& heads, const Trade& trade) {
-    ops::keep(ctx, trade);
+    ops::save_state(ctx, trade);
     return trade.to_tokens(heads);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    return {ops::kept<Trade>(ctx).to_heads(grads[0].contiguous()), {}};
+    return {ops::saved_state<Trade>(ctx).to_heads(grads[0].contiguous()), {}};
   }
 };
 

@@ -1,7 +1,7 @@
 // Passes over gradient buffers. The CPU sums exactly (ExactSum), so that the gradient norm is the same for every way of
 // cutting buffers over ranks and threads; CUDA sums each buffer in fp64 in a fixed order, and the host adds those sums.
 // One sum of squares serves as norm and as check for NaN: it is not finite if any gradient is not.
-#include "megalith/ops/update/flat.h"
+#include "megalith/ops/update/flat_buffer.h"
 
 #include <ATen/ATen.h>
 
@@ -9,7 +9,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/ops/kernel/tensor_internal.h"
-#include "megalith/ops/update/flat_internal.h"
+#include "megalith/ops/update/flat_buffer_internal.h"
 
 namespace megalith::ops {
 

@@ -2,7 +2,7 @@
 // y.
 #include <algorithm>
 
-#include "megalith/ops/gemm/product_internal.h"
+#include "megalith/ops/gemm/gemm_internal.h"
 #include "megalith/ops/kernel/cpu_math.h"
 #include "megalith/ops/kernel/cpu_parallel.h"
 

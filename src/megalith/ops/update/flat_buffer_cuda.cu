@@ -13,7 +13,7 @@
 #include <cmath>
 
 #include "megalith/ops/kernel/cuda_math.cuh"
-#include "megalith/ops/update/flat_internal.h"
+#include "megalith/ops/update/flat_buffer_internal.h"
 
 namespace megalith::ops {
 

@@ -1,4 +1,4 @@
-// Kernels of flat.h and adam.h over raw pointers.
+// Kernels of flat_buffer.h and adam.h over raw pointers.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -10,7 +10,7 @@
 
 namespace megalith::ops {
 
-// add_squares, count_zeros and scale_and_check_ of flat.h.
+// add_squares, count_zeros and scale_and_check_ of flat_buffer.h.
 void add_squares_cpu(c10::ScalarType dtype, const void* flat, int64_t n, ExactSum& sum);
 int64_t count_zeros_cpu(c10::ScalarType dtype, const void* flat, int64_t n);
 bool scale_and_check_cpu(c10::ScalarType dtype, void* flat, int64_t n, double factor);

@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "megalith/base/error.h"
-#include "megalith/ops/gemm/product_internal.h"
+#include "megalith/ops/gemm/gemm_internal.h"
 #include "megalith/ops/kernel/tensor_internal.h"
 
 namespace megalith::ops {
@@ -189,7 +189,7 @@ class Plan {
 
 // All plans of one owner, and the handle that they run on; both belong to the device of the first product. Backward
 // runs on a thread of its own: one thread at a time looks up, tries and starts a kernel.
-class CublasLtPlans final : public ProductPlans {
+class CublasLtPlans final : public GemmPlans {
  public:
   bool run(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const Addends& added, double beta,
            double alpha, KernelChoice choice) override;
@@ -331,7 +331,7 @@ bool CublasLtPlans::run(const Call& call, const Factors& factors, Kernels kernel
     device_ = call.out.get_device();
   }
   check(call.out.get_device() == device_,
-        "a product on cuda:{} got the plans of cuda:{}; each device needs its own ProductPlans", call.out.get_device(),
+        "a product on cuda:{} got the plans of cuda:{}; each device needs its own GemmPlans", call.out.get_device(),
         device_);
   const auto [place, is_new] = plans_.try_emplace(key_of(call, factors));
   if (is_new) place->second = Plan::make(handle_, call, factors);
@@ -410,6 +410,6 @@ bool CublasLtPlans::run(const at::Tensor& out, const at::Tensor& a, const at::Te
 
 }  // namespace
 
-std::unique_ptr<ProductPlans> make_cublaslt_plans() { return std::make_unique<CublasLtPlans>(); }
+std::unique_ptr<GemmPlans> make_cublaslt_plans() { return std::make_unique<CublasLtPlans>(); }
 
 }  // namespace megalith::ops

@@ -2,7 +2,7 @@
 //
 // On CUDA large products of 16-bit numbers go to cuBLASLt, which offers several kernels for each shape and a guess
 // which is the fastest. The first call with a shape times them (some milliseconds), and the fastest is used from then
-// on, so that the last bits may differ from run to run. The choice is kept in the caller's ProductPlans. With
+// on, so that the last bits may differ from run to run. The choice is kept in the caller's GemmPlans. With
 // at::globalContext().deterministicAlgorithms() (full_determinism) the guess stands. Everything else goes to ATen.
 #pragma once
 
@@ -33,9 +33,9 @@ enum class KernelChoice {
 
 // The kernels offered and chosen for the products of one owner. An owner (nn::ParameterSet) has one for its device and
 // passes it to each product. Thread-safe.
-class ProductPlans {
+class GemmPlans {
  public:
-  virtual ~ProductPlans() = default;
+  virtual ~GemmPlans() = default;
 
   // Computes out = beta · out + alpha · (a · b) + bias + residual; a residual needs beta = 0. Returns false, having
   // done nothing, if the product is not for cuBLASLt or too small to be worth it.
@@ -43,24 +43,23 @@ class ProductPlans {
                    double alpha, KernelChoice choice) = 0;
 };
 // Returns nullptr in a build without cuBLASLt.
-std::unique_ptr<ProductPlans> make_product_plans();
+std::unique_ptr<GemmPlans> make_gemm_plans();
 
 // How the kernel of a product is chosen, and where the choice is kept.
-struct ProductKernels {
+struct GemmKernels {
   KernelChoice choice = KernelChoice::kByTime;
-  ProductPlans* plans = nullptr;  // must outlive the call; nullptr means ATen's kernel
+  GemmPlans* plans = nullptr;  // must outlive the call; nullptr means ATen's kernel
 };
 
 // Returns a · b + bias + residual in the type of a.
-at::Tensor product(const at::Tensor& a, const at::Tensor& b, const Addends& added = {},
-                   const ProductKernels& kernels = {});
+at::Tensor gemm(const at::Tensor& a, const at::Tensor& b, const Addends& added = {}, const GemmKernels& kernels = {});
 // Writes a · b into out [m, n], which may be a part of a larger tensor.
-void product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const ProductKernels& kernels = {});
+void gemm_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const GemmKernels& kernels = {});
 
 // Computes into = beta · into + alpha · (left · right). With beta = 0 `into` is not read. The result of 16-bit factors
 // may be fp32: on CUDA the product never exists in 16 bits, on the CPU it is rounded first.
-void add_product(const at::Tensor& into, const at::Tensor& left, const at::Tensor& right, double beta, double alpha = 1,
-                 const ProductKernels& kernels = {});
+void add_gemm(const at::Tensor& into, const at::Tensor& left, const at::Tensor& right, double beta, double alpha = 1,
+              const GemmKernels& kernels = {});
 
 // Adds bias and residual to y in one pass: y and residual are [t, h], contiguous and of one dtype; bias is [h] of any
 // dtype. Without autograd: for use inside functions with their own backward.

@@ -1,6 +1,6 @@
 // Everything that people read about options is generated from the table, so it cannot drift from the program. A test
 // compares docs/options.md with options_markdown().
-#include "megalith/config/documents.h"
+#include "megalith/config/help_and_yaml.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

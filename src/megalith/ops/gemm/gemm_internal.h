@@ -1,4 +1,4 @@
-// Parts of product.h: the products that go to cuBLASLt, and the kernels that add a bias and a residual.
+// Parts of gemm.h: the products that go to cuBLASLt, and the kernels that add a bias and a residual.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,14 +7,14 @@
 #include <cstdint>
 #include <memory>
 
-#include "megalith/ops/gemm/product.h"
+#include "megalith/ops/gemm/gemm.h"
 
 namespace megalith::ops {
 
 inline constexpr int64_t kLeastTried = int64_t{1} << 33;  // smallest m·n·k for which measuring kernels is worth it
 
 // Makes plans that use cuBLASLt; only in builds with it.
-std::unique_ptr<ProductPlans> make_cublaslt_plans();
+std::unique_ptr<GemmPlans> make_cublaslt_plans();
 
 // y += bias + residual: y and residual [t, h], bias acc [h] (fp64 for fp64, otherwise fp32).
 void add_bias_residual_cpu(c10::ScalarType dtype, void* y, const void* bias, const void* residual, int64_t t,
