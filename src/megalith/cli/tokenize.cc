@@ -40,6 +40,7 @@ folder with tokenizer.json, or vocab.json and merges.txt, or tokenizer.model.
   --chat_template_kwargs JSON  more variables for the template: '{"enable_thinking": false}'
 )";
 
+// The command's own options. The parser keeps pointers to the members.
 struct TokenizeFlags {
   std::optional<std::string> tokenizer;
   bool decode = false;
@@ -62,6 +63,7 @@ struct TokenizeFlags {
             {"help", "print this", &help}};
   }
 
+  // Options that would have no effect are refused rather than ignored.
   void check() const {
     megalith::check<ConfigError>(tokenizer.has_value(),
                                  "--tokenizer is missing: the folder of a model, with its tokenizer.json");
@@ -88,6 +90,7 @@ struct TokenizeFlags {
   }
 };
 
+// Ids of holes in the vocabulary are rejected, too: decoding would drop them silently.
 std::vector<int32_t> read_ids(const json& value, const tokenizer::Tokenizer& tokenizer) {
   check<DataError>(value.is_array(), "{} is given; an array of token ids is expected", value.type_name());
   std::vector<int32_t> ids;
@@ -102,6 +105,7 @@ std::vector<int32_t> read_ids(const json& value, const tokenizer::Tokenizer& tok
 }
 
 // Reads lines of stdin. Calls `before_wait` before every read, which may block.
+// std::getline would hide when a read blocks, and that is the moment to write.
 template <typename BeforeWait>
 class LineReader {
  public:
@@ -118,6 +122,7 @@ class LineReader {
         at_ += end + 1;
         return true;
       }
+      // A last line without its end still counts.
       if (!fill()) return !line.empty();
     }
   }
@@ -150,6 +155,7 @@ std::string convert_chat(const std::string& line, const tokenizer::Tokenizer& to
   if (value.is_object()) {
     const auto field = [&](const char* name) { return value.value(name, ordered_json()); };
     conversation = {field("messages"), field("tools"), field("documents")};
+    // A line's own variables win over those of the command line.
     const ordered_json kwargs = field("chat_template_kwargs");
     check<DataError>(kwargs.is_null() || kwargs.is_object(), "chat_template_kwargs is {}; an object is expected",
                      kwargs.type_name());

@@ -163,9 +163,9 @@ std::vector<std::pair<std::string, std::string>> describe(const data::PerSplit<i
 }
 
 void pretrain_on_rank(StartedRun& started, PretrainFunctions functions) {
-  RunSettings now = started.plan.settings;
-  if (started.continues_itself) now.pretrain.load.folder = now.output.folder;
-  RunContext run(started.plan.options, std::move(now),
+  RunSettings settings_now = started.plan.settings;
+  if (started.continues_itself) settings_now.pretrain.load.folder = settings_now.output.folder;
+  RunContext run(started.plan.options, std::move(settings_now),
                  {.stop = &started.stop,
                   .heartbeat = started.launch.heartbeat,
                   .rejection_tracker = started.plan.settings.switches.rejection_tracker,

@@ -24,6 +24,7 @@ const std::vector<Command>& data_commands() {
   return table;
 }
 
+// Returns the names of the sub-commands, for messages.
 std::vector<std::string> names() {
   std::vector<std::string> names;
   for (const Command& command : data_commands()) names.push_back(command.name);
@@ -65,6 +66,7 @@ int run_data(Words words) {
 
 std::vector<std::string> read_data_words(Words words, std::span<const config::CommandOption> options) {
   std::vector<std::string> free_words, option_words;
+  // The option table knows no free words, so they are picked out first: an option and its value stay together.
   for (size_t i = 0; i < words.size(); ++i) {
     if (!words[i].starts_with("--")) {
       free_words.push_back(words[i]);

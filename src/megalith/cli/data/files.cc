@@ -44,6 +44,7 @@ constexpr const char* kMergeUsage =
   --json            print one JSON object in place of a line
 )";
 
+// Options of the three commands; each offers those that it has.
 struct FileFlags {
   std::optional<std::string> tokenizer, output;
   std::optional<int64_t> vocab_size, tokens;
@@ -70,6 +71,7 @@ ordered_json facts_of(const IndexedDataset& set) {
           {"tokens", static_cast<int64_t>(set.bin_bytes()) / data::token_bytes(set.token_type())}};
 }
 
+// "corpus: 10 documents, 12 sequences, 3456 tokens (uint16)".
 std::string in_words(const ordered_json& facts) {
   return fmt::format("{}: {} documents, {} sequences, {} tokens ({})", facts["prefix"].get<std::string>(),
                      facts["documents"].get<int64_t>(), facts["sequences"].get<int64_t>(),
@@ -79,6 +81,7 @@ std::string in_words(const ordered_json& facts) {
 // Returns the first tokens of the first sequences.
 ordered_json first_sequences(const IndexedDataset& set, const FileFlags& flags,
                              const std::optional<Tokenizer>& tokenizer) {
+  // Enough to recognize the data; more is the task of a viewer.
   constexpr int64_t kShownSequences = 3;
   ordered_json sequences = ordered_json::array();
   for (int64_t i = 0; i < std::min(kShownSequences, set.sequence_count()); ++i) {
@@ -91,6 +94,7 @@ ordered_json first_sequences(const IndexedDataset& set, const FileFlags& flags,
   return sequences;
 }
 
+// A histogram of lengths, then the first sequences.
 std::string inspect_text(const ordered_json& facts) {
   std::string text = in_words(facts) + "\n\ntokens of a sequence   sequences\n";
   for (const auto& range : facts["lengths"])
@@ -118,6 +122,7 @@ int data_inspect(Words words) {
   check<ConfigError>(flags.tokens.value_or(0) >= 0, "--tokens is {}; 0 is the least", flags.tokens.value_or(0));
   std::optional<Tokenizer> tokenizer;
   if (flags.tokenizer) tokenizer = Tokenizer::from_folder(*flags.tokenizer);
+  // With a tokenizer, ids that it does not have are reported while reading.
   const IndexedDataset set(flags.prefixes[0], tokenizer ? std::optional<int64_t>(tokenizer->id_end()) : std::nullopt);
   const data::IndexedSummary summary = data::summarize(set);
   ordered_json facts = facts_of(set);
@@ -141,6 +146,7 @@ int data_verify(Words words) {
                      flags.vocab_size.value_or(0));
   check<ConfigError>(!flags.vocab_size || !flags.tokenizer, "give --vocab_size or --tokenizer, not both");
   if (flags.tokenizer) flags.vocab_size = Tokenizer::from_folder(*flags.tokenizer).id_end();
+  // The first fault is thrown; what was verified before it is not printed then.
   ordered_json checked = ordered_json::array();
   std::string text;
   for (const std::string& prefix : flags.prefixes) {

@@ -38,6 +38,7 @@ stdin. The files PREFIX_KEY_document.bin and .idx are those of Megatron's prepro
   --json                print one JSON object in place of a table
 )";
 
+// The command's own options.
 struct DataTokenizeFlags {
   std::optional<std::string> tokenizer, output, json_keys;
   std::optional<int64_t> workers;
@@ -57,6 +58,7 @@ struct DataTokenizeFlags {
             {"help", "print this", &help}};
   }
 
+  // Checks the flags, and turns them into options of module `data`.
   data::TokenizeCorpusOptions corpus_options(std::vector<std::string> inputs) const {
     check<ConfigError>(tokenizer.has_value(), "--tokenizer is missing: the folder of a model, with its tokenizer.json");
     check<ConfigError>(output.has_value() && !output->empty(), "--output is missing: the prefix of the files to write");
@@ -79,6 +81,7 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 class ProgressLine {
  public:
   void show(const data::TokenizeCorpusProgress& progress) {
+    // Called for every block of documents, so most calls return here.
     if (seconds_since(last_) < (terminal_ ? 0.5 : 30)) return;
     last_ = Clock::now();
     const double seconds = seconds_since(start_);
@@ -88,6 +91,7 @@ class ProgressLine {
     fmt::print(stderr, "{}{}{}", terminal_ ? "\r\x1b[K" : "", text, terminal_ ? "" : "\n");
     shown_ = true;
   }
+  // Clears the line, so that the result or an error does not follow half of it.
   ~ProgressLine() {
     if (terminal_ && shown_) fmt::print(stderr, "\r\x1b[K");
   }
@@ -108,6 +112,7 @@ void check_absent(const data::TokenizeCorpusOptions& options) {
   }
 }
 
+// `seconds` is the only field that differs between two runs on the same data.
 std::string as_json(const data::TokenizeCorpusResult& result, double seconds) {
   nlohmann::ordered_json object{{"outputs", nlohmann::ordered_json::array()},
                                 {"documents", result.total.documents},
@@ -149,6 +154,7 @@ int data_tokenize(Words words) {
   const run::InterruptGuard guard([&] { files.discard(); });
   ProgressLine line;
   const auto result = data::tokenize_corpus(tokenizer, options, files, [&](const auto& p) { line.show(p); });
+  // From here on the files have their names; only reports follow.
   files.commit();
   for (const std::string& message : result.bad_line_messages) log_warning("left out: {}", message);
   if (result.total.bad_lines > 0) log_warning("{} bad lines were left out", result.total.bad_lines);

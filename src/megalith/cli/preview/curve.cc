@@ -65,6 +65,7 @@ std::string draw_curve(const std::function<double(double)>& value, std::span<con
   const std::vector<int> level = levels(values, low, high, frame.height);
 
   std::string text;
+  // Rows from top to bottom; a column of level n fills n / 8 rows from below.
   for (int row = frame.height - 1; row >= 0; --row) {
     std::string label;
     if (row == frame.height - 1) label = fmt::format("{:.4g}", high);
@@ -87,6 +88,7 @@ std::string draw_curve(const std::function<double(double)>& value, std::span<con
 
 int terminal_width() {
   constexpr int kUsual = 80;
+  // Below this a curve is not readable, so it is allowed to wrap.
   constexpr int kNarrow = 40;
   winsize size{};
   if (isatty(STDOUT_FILENO) == 0 || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kUsual;

@@ -163,8 +163,8 @@ void add_parallel_options(OptionList& list) {
 void add_batch_options(OptionList& list) {
   list.topic("Batch and seed");
   auto batch = list.part(&TrainingArguments::batch);
-  // global = micro * dp * accumulation: two of the three numbers determine the step. The default of pretrain is
-  // none, so that a forgotten micro-batch is an error there, as in Megatron.
+  // global = micro * dp * accumulation: two of the three numbers determine the step. pretrain has no default, so
+  // that a forgotten micro-batch is an error there, as in Megatron.
   batch
       .add("per_device_train_batch_size", &BatchConfig::micro_batch_size,
            "micro-batch: sequences in one pass of one data-parallel rank (required by pretrain)")
