@@ -35,7 +35,7 @@ constexpr std::optional<E> choice_of(std::string_view name) {
 // (`megalith pretrain`). It decides defaults and the spelling that the documents show; both accept every name.
 enum class Dialect { kTrain, kPretrain };
 
-// What is trained: next tokens of documents, answers of conversations, or preferences between answers.
+// The training task: next tokens of documents, answers of conversations, or preferences between answers.
 enum class Stage { kPretrain, kSft, kDpo };
 template <>
 struct EnumNames<Stage> {
@@ -91,7 +91,7 @@ struct EnumNames<TokenDispatcher> {
       {{TokenDispatcher::kAllGather, "allgather"}, {TokenDispatcher::kAllToAll, "alltoall"}});
 };
 
-// Which tokens an expert at its capacity keeps: the most probable, or the first.
+// The tokens that an expert at its capacity keeps: the most probable, or the first.
 enum class DropPolicy { kProbs, kPosition };
 template <>
 struct EnumNames<DropPolicy> {
@@ -298,7 +298,7 @@ struct EnumNames<RerunMode> {
        {RerunMode::kReportDeterminismStats, "report_stats"}});  // the spelling of the newest reference
 };
 
-// Which tokens are counted: none, all, or those that are not padding.
+// The tokens that are counted as seen: none, all, or those that are not padding.
 enum class TokensSeen { kNo, kAll, kNonPadding };
 template <>
 struct EnumNames<TokensSeen> {

@@ -105,7 +105,7 @@ class ForeignReader {
     return word == "ignored" ? OptionStatus::kNoEffect : OptionStatus::kRefused;
   }
 
-  int number_ = 0;  // of the current line
+  int number_ = 0;  // current line, from 1
   std::vector<ForeignSection> sections_;
 };
 

@@ -16,7 +16,7 @@
 
 namespace megalith::config {
 
-// Where the weights come from.
+// The source of the weights.
 struct ModelSourceConfig {
   std::optional<std::string> model_name_or_path;
   bool train_from_scratch = false;

@@ -71,7 +71,7 @@ struct Option {
 // Immutable after construction; every name, alias and negation is unique.
 class OptionTable {
  public:
-  // What a name on the command line refers to.
+  // The option that a name on the command line refers to.
   struct Match {
     const Option* option = nullptr;
     bool negated = false;  // --no_x

@@ -14,7 +14,7 @@
 
 namespace megalith::config {
 
-// What is done, and when it ends.
+// The task of a run, and its end.
 struct RunConfig {
   Stage stage = Stage::kSft;
   FinetuningType finetuning_type = FinetuningType::kLora;

@@ -9,8 +9,8 @@
 
 namespace megalith::layout {
 
-// What to do when the layers (plus the accounted embedding and loss) do not divide over the stages and nothing else
-// determines the split.
+// Chooses between an error and a balanced split when the layers (plus the accounted embedding and loss) do not divide
+// over the stages and nothing else determines the split.
 //   kRefuse    throw a ConfigError that shows the balanced split as a layout string to paste. The default: golden
 //              layer_split.json lists these inputs as ones that must be refused.
 //   kBalance   compute the balanced split (see LayerSplit), for callers that want any number of layers to train.

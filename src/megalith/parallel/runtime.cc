@@ -31,6 +31,7 @@ std::string sizes_text(const layout::GridShape& shape) {
                      shape.order);
 }
 
+// Settings are made before the number of ranks is known for certain; the launcher's variables decide.
 layout::GridShape with_world_size(layout::GridShape shape, int world_size) {
   shape.world_size = world_size;
   return shape;
@@ -58,6 +59,7 @@ layout::RngSeeds rng_seeds(const SeedSettings& seeds, const layout::RankGrid& gr
 
 void apply_library_switches(const LibrarySwitches& switches) {
   at::globalContext().setDeterministicFillUninitializedMemory(false);  // useless here: nothing reads such memory
+  // warn_only: an operation without a deterministic form warns instead of ending the run.
   at::globalContext().setDeterministicAlgorithms(switches.deterministic, /*warn_only=*/true);
   at::globalContext().setDeterministicCuDNN(switches.deterministic);
   at::globalContext().setAllowTF32CuBLAS(switches.tf32);
@@ -95,6 +97,7 @@ ParallelContext& Runtime::initialize(const RuntimeSettings& settings, std::funct
   if (world_ == nullptr) connect(settings, std::move(on_stuck));
   if (settings.switches.tf32 && !device_.is_cuda() && world_->rank() == 0) log_warning("tf32 has no effect on the CPU");
   const layout::GridShape shape = with_world_size(settings.grid, world_->size());
+  // A second call keeps the groups and seeds again, as the reference's initialize does.
   if (!context_) {
     context_ = std::make_unique<ParallelContext>(
         *world_, layout::RankGrid(shape, embedding_ranks.word, embedding_ranks.position), device_);

@@ -1,4 +1,4 @@
-// What a run reports: a summary at the start, callbacks that show its progress, a summary at the end.
+// Reports of a run: a summary at the start, callbacks that show its progress, a summary at the end.
 //
 //   for (auto& callback : run::watch_run(models, settings, data, trace, launch))
 //     setup.callbacks.push_back(std::move(callback));            // progress line, metrics.jsonl, TensorBoard, …

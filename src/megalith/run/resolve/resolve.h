@@ -21,7 +21,7 @@ enum class Work {
 struct RunRequest {
   Work work = Work::kTrain;
   config::TrainingArguments options;  // as given, before derive()
-  config::OptionReport report;        // what became of each option
+  config::OptionReport report;        // status of each given option
   RunWorld world;
   bool begins_run = true;  // output_dir must be empty, unless it is to be overwritten or resumed
   bool restarted = false;  // not the first start of this job: its batch size may have grown

@@ -21,7 +21,7 @@ namespace megalith::run {
 
 struct RunTokenizer {
   std::optional<tokenizer::Tokenizer> tokenizer;  // std::nullopt for NullTokenizer
-  data::PretrainTokens tokens;                    // what datasets need to know about it
+  data::PretrainTokens tokens;                    // facts about it that datasets need
   std::filesystem::path folder;                   // holds its files; empty without files
 
   ModelVocabulary vocabulary() const;
