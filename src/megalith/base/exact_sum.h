@@ -40,6 +40,7 @@ class ExactSum {
     if (++pending_ == kMostPending) carry();
   }
 
+  // Adds another sum; the result is that of all numbers together, in any order.
   void add(const ExactSum& other) { add_words(other.words()); }
 
   // Returns the digits, carried. Words of up to 2^30 sums may be added elementwise (all_reduce) before add_words().

@@ -23,6 +23,7 @@ void print_usage(FILE* to) {
   fmt::print(to, "\nmegalith COMMAND --help   the options of a command\nmegalith --version\n");
 }
 
+// Suggests the nearest name.
 [[noreturn]] void throw_unknown_command(const std::string& name) {
   std::vector<std::string> names;
   for (const Command& command : commands()) names.push_back(command.name);
@@ -31,6 +32,7 @@ void print_usage(FILE* to) {
                                 near.empty() ? "" : fmt::format(" (did you mean {}?)", near[0]), list_in_words(names)));
 }
 
+// The first word is the command; everything after it belongs to the command.
 int dispatch(Words words) {
   if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
     print_usage(words.empty() ? stderr : stdout);

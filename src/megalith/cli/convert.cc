@@ -23,6 +23,7 @@ namespace megalith::cli {
 
 namespace {
 
+// The text of --help.
 constexpr const char* kConvertUsage = R"(megalith convert --checkpoint_path MODEL --output_path FOLDER [options]
 megalith convert --checkpoint_path CHECKPOINT --output_path FOLDER --reshard [--max_shard_size SIZE]
 megalith convert --checkpoint_path CHECKPOINT --verify
@@ -94,6 +95,7 @@ int run_convert(Words words) {
   std::optional<std::string> source, adapter, target, shard_size;
   std::optional<int64_t> vocab;
   bool fp32 = false, overwrite = false, json = false, help = false, reshard = false, verified = false;
+  // bf16, fp16 and seed are options of the table; these are the command's own.
   const std::vector<config::CommandOption> own{{"checkpoint_path", "the model to convert", &source},
                                                {"adapter_path", "an adapter to merge", &adapter},
                                                {"merge_adapter", "the same", &adapter},

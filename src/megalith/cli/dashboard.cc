@@ -21,6 +21,7 @@ namespace megalith::cli {
 
 namespace {
 
+// The text of --help.
 constexpr const char* kDashboardUsage = R"(megalith dashboard RUN_DIR… [--host ADDRESS] [--port N]
 megalith dashboard RUN_DIR… --static FILE.html
 
@@ -90,6 +91,7 @@ void serve(observe::Dashboard& dashboard, const observe::ServerAddress& address)
     // Repeated, because stop() has no effect if the signal comes before the server runs.
     for (; !over; std::this_thread::sleep_for(std::chrono::milliseconds(20))) server.stop();
   });
+  // The address alone on stdout, for programs that start the dashboard; people read stderr.
   fmt::print("{}\n", server.url());
   fmt::print(stderr, "showing {} {}; Ctrl-C ends it\n", dashboard.runs(), dashboard.runs() == 1 ? "run" : "runs");
   std::fflush(stdout);

@@ -12,6 +12,7 @@ namespace megalith::cli {
 
 namespace {
 
+// The text of --help.
 constexpr const char* kEvalUsage = R"(megalith eval --model MODEL --eval_dataset NAMES [options]
 
 Loss, perplexity and token accuracy of a model on data, every sample once; rewards and margins of preference pairs

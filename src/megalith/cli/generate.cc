@@ -17,6 +17,7 @@ namespace megalith::cli {
 
 namespace {
 
+// The text of --help.
 constexpr const char* kGenerateUsage = R"(megalith generate --model MODEL (--prompt TEXT | --input FILE) [options]
 
 Continues a prompt and prints the text as it comes.
@@ -103,8 +104,8 @@ void answer(const model::VirtualModels& models, const Prompt& prompt, const mode
   std::optional<tokenizer::Tokenizer::StreamDecoder> stream;
   if (tokenizer) stream.emplace(*tokenizer, tokenizer::DecodeOptions{.skip_special_tokens = true});
   std::string text;
-  // The decoder holds back bytes of an incomplete character; finish() returns the rest.
-  // All ranks decode, since they all run this loop; only rank 0 prints.
+  // The decoder holds back bytes of an incomplete character; finish() returns the rest. All ranks decode, since they
+  // all run this loop; only rank 0 prints.
   const auto on_token = [&](int64_t id) {
     const std::string piece = stream ? stream->push(static_cast<int32_t>(id)) : fmt::format("{} ", id);
     text += piece;
@@ -141,6 +142,7 @@ int run_generate(Words words) {
                                     {"json", "one JSON object per prompt", &json}},
                                    kGenerateUsage);
   if (!ready) return kDone;
+  // Greedy by default, so that two calls give the same text.
   model::SamplingOptions sampling{.temperature = temperature.value_or(0),
                                   .top_k = top_k.value_or(0),
                                   .top_p = top_p.value_or(1),
@@ -159,6 +161,7 @@ int run_generate(Words words) {
   if (as_chat) chat = tokenizer::ChatTemplate::from_folder(command.folder());
   if (!as_ids) {
     tokenizer = tokenizer::Tokenizer::from_folder(command.folder());
+    // With --ids there is no tokenizer, so nothing stops generation but its length.
     sampling.stop_ids.assign(tokenizer->stop_ids().begin(), tokenizer->stop_ids().end());
   }
   std::vector<Prompt> prompts;

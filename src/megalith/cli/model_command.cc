@@ -41,6 +41,7 @@ bool ModelCommand::parse(Words words, std::vector<config::CommandOption> own, co
   return true;
 }
 
+// Every rank loads its part of the model itself; the plan has been checked, so loading is all that can still fail.
 int ModelCommand::run(const std::function<void(model::VirtualModels&)>& work) const {
   const parallel::RuntimeSettings runtime = run::runtime_settings(args_, launch_.world());
   const model::ModelSettings settings = run::model_settings(args_, at::kCPU);

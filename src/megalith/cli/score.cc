@@ -14,6 +14,7 @@ namespace megalith::cli {
 
 namespace {
 
+// The text of --help. Shapes: b sequences, s tokens, v vocabulary.
 constexpr const char* kScoreUsage =
     R"(megalith score --model MODEL --input batch.safetensors --output out.safetensors [options]
 
@@ -64,6 +65,7 @@ int run_score(Words words) {
                                     {"json", "print a JSON object", &json}},
                                    kScoreUsage);
   if (!ready) return kDone;
+  // A file and not stdout: logits of one batch may have gigabytes.
   check<ConfigError>(input && output, "score needs --input FILE and --output FILE");
   const model::ScoreBatch batch = read_batch(*input);
   return command.run([&](model::VirtualModels& models) {

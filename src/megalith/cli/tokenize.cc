@@ -22,6 +22,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
+// The text of --help; docs/tokenizers.md has examples.
 constexpr const char* kTokenizeUsage =
     R"(megalith tokenize --tokenizer DIR < lines: text to token ids, one line at a time
 
@@ -51,6 +52,7 @@ struct TokenizeFlags {
   std::optional<std::string> chat_template, chat_template_kwargs;
   bool help = false;
 
+  // The help texts here appear in error messages; --help prints the usage above instead.
   std::vector<config::CommandOption> options() {
     return {{"tokenizer", "folder with the tokenizer's files", &tokenizer},
             {"decode", "ids to text", &decode},
@@ -77,6 +79,7 @@ struct TokenizeFlags {
                                  "--add_generation_prompt, --chat_template and --chat_template_kwargs need --chat");
   }
 
+  // Parsed once, before any line is read, so that a mistake shows up at once.
   tokenizer::ChatOptions chat_options() const {
     tokenizer::ChatOptions result{.add_generation_prompt = add_generation_prompt, .template_name = chat_template};
     if (chat_template_kwargs) {
@@ -104,8 +107,8 @@ std::vector<int32_t> read_ids(const json& value, const tokenizer::Tokenizer& tok
   return ids;
 }
 
-// Reads lines of stdin. Calls `before_wait` before every read, which may block.
-// std::getline would hide when a read blocks, and that is the moment to write.
+// Reads lines of stdin. Calls `before_wait` before every read, which may block. std::getline would hide when a read
+// blocks, and that is the moment to write.
 template <typename BeforeWait>
 class LineReader {
  public:
@@ -114,6 +117,7 @@ class LineReader {
   // Reads the next line without its end; returns false at the end of the input.
   bool next(std::string& line) {
     line.clear();
+    // A line may span several reads, so its pieces are collected until the end of line turns up.
     for (;;) {
       const std::string_view rest = std::string_view(buffer_.data(), filled_).substr(at_);
       const size_t end = rest.find('\n');
@@ -140,6 +144,7 @@ class LineReader {
   }
 
   BeforeWait before_wait_;
+  // The capacity of a Linux pipe: a larger buffer would not save a system call.
   std::array<char, 1 << 16> buffer_{};
   size_t at_ = 0, filled_ = 0;
 };

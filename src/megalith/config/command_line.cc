@@ -87,9 +87,7 @@ class WordReader {
     assignments_.push_back(std::move(assignment));
   }
 
-  // An override in Hydra's style; its value is read as in a file, so `x=null` and `x=[1,2]` work here and not after
-  // "--".
-  // name=value
+  // name=value, in Hydra's style. The value is read as in a file, so x=null and x=[1,2] work here and not after "--".
   void read_override(const std::string& given, const std::string& value) {
     const auto spelling = with_underscores(given);
     if (spelling)
@@ -193,10 +191,10 @@ std::vector<Assignment> read_words(std::span<const std::string> words, std::span
 }
 
 // Tries the likely mistakes, the most specific first:
-//    --learning-rate_x      mixes dashes and underscores -> write one of them
-//    --no_bf16              bf16 is off anyway           -> leave it out
-//    --tensor_model         abbreviates                  -> did you mean --tensor_model_parallel_size?
-//    --lerning_rate         a typo                       -> did you mean --learning_rate?
+//   --learning-rate_x      mixes dashes and underscores -> write one of them
+//   --no_bf16              bf16 is off anyway           -> leave it out
+//   --tensor_model         abbreviates                  -> did you mean --tensor_model_parallel_size?
+//   --lerning_rate         a typo                       -> did you mean --learning_rate?
 std::string unknown_option(const std::string& given, const std::string& spelling, std::span<const std::string> extra) {
   std::string name = spelling;
   std::ranges::replace(name, '-', '_');

@@ -26,8 +26,8 @@ struct FileEntry {
   int line = 0;  // 1-based
 };
 
-// Gives a plain scalar the type that it looks like; a quoted one (tag "!" in yaml-cpp) is text.
-// Needed for mappings and nested lists only; values of options go through raw_from_yaml().
+// Gives a plain scalar the type that it looks like; a quoted one (tag "!" in yaml-cpp) is text. Needed for mappings
+// and nested lists only; values of options go through raw_from_yaml().
 json yaml_to_json(const YAML::Node& node) {
   if (node.IsMap()) {
     json object = json::object();

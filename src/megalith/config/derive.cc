@@ -300,7 +300,7 @@ layout::BatchPlan batch_plan(const TrainingArguments& args, int dp) {
   return plan;
 }
 
-// "~/runs" -> "/home/me/runs"; "~other/runs" is left alone.
+// "~/runs" -> "$HOME/runs"; "~other/runs" is left alone.
 std::string expand_home(const std::string& path) {
   return path == "~" || path.starts_with("~/") ? env_string("HOME").value_or("~") + path.substr(1) : path;
 }

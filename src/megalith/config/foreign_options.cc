@@ -2,8 +2,8 @@
 // lines among Megalith's own options, so that the documents list an option where its topic is. The file is part of the
 // program, so a mistake in it is an InternalError.
 //
-//    [Batch and seed, after seed]
-//    name,alias   int   none   ignored   why Megalith does not need it
+//   [Batch and seed, after seed]
+//   name,alias   int   none   ignored   why Megalith does not need it
 #include <algorithm>
 #include <iterator>
 #include <string>

@@ -2,9 +2,9 @@
 // compares docs/options.md with options_markdown().
 //
 // Three forms of one row:
-//    --help       --names <type> [default] (status), and the meaning under it
-//    options.md   | `name`, `alias` | type | train / pretrain default | status | meaning |
-//    args.yaml    name: value
+//   --help       --names <type> [default] (status), and the meaning under it
+//   options.md   | `name`, `alias` | type | train / pretrain default | status | meaning |
+//   args.yaml    name: value
 #include "megalith/config/help_and_yaml.h"
 
 #include <fmt/format.h>

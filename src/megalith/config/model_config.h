@@ -29,18 +29,22 @@ struct ModelSourceConfig {
 // Sizes of the model.
 struct ModelShapeConfig {
   std::optional<int> num_layers;
+  // h, the width of the residual stream, and the sizes that follow from it unless given.
   std::optional<int> hidden_size;
   std::optional<int> ffn_hidden_size;
   std::optional<int> num_attention_heads;
   bool group_query_attention = false;
   std::optional<int> num_query_groups;
   std::optional<int> kv_channels;
+  // Lengths in tokens.
   std::optional<int> seq_length;  // for Megatron's data; for other data see DataConfig::cutoff_len
   std::optional<int> max_position_embeddings;
+  // The vocabulary: as the tokenizer has it, and after padding.
   std::optional<int> vocab_size;
   std::optional<int> padded_vocab_size;
   int make_vocab_size_divisible_by = 128;
   std::optional<bool> untie_embeddings;
+  // Multi-token prediction.
   std::optional<int> mtp_num_layers = 0;  // 0 and std::nullopt both mean none
   double mtp_loss_scaling_factor = 0.1;
   bool operator==(const ModelShapeConfig&) const = default;
@@ -50,6 +54,7 @@ struct ModelShapeConfig {
 struct LayerConfig {
   std::optional<Normalization> normalization;
   std::optional<double> norm_epsilon;
+  // At most one activation; GELU without any.
   std::optional<bool> swiglu;
   std::optional<bool> squared_relu;
   std::optional<bool> quick_geglu;
@@ -59,6 +64,7 @@ struct LayerConfig {
   std::optional<bool> apply_layernorm_1p;
   std::optional<bool> apply_query_key_layer_scaling;
   std::optional<bool> attention_softmax_in_fp32;
+  // Probabilities of dropout, and the standard deviation of initial weights.
   std::optional<double> hidden_dropout;
   std::optional<double> attention_dropout;
   std::optional<double> init_method_std;
@@ -73,8 +79,10 @@ struct PositionConfig {
   std::optional<double> rotary_percent;
   std::optional<bool> rotary_interleaved;  // pairs (0, 1), (2, 3), …
   std::optional<int> rotary_interpolation_factor;
+  // Llama 3's scaling of low frequencies.
   std::optional<bool> use_rope_scaling;
   std::optional<double> rope_scaling_factor;
+  // YaRN, for latent attention.
   std::optional<RopeType> rope_type;
   std::optional<double> rotary_scaling_factor;
   std::optional<int> original_max_position_embeddings;
@@ -88,6 +96,7 @@ struct PositionConfig {
 // Multi-latent attention.
 struct MlaConfig {
   bool multi_latent_attention = false;
+  // Ranks of the compressed query and of the compressed key and value; sizes of a head's parts.
   std::optional<int> q_lora_rank;
   std::optional<int> kv_lora_rank;
   std::optional<int> qk_head_dim;
@@ -101,9 +110,11 @@ struct MoeConfig {
   std::optional<int> num_experts;
   std::optional<std::string> layer_freq;
   std::optional<int> ffn_hidden_size;
+  // Shared experts see every token.
   std::optional<int> shared_expert_intermediate_size;
   std::optional<bool> shared_expert_gate;
   bool shared_expert_overlap = false;
+  // The exchange of tokens, and how many an expert takes.
   TokenDispatcher token_dispatcher = TokenDispatcher::kAllGather;
   std::optional<bool> grouped_gemm;
   std::optional<double> expert_capacity_factor;
@@ -116,15 +127,18 @@ struct MoeConfig {
 // The router of the experts.
 struct RouterConfig {
   std::optional<int> topk;
+  // Losses that keep experts equally busy, and their coefficients in the same order.
   std::vector<std::string> load_balancing_type;
   std::vector<double> aux_loss_coeff;  // empty means the checkpoint's
   std::optional<double> z_loss_coeff;
   std::optional<ScoreFunction> score_function;
   std::optional<RouterDtype> dtype;
   std::optional<bool> pre_softmax;
+  // Group-limited choice of experts.
   std::optional<int> num_groups;
   std::optional<int> group_topk;
   std::optional<double> topk_scaling_factor;
+  // Balance by a bias on the choice, without a loss.
   std::optional<bool> enable_expert_bias;
   std::optional<double> bias_update_rate;
   std::optional<double> input_jitter_eps;  // multiplicative
@@ -138,6 +152,7 @@ struct RecomputeConfig {
   std::optional<int> num_layers;
   std::vector<std::string> modules;
   bool moe_layer_recompute = false;
+  // Short forms of the above; derive() resolves them.
   bool gradient_checkpointing = false;
   bool recompute_activations = false;
   bool distribute_saved_activations = false;
@@ -148,10 +163,12 @@ struct RecomputeConfig {
 
 // Fused kernels and CUDA graphs.
 struct FusionConfig {
+  // Kernels are always fused; these switches exist for the options of the reference.
   bool bias_activation = false;
   bool rope = false;
   bool cross_entropy_loss = false;
   bool gradient_accumulation = true;
+  // CUDA graphs of whole micro-batches.
   std::optional<std::string> cuda_graph_impl;
   std::vector<std::string> cuda_graph_scope{"full"};
   int cuda_graph_warmup_steps = 3;

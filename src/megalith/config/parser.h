@@ -30,7 +30,7 @@ struct CommandOption {
 // Treatment of words that name no option: an error, or a note.
 enum class UnknownNames { kRefuse, kIgnore };
 
-// The result of parsing.
+// The result of parsing. Command options are not part of it: they are written to their targets.
 struct ParseResult {
   TrainingArguments args;
   OptionReport report;

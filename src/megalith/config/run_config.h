@@ -18,13 +18,16 @@ namespace megalith::config {
 struct RunConfig {
   Stage stage = Stage::kSft;
   FinetuningType finetuning_type = FinetuningType::kLora;
+  // train: neither means training. pretrain: skip_train alone decides.
   bool do_train = false;
   bool do_eval = false;
   bool skip_train = false;
+  // The length of the run; validate() checks that it is given in one unit.
   double num_train_epochs = 3.0;
   int64_t max_steps = -1;
   std::optional<int64_t> train_samples;
   std::vector<int64_t> iterations_to_skip;
+  // Reasons to end early.
   std::optional<int64_t> exit_interval;
   std::optional<int64_t> exit_duration_mins;
   bool exit_signal_handler = false;
@@ -44,12 +47,14 @@ struct LoggingConfig {
   std::optional<std::string> logging_dir;
   TokensSeen include_num_input_tokens_seen = TokensSeen::kNo;
   bool include_effective_tokens_per_second = false;
+  // Megatron's measurements.
   int timing_log_level = 0;
   std::string timing_log_option = "minmax";
   int tensorboard_log_interval = 1;
   bool log_throughput = false;
   bool log_params_norm = false;
   bool log_num_zeros_in_grad = false;
+  // A trace of the steps from start to end, on some ranks.
   bool profile = false;
   int64_t profile_step_start = 10;
   int64_t profile_step_end = 12;
@@ -65,6 +70,7 @@ struct EvalConfig {
   bool on_start = false;
   int64_t eval_iters = 100;
   bool prediction_loss_only = false;
+  // The best checkpoint, by one metric of evaluation.
   bool load_best_model_at_end = false;
   std::optional<std::string> metric_for_best_model;
   std::optional<bool> greater_is_better;
@@ -75,10 +81,12 @@ struct EvalConfig {
 struct SaveConfig {
   std::optional<std::string> output_dir = "trainer_output";
   bool overwrite_output_dir = false;
+  // The checkpoint to continue: of `train`, of `pretrain`.
   std::optional<std::string> resume_from_checkpoint;
   std::optional<std::string> load;
   Interval strategy = Interval::kSteps;
   std::optional<double> steps = 500;
+  // Checkpoints that are kept.
   std::optional<int> total_limit;
   std::optional<int64_t> retain_interval;
   bool only_model = false;
@@ -99,12 +107,14 @@ struct CheckpointConfig {
   bool d2h_non_blocking = false;
   bool fully_reshardable = false;
   bool fully_reshardable_mem_efficient = false;
+  // Parts that are left out when saving and when loading.
   bool no_save_optim = false;
   bool no_save_rng = false;
   bool no_load_optim = false;
   bool no_load_rng = false;
   bool finetune = false;
   bool exit_on_missing_checkpoint = false;
+  // The checkpoint to load, and the iteration to count from.
   std::optional<int64_t> ckpt_step;
   std::optional<int64_t> override_iteration;
   bool use_checkpoint_args = false;
@@ -121,6 +131,7 @@ struct LoraConfig {
   std::vector<std::string> target{"all"};
   std::vector<std::string> additional_target;
   bool use_rslora = false;
+  // Adapters that the run starts from.
   bool create_new_adapter = false;
   std::vector<std::string> adapter_name_or_path;
   std::optional<std::string> adapter_folder;  // prefix of those paths
@@ -136,6 +147,7 @@ struct PreferenceConfig {
   double ftx = 0.0;
   double label_smoothing = 0.0;
   double simpo_gamma = 0.5;
+  // The reference model; the policy at its start if none is given.
   std::optional<std::string> ref_model;
   std::vector<std::string> ref_model_adapters;
   bool precompute_ref_log_probs = false;
@@ -145,11 +157,13 @@ struct PreferenceConfig {
 // Checks of results, injected errors and slow ranks.
 struct FaultConfig {
   RerunMode rerun_mode = RerunMode::kValidateResults;
+  // Faults for tests.
   double error_injection_rate = 0;
   std::string error_injection_type = "transient_error";
   bool check_for_spiky_loss = false;
   bool check_for_large_grads = false;
   int ft_num_warmup_iters = 5;
+  // Slow ranks, and replicas whose weights have drifted apart.
   bool log_straggler = false;
   int straggler_ctrlr_port = 65535;
   int straggler_minmax_count = 1;

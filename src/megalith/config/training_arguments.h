@@ -12,7 +12,8 @@
 
 namespace megalith::config {
 
-// One member per part; see the headers of the parts.
+// One member per part; see the headers of the parts. Copyable and comparable: two runs with equal arguments do the
+// same.
 struct TrainingArguments {
   Dialect dialect = Dialect::kTrain;  // front end whose rules apply where the two differ (seeds, required options)
   RunConfig run;                      // task and length of the run

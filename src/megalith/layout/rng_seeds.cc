@@ -1,8 +1,8 @@
 // Seeds of a rank's random streams, with the reference's formulas. For base seed S:
 //
-//    data parallel     S                            the same on all ranks: dropout outside of split regions
-//    model parallel    S + 2718 + tp                differs over tp: dropout and weights of split regions
-//    expert parallel   S + 1024 + 100 ep + etp      differs over experts
+//   data parallel     S                            the same on all ranks: dropout outside of split regions
+//   model parallel    S + 2718 + tp                differs over tp: dropout and weights of split regions
+//   expert parallel   S + 1024 + 100 ep + etp      differs over experts
 //
 // Megatron's launcher adds 100 pp to S (and 10 dp on request); the adapter does not.
 #include "megalith/layout/rng_seeds.h"

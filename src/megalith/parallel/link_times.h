@@ -64,6 +64,7 @@ struct PairSummary {
   double median = 0;  // bytes per second
   PairSpeed slowest;
 
+  // Returns the speed of the slowest pair over the median.
   double slowest_share() const { return median > 0 ? slowest.bytes_per_second / median : 1; }
   // Less than half the usual speed: a bad cable or switch, a throttled or badly placed card.
   bool suspicious() const { return slowest_share() < 0.5; }

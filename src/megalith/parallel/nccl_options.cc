@@ -1,8 +1,8 @@
 // Reads Megatron's YAML file of NCCL settings and merges it with the options. Every problem names the file, the group
 // and the key. Group names are ours; Megatron's differ for some groups and are translated.
 //
-//    tp: {max_ctas: 16, is_high_priority_stream: true}
-//    ep_dp: {min_ctas: 4}
+//   tp: {max_ctas: 16, is_high_priority_stream: true}
+//   ep_dp: {min_ctas: 4}
 #include "megalith/parallel/nccl_options.h"
 
 #include <fmt/format.h>

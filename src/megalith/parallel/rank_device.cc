@@ -1,10 +1,10 @@
 // Chooses the device of a rank and makes sure that no other rank uses the same GPU.
 //
-//    GPUs seen   backend        device
-//    0           any            CPU
-//    1           any            GPU 0: the launcher has shown each rank its own (srun --gpus-per-task=1)
-//    n           nccl           GPU LOCAL_RANK; an error if there are fewer GPUs than ranks
-//    n           gloo           GPU LOCAL_RANK mod n: several ranks may share one
+//   GPUs seen   backend        device
+//   0           any            CPU
+//   1           any            GPU 0: the launcher has shown each rank its own (srun --gpus-per-task=1)
+//   n           nccl           GPU LOCAL_RANK; an error if there are fewer GPUs than ranks
+//   n           gloo           GPU LOCAL_RANK mod n: several ranks may share one
 #include "megalith/parallel/rank_device.h"
 
 #include <ATen/Context.h>

@@ -1,10 +1,10 @@
 // Builds the model of a run, the reference of preference training, and the objective.
 //
-//    adapter  checkpoint  from scratch   weights
-//    yes      any         any            the base of the folder; the adapter of the checkpoint, of its folder, or fresh
-//    no       yes         any            those of the checkpoint
-//    no       no          yes            initialized
-//    no       no          no             those of the folder
+//   adapter  checkpoint  from scratch   weights
+//   yes      any         any            the base of the folder; the adapter of the checkpoint, of its folder, or fresh
+//   no       yes         any            those of the checkpoint
+//   no       no          yes            initialized
+//   no       no          no             those of the folder
 #include "megalith/run/load_model.h"
 
 #include "megalith/base/error.h"

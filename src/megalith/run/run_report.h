@@ -30,6 +30,7 @@ struct DataSummary {
 // Records the operations of all groups in `trace` while it lives.
 class WorldTrace {
  public:
+  // Both must outlive it.
   WorldTrace(comm::World& world, TraceRecorder& trace) : world_(world) { world.set_trace(&trace); }
   ~WorldTrace() { world_.set_trace(nullptr); }
   WorldTrace(const WorldTrace&) = delete;

@@ -31,6 +31,7 @@ std::vector<std::string> names() {
   return names;
 }
 
+// The text of `megalith data --help`.
 std::string list_of_commands() {
   std::string text = "megalith data COMMAND …: prepares training data\n\n";
   for (const Command& command : data_commands()) text += fmt::format("  {:<16} {}\n", command.name, command.summary);
@@ -72,6 +73,7 @@ std::vector<std::string> read_data_words(Words words, std::span<const config::Co
       free_words.push_back(words[i]);
       continue;
     }
+    // Unknown options stay here, and parse_arguments() reports them.
     option_words.push_back(words[i]);
     std::string name = words[i].substr(2, words[i].find('=') - 2);
     std::ranges::replace(name, '-', '_');

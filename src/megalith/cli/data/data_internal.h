@@ -10,6 +10,7 @@
 
 namespace megalith::cli {
 
+// The sub-commands. Each gets the words after its name and returns an exit code.
 int data_tokenize(Words words);
 int data_inspect(Words words);
 int data_verify(Words words);

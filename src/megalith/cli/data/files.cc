@@ -21,6 +21,7 @@ using data::IndexedDataset;
 using nlohmann::ordered_json;
 using tokenizer::Tokenizer;
 
+// Texts of --help.
 constexpr const char* kInspectUsage =
     R"(megalith data inspect PREFIX: what PREFIX.bin and PREFIX.idx hold
 
@@ -51,7 +52,8 @@ struct FileFlags {
   bool overwrite = false, json = false, help = false;
   std::vector<std::string> prefixes;
 
-  // Parses the words. Returns false if --help was given, after printing it.
+  // Parses the words. Returns false if --help was given, after printing it. Every command has --json and --help
+  // besides its own options.
   bool read(Words words, std::vector<config::CommandOption> options, const char* usage) {
     options.push_back({"json", "print JSON", &json});
     options.push_back({"help", "print this", &help});
@@ -168,6 +170,7 @@ int data_merge(Words words) {
   check<ConfigError>(flags.overwrite || !std::filesystem::exists(data::idx_path(*flags.output)),
                      "{} is there; choose another --output, or add --overwrite",
                      data::idx_path(*flags.output).string());
+  // Written under temporary names and renamed by commit(), so readers never see half of a merge.
   data::StagedFiles files;
   const run::InterruptGuard guard([&] { files.discard(); });  // Ctrl-C leaves no half-written files
   data::merge_indexed(flags.prefixes, *flags.output, files);

@@ -22,6 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// The text of --help.
 constexpr const char* kDataTokenizeUsage =
     R"(megalith data tokenize FILE… --tokenizer DIR --output PREFIX: JSON lines into .bin/.idx files
 
@@ -88,6 +89,7 @@ class ProgressLine {
     const std::string text = fmt::format("{} documents, {:.1f} MB/s, {:.0f} tokens/s", progress.documents,
                                          static_cast<double>(progress.input_bytes) / 1e6 / seconds,
                                          static_cast<double>(progress.tokens) / seconds);
+    // "\r\x1b[K" returns to the start of the line and clears it.
     fmt::print(stderr, "{}{}{}", terminal_ ? "\r\x1b[K" : "", text, terminal_ ? "" : "\n");
     shown_ = true;
   }
@@ -130,6 +132,7 @@ std::string as_json(const data::TokenizeCorpusResult& result, double seconds) {
   return object.dump() + "\n";
 }
 
+// One line per field, in the order of --json_keys.
 std::string as_text(const data::TokenizeCorpusResult& result) {
   std::string text;
   for (const auto& output : result.outputs)

@@ -24,6 +24,7 @@ namespace {
 using tokenizer::BpeTrainerOptions;
 using tokenizer::PreTokenization;
 
+// The text of --help.
 constexpr const char* kDataTrainTokenizerUsage =
     R"(megalith data train-tokenizer FILE… --vocab_size N --output DIR [options]
 
@@ -66,6 +67,7 @@ struct TrainFlags {
     config::parse_arguments(config::Dialect::kTrain, words.subspan(files.size()), options).report.check_not_refused();
   }
 
+  // Checked before the corpus is read, which may take minutes.
   void check() const {
     megalith::check<ConfigError>(!files.empty(),
                                  "no texts are given; name files first: megalith data train-tokenizer corpus.txt "
@@ -97,6 +99,7 @@ struct TrainFlags {
     return result;
   }
 
+  // hardware_concurrency() may return 0 for "unknown".
   int thread_count() const {
     return static_cast<int>(threads.value_or(std::max(1U, std::thread::hardware_concurrency())));
   }

@@ -169,6 +169,7 @@ void check_doctor_settings(bool measure, const std::optional<std::string>& outpu
 
 }  // namespace
 
+// Three modes in one command: findings without ranks, a self-check with them, and --measure with or without.
 int run_doctor(Words words) {
   run::LaunchFlags launch;
   bool json = false, help = false, measure = false;

@@ -115,8 +115,8 @@ void print_layout(const parallel::ParallelContext& context) {
     fmt::print("{:<20} {}\n", layout::name(kind), shown_groups(grid.groups(kind), 8));
 }
 
-// Rows of one kind and operation are neighbors in `links`, so comparing with the last one is enough.
-// Returns the slowest group of each kind and operation.
+// Returns the slowest group of each kind and operation. Rows of one kind and operation are neighbors in `links`, so
+// comparing with the last one is enough.
 std::vector<LinkRow> slowest_of_each_kind(const std::vector<LinkRow>& links) {
   std::vector<LinkRow> slowest;
   const auto cost = [](const LinkRow& row) { return row.time.bytes > 0 ? row.time.seconds : row.time.latency_s; };

@@ -1,3 +1,4 @@
+// A curve of block characters: each column shows the value in eighths of a character, so ten lines have 80 levels.
 #include "megalith/cli/preview/curve.h"
 
 #include <fmt/format.h>
@@ -13,10 +14,12 @@
 namespace megalith::cli {
 namespace {
 
+// Room for "1.234e-05" and a blank.
 constexpr int kLabelWidth = 10;
 constexpr int kEighths = 8;  // levels that one character can show
 constexpr std::array<std::string_view, kEighths + 1> kBlocks{" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
 
+// Lines are compared by tests and pasted into documents, where trailing blanks get lost.
 std::string without_trailing_blanks(std::string line) {
   line.erase(line.find_last_not_of(' ') + 1);
   return line;

@@ -117,6 +117,7 @@ std::string groups_json(const RankGrid& grid, const std::optional<int>& rank) {
   std::string text = fmt::format(
       R"({{"world_size":{},"tp":{},"pp":{},"cp":{},"ep":{},"etp":{},"dp":{},"edp":{},"order":"{}",)", shape.world_size,
       shape.tp, shape.pp, shape.cp, shape.ep, grid.etp(), grid.dp(), grid.edp(), shape.order);
+  // Optional sizes appear only where they are given, as in the golden files.
   if (shape.vpp) text += fmt::format(R"("vpp":{},)", *shape.vpp);
   if (shape.num_distributed_optimizer_instances > 1)
     text += fmt::format(R"("instances":{},)", shape.num_distributed_optimizer_instances);

@@ -20,6 +20,7 @@ using layout::SplitRequest;
 using layout::Stage;
 using nlohmann::ordered_json;
 
+// Needs neither a model folder nor a world size: the number of layers and pp are enough.
 constexpr PreviewUsage kPreviewLayersUsage{
     "megalith preview layers --num_layers N --pp N [--vpp N | --pipeline_model_parallel_layout 'Et*3|t*4,L' | …] "
     "[--json]\n\n"
@@ -41,6 +42,7 @@ bool is_balanced(SplitRequest request) {
   return !layout::problems(request).empty();
 }
 
+// The layout in the message can be pasted, which makes the choice explicit and stable.
 void note_balanced(const LayerSplit& split) {
   log_info(
       "{} layers do not divide evenly over {} stages, so they are balanced. As a layout: "

@@ -58,6 +58,7 @@ ordered_json to_json(const Request& request, const PipelineTimeline& timeline) {
   const PipelineShape& shape = request.shape;
   ordered_json json{
       {"schedule", layout::name(shape.kind)}, {"pp", shape.pp}, {"vpp", nullptr}, {"m", shape.microbatches}};
+  // `table` is the order in which all ranks go through (micro-batch, chunk).
   if (shape.kind == ScheduleKind::kInterleaved) {
     json["vpp"] = shape.chunks;
     json["group_size"] = shape.group_size.value_or(shape.pp);
@@ -167,6 +168,7 @@ int preview_pipeline(Words words) {
                    .microbatches = static_cast<int>(*microbatches),
                    .group_size = pipeline.microbatch_group_size,
                    .forward_only = forward_only};
+  // Half of a backward is the gradient of the input, half that of the weights; transfers are free in this drawing.
   request.costs = {.forward = 1, .backward = cost / 2, .weight_gradient = cost / 2, .transfer = 0};
   const PipelineTimeline timeline = layout::pipeline_timeline(request.shape, request.costs);
   write_stdout(input->json ? to_json(request, timeline).dump() + "\n" : report(request, timeline, terminal_width()));

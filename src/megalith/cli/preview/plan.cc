@@ -28,6 +28,7 @@ struct PlanFlags {
   std::optional<double> mtbf_hours, days, restart_s;
   bool simulate = false, json = false, help = false;
 
+  // Defaults are given in brackets.
   std::vector<config::CommandOption> options() {
     return {
         {"gpus", "number of GPUs", &gpus},
@@ -78,6 +79,7 @@ int simulate(const PlanFlags& flags, const plan::SearchRequest& request) {
   scaling.faults.gpu_mtbf_hours = flags.mtbf_hours.value_or(scaling.faults.gpu_mtbf_hours);
   scaling.faults.restart_s = flags.restart_s.value_or(scaling.faults.restart_s);
   scaling.days = flags.days.value_or(scaling.days);
+  // One row in place of the study over eight sizes.
   if (flags.gpus) scaling.sizes = {static_cast<int>(*flags.gpus)};
   const auto rows = plan::scaling_study(scaling);
   write_stdout(flags.json ? plan::scaling_json(rows).dump() + "\n" : plan::scaling_text(scaling, rows));

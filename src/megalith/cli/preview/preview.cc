@@ -45,12 +45,14 @@ std::vector<std::string> available_names() {
   return names;
 }
 
+// The text of `megalith preview --help`.
 std::string list_of_topics() {
   std::string text = "megalith preview TOPIC [run.yaml] [options] [--json]: needs no GPU, no weights, no ranks\n\n";
   for (const Topic& topic : topics()) text += fmt::format("  {:<10} {}\n", topic.name, topic.summary);
   return text + "\nmegalith preview TOPIC --help   the options of a topic\n";
 }
 
+// Suggests the nearest name, as for options.
 [[noreturn]] void throw_unknown_topic(const std::string& name) {
   const std::vector<std::string> names = available_names();
   const std::vector<std::string> near = nearest(name, names, 1);

@@ -13,6 +13,7 @@
 
 namespace megalith::cli {
 
+// The topics. Each gets the words after its name, writes text or JSON to stdout and returns an exit code.
 int preview_groups(Words words);
 int preview_layers(Words words);
 int preview_batch(Words words);
@@ -29,6 +30,7 @@ struct PreviewUsage {
   bool takes_dialect = false;
 };
 
+// The parsed words of a topic. The arguments are as given: topics derive and validate what they show.
 struct PreviewInput {
   config::TrainingArguments args;
   config::OptionReport report;

@@ -1,7 +1,7 @@
 // The rate over time has two vocabularies: Hugging Face's first, then Megatron's. A run is described in one of them;
-// run/resolve/schedule.cc turns either into the same schedule.
-// Options of the optimizer, gradient buffers, precision and the learning-rate schedule. Hugging Face and Megatron name
-// the same things differently; both names lead to one member where they mean the same.
+// run/resolve/schedule.cc turns either into the same schedule. Options of the optimizer, gradient buffers, precision
+// and the learning-rate schedule. Hugging Face and Megatron name the same things differently; both names lead to one
+// member where they mean the same.
 #include "megalith/config/option_list_internal.h"
 
 namespace megalith::config {

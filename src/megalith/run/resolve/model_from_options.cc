@@ -222,10 +222,10 @@ io::Json latent_json(const TrainingArguments& args) {
   return json;
 }
 
-//    norms on queries and keys   qkv bias only   family
-//    yes                         -               qwen3
-//    no                          yes             qwen2
-//    no                          no              llama (whose attention_bias and mlp_bias cover add_bias_linear)
+//   norms on queries and keys   qkv bias only   family
+//   yes                         -               qwen3
+//   no                          yes             qwen2
+//   no                          no              llama (whose attention_bias and mlp_bias cover add_bias_linear)
 const char* decoder_family(const LayerConfig& layer) {
   if (on(layer.qk_layernorm)) return "qwen3";
   return on(layer.add_qkv_bias) && !on(layer.add_bias_linear) ? "qwen2" : "llama";

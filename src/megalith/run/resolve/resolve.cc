@@ -166,9 +166,9 @@ void settle(const RunRequest& request, const TrainingArguments& args, bool exper
   });
 }
 
-// The order is that of dependence: the folder, its config.json, the settings (which need to know about experts), then
-// the parts that use both. If the options or the folder fail, only the data can still be checked.
-// Finds a model and data in Hugging Face's formats.
+// Finds a model and data in Hugging Face's formats. The order is that of dependence: the folder, its config.json, the
+// settings (which need to know about experts), then the parts that use both. If the options or the folder fail, only
+// the data can still be checked.
 void find_fine_tuning(const RunRequest& request, const TrainingArguments& args, bool options_fit, RunPlan& plan,
                       Findings& findings) {
   fs::path folder;

@@ -12,12 +12,14 @@
 
 namespace megalith::run {
 
+// The kinds of runs; each reads other options and inputs.
 enum class Work {
   kTrain,     // fine-tune the model of a folder: `megalith train`
   kPretrain,  // train a model that options describe: `megalith pretrain`
   kEvaluate,  // evaluate without training: `megalith eval`
 };
 
+// The input of resolve(): options as given, and what the caller knows about ranks and its own parts.
 struct RunRequest {
   Work work = Work::kTrain;
   config::TrainingArguments options;  // as given, before derive()

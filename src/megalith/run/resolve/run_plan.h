@@ -48,6 +48,7 @@ struct DataPlan {
 
 // Stage dpo: the loss over pairs of answers, and the reference model they are compared with.
 struct PreferencePlan {
+  // The source of the reference's log-probabilities.
   enum class Reference {
     kNone,          // the loss needs none
     kModel,         // a second model, from `folder`
@@ -82,8 +83,8 @@ struct RunPlan {
   DataPlan data;                               // for fine-tuning and evaluation
   std::optional<PreferencePlan> preference{};  // stage dpo
   OwnParts own;                                // for fine-tuning and evaluation
-  // The user's options, normalized: written to args.yaml, and for programs that look at options. The library acts
-  // on the members above only.
+  // The user's options, normalized: written to args.yaml, and for programs that look at options. The library acts on
+  // the members above only.
   config::TrainingArguments options;
   std::vector<std::string> warnings;  // one per option whose value differs from what the user wrote
 };

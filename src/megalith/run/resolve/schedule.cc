@@ -55,9 +55,8 @@ LrDecayStyle style_of(HfScheduler scheduler) {
   throw InternalError("a scheduler without a style");
 }
 
-// Megatron counts samples, because a step's batch may grow and the rate must not depend on when; Hugging Face counts
-// steps.
-// Samples if any length is given in samples, or with Megatron's front end; otherwise optimizer steps.
+// Samples if any length is given in samples, or with Megatron's front end; otherwise optimizer steps. Megatron counts
+// samples because a step's batch may grow; Hugging Face counts steps.
 ScheduleUnit unit_of(const TrainingArguments& args) {
   const ScheduleConfig& schedule = args.schedule;
   const bool in_samples = args.run.train_samples || schedule.lr_decay_samples || schedule.lr_warmup_samples > 0 ||
