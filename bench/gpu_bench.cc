@@ -262,16 +262,16 @@ void run(const Settings& s, const Case& c) {
   const TempFolder folder;
   write_inputs(c, folder);
   std::vector<double> ours, gib;
-  std::map<std::string, std::vector<double>> theirs, their_gib;
+  std::map<std::string, std::vector<double>> peer_rates, peer_gib;
   json line{{"bench", "gpu"}, {"case", c.name}};
   for (int round = 0; round < s.rounds; ++round) {
-    const Measured mine = run_ours(s, c, folder);
-    ours.push_back(mine.tokens_per_second);
-    gib.push_back(mine.peak_gib);
+    const Measured own = run_ours(s, c, folder);
+    ours.push_back(own.tokens_per_second);
+    gib.push_back(own.peak_gib);
     for (const Peer& peer : peers_of(s)) try {
         const Measured measured = run_peer(peer, c);
-        theirs[peer.name].push_back(measured.tokens_per_second);
-        their_gib[peer.name].push_back(measured.peak_gib);
+        peer_rates[peer.name].push_back(measured.tokens_per_second);
+        peer_gib[peer.name].push_back(measured.peak_gib);
       } catch (const std::runtime_error& error) {
         line[peer.name + "_error"] = error.what();
       }
@@ -286,9 +286,9 @@ void run(const Settings& s, const Case& c) {
                {"peak_gib", median(gib)},
                {"seconds_to_first_step", median(first_step)},
                {"seconds_of_one_step_run", median(end)}});
-  for (const auto& [name, rates] : theirs)
+  for (const auto& [name, rates] : peer_rates)
     line.update({{name + "_tokens_per_second", median(rates)},
-                 {name + "_peak_gib", median(their_gib[name])},
+                 {name + "_peak_gib", median(peer_gib[name])},
                  {name + "_ratio", median(ours) / median(rates)}});
   if (!s.cluster.empty()) add_plan(s, c, folder, line);
   print(line);

@@ -13,7 +13,8 @@
 
 namespace megalith::config {
 
-// Conversations, preference pairs and documents as LLaMA-Factory describes them.
+// Conversations, preference pairs and documents as LLaMA-Factory describes them. RunConfig::stage says which of the
+// three a record is; module `data` receives the result as data::SftSettings.
 struct DataConfig {
   // Sources.
   std::vector<std::string> dataset;
@@ -59,7 +60,8 @@ struct SamplerConfig {
   bool operator==(const SamplerConfig&) const = default;
 };
 
-// Megatron's .bin/.idx files.
+// Megatron's .bin/.idx files: token ids that `megalith data tokenize` or the reference's script wrote. Exactly one
+// source is given: data_path with split, one list per split, a file with either, or mock_data.
 struct IndexedDataConfig {
   std::vector<std::string> data_path;        // [weight] prefix …
   std::vector<std::string> train_data_path;  // this and the next two replace data_path and split
@@ -77,7 +79,8 @@ struct IndexedDataConfig {
   bool operator==(const IndexedDataConfig&) const = default;
 };
 
-// Megatron's tokenizer options.
+// Megatron's tokenizer options. A run needs the size of the vocabulary and the end-of-document id, even if its data is
+// tokenized already.
 struct TokenizerConfig {
   std::optional<std::string> type;
   std::optional<std::string> model;

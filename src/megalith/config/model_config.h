@@ -50,7 +50,8 @@ struct ModelShapeConfig {
   bool operator==(const ModelShapeConfig&) const = default;
 };
 
-// The parts of a layer.
+// The parts of a layer. With a model folder its config.json decides, and the members marked describes_new_model() must
+// keep their defaults; dropout and the initial deviation may be changed in any case.
 struct LayerConfig {
   std::optional<Normalization> normalization;
   std::optional<double> norm_epsilon;
@@ -72,7 +73,7 @@ struct LayerConfig {
   bool operator==(const LayerConfig&) const = default;
 };
 
-// Position embedding.
+// Position embedding. `type` chooses it; the other members belong to one or two of the types.
 struct PositionConfig {
   std::optional<PositionEmbedding> type;
   std::optional<double> rotary_base;  // theta
@@ -93,7 +94,8 @@ struct PositionConfig {
   bool operator==(const PositionConfig&) const = default;
 };
 
-// Multi-latent attention.
+// Multi-latent attention (DeepSeek): queries, keys and values are made from low-rank latents, and only a part of each
+// head rotates.
 struct MlaConfig {
   bool multi_latent_attention = false;
   // Ranks of the compressed query and of the compressed key and value; sizes of a head's parts.
@@ -105,7 +107,8 @@ struct MlaConfig {
   bool operator==(const MlaConfig&) const = default;
 };
 
-// Experts.
+// Experts. A layer has either one dense MLP or num_experts of them with a router; layer_freq says which layers have
+// experts.
 struct MoeConfig {
   std::optional<int> num_experts;
   std::optional<std::string> layer_freq;
@@ -124,7 +127,7 @@ struct MoeConfig {
   bool operator==(const MoeConfig&) const = default;
 };
 
-// The router of the experts.
+// The router of the experts: scores for each token, the choice of topk experts, and what keeps them equally busy.
 struct RouterConfig {
   std::optional<int> topk;
   // Losses that keep experts equally busy, and their coefficients in the same order.
@@ -161,7 +164,7 @@ struct RecomputeConfig {
   bool operator==(const RecomputeConfig&) const = default;
 };
 
-// Fused kernels and CUDA graphs.
+// Fused kernels and CUDA graphs. Most switches of the reference choose between kernels of which Megalith has one.
 struct FusionConfig {
   // Kernels are always fused; these switches exist for the options of the reference.
   bool bias_activation = false;

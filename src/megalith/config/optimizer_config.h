@@ -14,7 +14,8 @@
 
 namespace megalith::config {
 
-// Number formats and loss scaling.
+// Number formats and loss scaling. Parameters and activations have the format of bf16 or fp16, or fp32 without either;
+// the optimizer's copies are fp32, and so are sums unless grad_reduce_in_bf16 is set.
 struct PrecisionConfig {
   // fp32 without any of these. bf16 and fp16 exclude each other; fp8 is for products and needs bf16.
   bool bf16 = false;
@@ -40,7 +41,7 @@ struct PrecisionConfig {
   bool operator==(const PrecisionConfig&) const = default;
 };
 
-// The update rule and where its state lives.
+// The update rule and where its state lives. Options of one rule are ignored by the other, as in the references.
 struct OptimizerConfig {
   // The rule, by Megatron's and by Hugging Face's name; sgd in either wins.
   OptimizerKind optimizer = OptimizerKind::kAdam;
@@ -74,7 +75,8 @@ struct OptimizerConfig {
   bool operator==(const OptimizerConfig&) const = default;
 };
 
-// The learning rate over time.
+// The learning rate over time, in two vocabularies. lr_decay_style wins over lr_scheduler_type, and lr_scheduler_kwargs
+// over both where it has a key.
 struct ScheduleConfig {
   HfScheduler lr_scheduler_type = HfScheduler::kLinear;  // Hugging Face's name
   JsonObject lr_scheduler_kwargs;
@@ -98,7 +100,8 @@ struct ScheduleConfig {
   bool operator==(const ScheduleConfig&) const = default;
 };
 
-// Gradient buffers and their reduction.
+// Gradient buffers and their reduction. Parameters of a chunk lie in one flat buffer, cut into buckets that are
+// reduced when all of their gradients are there (optim/distributed_data_parallel.h).
 struct DdpConfig {
   // Overlap of collectives with backward and forward.
   bool overlap_grad_reduce = false;

@@ -15,7 +15,8 @@
 
 namespace megalith::config {
 
-// Sizes of the rank grid.
+// Sizes of the rank grid. Dense layers see the axes tp, cp, dp and pp, experts the axes etp, ep, edp and pp; both
+// grids cover the same ranks (layout/rank_grid.h). An option that is not given keeps std::nullopt until derive().
 struct ParallelConfig {
   // tp * cp * pp * dp = etp * ep * pp * edp = the number of ranks. dp and edp follow from the others.
   std::optional<int> tp;
@@ -34,7 +35,8 @@ struct ParallelConfig {
   bool operator==(const ParallelConfig&) const = default;
 };
 
-// The assignment of layers to stages, and the schedule.
+// The assignment of layers to stages, and the schedule. A stage is one chunk of consecutive layers; with virtual
+// stages a rank has several chunks, and chunk v of rank r is stage v * pp + r.
 struct PipelineConfig {
   // Three ways to ask for virtual stages; derive() leaves only vpp.
   std::optional<int> vpp;  // never 1: the parser unsets it
@@ -56,7 +58,7 @@ struct PipelineConfig {
   bool operator==(const PipelineConfig&) const = default;
 };
 
-// Micro-batches and global batch.
+// Micro-batches and global batch. A micro-batch passes through the model at once; a step sums the gradients of several.
 struct BatchConfig {
   // A step has micro_batch_size * dp * gradient_accumulation_steps sequences, or global_batch_size if that is given.
   std::optional<int> micro_batch_size = 8;
@@ -71,7 +73,8 @@ struct BatchConfig {
   bool operator==(const BatchConfig&) const = default;
 };
 
-// Random numbers.
+// Random numbers. With equal seeds a run draws the same weights and the same order of samples in every layout; dropout
+// differs between layouts (layout/rng_seeds.h).
 struct SeedConfig {
   int64_t seed = 42;
   std::optional<int64_t> data_seed;
@@ -80,7 +83,8 @@ struct SeedConfig {
   bool operator==(const SeedConfig&) const = default;
 };
 
-// Transport, time limits and device.
+// Transport, time limits and device. Limits are in the unit that the option's reference uses, as the names say;
+// run/resolve/runtime_settings.h turns them into durations.
 struct CommConfig {
   // std::nullopt follows the device: nccl on GPUs, gloo on CPUs.
   std::optional<CommBackend> backend;

@@ -35,7 +35,8 @@ struct RunConfig {
   bool operator==(const RunConfig&) const = default;
 };
 
-// Logs, metrics and profiles.
+// Logs, metrics and profiles. `steps` of 1 or more counts steps; below 1 it is a fraction of the run, as for
+// evaluation and saving.
 struct LoggingConfig {
   Interval strategy = Interval::kSteps;
   double steps = 500;
@@ -77,7 +78,8 @@ struct EvalConfig {
   bool operator==(const EvalConfig&) const = default;
 };
 
-// When checkpoints and models are written.
+// When checkpoints and models are written. Everything of a run lies below output_dir; without it (pretrain only)
+// nothing is written.
 struct SaveConfig {
   std::optional<std::string> output_dir = "trainer_output";
   bool overwrite_output_dir = false;
@@ -95,7 +97,8 @@ struct SaveConfig {
   bool operator==(const SaveConfig&) const = default;
 };
 
-// How checkpoints are written and read.
+// How checkpoints are written and read. There is one format, which every layout reads; members about other formats
+// exist so that scripts of the reference run unchanged.
 struct CheckpointConfig {
   std::string format = "legacy";
   bool async_save = false;
@@ -123,7 +126,7 @@ struct CheckpointConfig {
   bool operator==(const CheckpointConfig&) const = default;
 };
 
-// Low-rank adapters.
+// Low-rank adapters, as PEFT names them. W x + (alpha / rank) B A x, with A drawn at random and B zero at the start.
 struct LoraConfig {
   int rank = 8;
   std::optional<int> alpha;
@@ -154,7 +157,8 @@ struct PreferenceConfig {
   bool operator==(const PreferenceConfig&) const = default;
 };
 
-// Checks of results, injected errors and slow ranks.
+// Checks of results, injected errors and slow ranks. A result is rejected if it is NaN or infinite, or far outside of
+// what the run has seen before (train/faults/rerun_machine.h).
 struct FaultConfig {
   RerunMode rerun_mode = RerunMode::kValidateResults;
   // Faults for tests.

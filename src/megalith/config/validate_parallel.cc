@@ -70,9 +70,9 @@ void check_layers(const TrainingArguments& args, Problems& problems) {
       return;
     }
     // The split needs the number of chunks, so its problems are looked for only if the launcher's rules are satisfied.
-    const std::vector<std::string> found = layout::problems(vpp_request(args));
-    for (const std::string& problem : found) problems.add(problem);
-    if (!found.empty()) return;
+    const std::vector<std::string> vpp_problems = layout::problems(vpp_request(args));
+    for (const std::string& problem : vpp_problems) problems.add(problem);
+    if (!vpp_problems.empty()) return;
     layout::SplitRequest request = split_request(args);
     request.vpp = layout::resolve_launcher_vpp(vpp_request(args)).vpp;
     for (const std::string& problem : layout::problems(request)) problems.add(problem);

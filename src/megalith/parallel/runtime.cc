@@ -68,12 +68,12 @@ void apply_library_switches(const LibrarySwitches& switches) {
 Runtime::~Runtime() = default;
 
 void Runtime::connect(const RuntimeSettings& settings, std::function<void(const std::string&)> on_stuck) {
-  const comm::Rendezvous place = comm::rendezvous_from_env();
+  const comm::Rendezvous rendezvous = comm::rendezvous_from_env();
   // Impossible sizes are found here, on every rank, before any of them waits for another.
-  [[maybe_unused]] const layout::RankGrid possible(with_world_size(settings.grid, place.world_size));
-  device_ = enter_device({visible_gpus(), place.local_rank, place.local_world_size, settings.device});
-  if (place.rank == 0 && place.restarts == 0) warn_of_unused_gpus(settings.device);
-  take_cpu_share(place, device_);
+  [[maybe_unused]] const layout::RankGrid possible(with_world_size(settings.grid, rendezvous.world_size));
+  device_ = enter_device({visible_gpus(), rendezvous.local_rank, rendezvous.local_world_size, settings.device});
+  if (rendezvous.rank == 0 && rendezvous.restarts == 0) warn_of_unused_gpus(settings.device);
+  take_cpu_share(rendezvous, device_);
 
   comm::WorldOptions options;
   options.backend = backend_name(settings.device.backend);
@@ -84,7 +84,7 @@ void Runtime::connect(const RuntimeSettings& settings, std::function<void(const 
   options.interface = env_string("MEGALITH_SOCKET_IFNAME").value_or(env_string("GLOO_SOCKET_IFNAME").value_or(""));
   options.on_stuck = std::move(on_stuck);
   options.nccl = nccl_settings(settings.nccl);
-  auto world = comm::World::connect(place, options);
+  auto world = comm::World::connect(rendezvous, options);
   claim_gpu(*world, device_);
   own_world_ = std::move(world);
   world_ = own_world_.get();

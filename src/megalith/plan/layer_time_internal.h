@@ -14,6 +14,7 @@ namespace megalith::plan {
 struct PartTimes {
   double gemm = 0, attention = 0, memory_bound = 0, recompute = 0, tp = 0, cp = 0, ep = 0;
   double total() const { return gemm + attention + memory_bound + recompute + tp + cp + ep; }
+  // Adds part by part.
   PartTimes& operator+=(const PartTimes& other);
 };
 

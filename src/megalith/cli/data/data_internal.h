@@ -1,4 +1,5 @@
-// Declarations shared by the sub-commands of `megalith data`.
+// Declarations shared by the sub-commands of `megalith data`, which prepare .bin/.idx files and tokenizers. They run
+// in one process without ranks; output appears only when it is complete.
 #pragma once
 
 #include <span>

@@ -101,11 +101,12 @@ std::vector<Finding> examine() {
   findings.push_back(cuda_finding());
   findings.push_back({"backends", comm::nccl_available() ? "gloo, nccl" : "gloo", ""});
   findings.push_back({"network", interfaces(), ""});
-  const comm::Rendezvous place = comm::rendezvous_from_env();
+  const comm::Rendezvous rendezvous = comm::rendezvous_from_env();
   findings.push_back({"launcher",
-                      place.alone() ? place.source
-                                    : fmt::format("{}: rank {} of {}, store at {}:{}", place.source, place.rank,
-                                                  place.world_size, place.master_addr, place.master_port),
+                      rendezvous.alone()
+                          ? rendezvous.source
+                          : fmt::format("{}: rank {} of {}, store at {}:{}", rendezvous.source, rendezvous.rank,
+                                        rendezvous.world_size, rendezvous.master_addr, rendezvous.master_port),
                       ""});
   return findings;
 }

@@ -1,4 +1,6 @@
-// Declarations shared by the topics of `megalith preview`.
+// Declarations shared by the topics of `megalith preview`. A topic parses its words by read_preview(), computes with
+// `layout`, `plan` or `run`, and writes once with write_stdout(): a table for people, or with --json one object whose
+// keys are stable. It starts no ranks and needs no GPU.
 #pragma once
 
 #include <cstdint>

@@ -125,9 +125,9 @@ std::vector<bool> parse_layer_freq(const std::string& text, int64_t layers) {
 }
 
 std::vector<std::string> expert_problems(const TrainingArguments& args) {
-  std::vector<std::string> found;
-  const auto need = [&found](bool ok, std::string_view text) {
-    if (!ok) found.emplace_back(text);
+  std::vector<std::string> problems;
+  const auto need = [&problems](bool ok, std::string_view text) {
+    if (!ok) problems.emplace_back(text);
   };
   const std::string family = family_of(args);
   const std::vector<bool> layers = expert_layers(args);
@@ -163,7 +163,7 @@ std::vector<std::string> expert_problems(const TrainingArguments& args) {
     need(std::ranges::is_sorted(layers),
          "sigmoid scores make a glm4_moe model, whose dense layers come first: moe_layer_freq ([0]*m+[1]*n)");
   }
-  return found;
+  return problems;
 }
 
 void add_experts(io::Json& json, const TrainingArguments& args) {

@@ -173,14 +173,14 @@ void find_fine_tuning(const RunRequest& request, const TrainingArguments& args, 
                       Findings& findings) {
   fs::path folder;
   model::ModelConfig in_files;
-  const bool found = findings.attempt([&] {
+  const bool has_model = findings.attempt([&] {
     check<ConfigError>(args.source.model_name_or_path || !options_fit,
                        "model_name_or_path is missing: a folder with config.json and safetensors files, or a hub name");
     if (!args.source.model_name_or_path) return;  // reported with the options
     folder = find_model(*args.source.model_name_or_path, !args.source.train_from_scratch);
     in_files = model::read_model_config(folder, request.own.family);
   });
-  if (!options_fit || !found) {
+  if (!options_fit || !has_model) {
     findings.attempt([&] { check_datasets(args.data); });
     return;
   }
