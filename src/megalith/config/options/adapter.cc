@@ -30,7 +30,7 @@ void add_lora(OptionList& list) {
            "adapters: all but the last are merged, the last is trained on")
       .commas()
       .train_only();
-  lora.add("adapter_folder", &LoraConfig::adapter_folder, "folder that holds them").train_only();
+  lora.add("adapter_folder", &LoraConfig::adapter_folder, "folder that holds the adapters").train_only();
   // LoRA+: B starts at zero and profits from a higher rate than A.
   lora.add("loraplus_lr_ratio", &LoraConfig::loraplus_lr_ratio, "learning rate of B over that of A")
       .at_least(0)
@@ -76,7 +76,8 @@ void add_preferences(OptionList& list) {
       .add("precompute_ref_log_probs", &PreferenceConfig::precompute_ref_log_probs,
            "run the reference once over the data, before training; its answers are kept between runs")
       .train_only();
-  preference.add("ref_model_adapters", &PreferenceConfig::ref_model_adapters, "adapters merged into it")
+  preference
+      .add("ref_model_adapters", &PreferenceConfig::ref_model_adapters, "adapters merged into the reference model")
       .commas()
       .train_only();
 }

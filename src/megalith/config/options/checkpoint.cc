@@ -146,7 +146,7 @@ void add_fault_options(OptionList& list) {
       .choices({"correct_result", "transient_error", "persistent_error"});
   fault.add("check_for_spiky_loss", &FaultConfig::check_for_spiky_loss,
             "a loss 10 times the largest of the first 100 is suspicious");
-  fault.add("check_for_large_grads", &FaultConfig::check_for_large_grads, "likewise gradients");
+  fault.add("check_for_large_grads", &FaultConfig::check_for_large_grads, "the same check for gradients");
   fault
       .add("ft_num_warmup_iters", &FaultConfig::ft_num_warmup_iters,
            "steps after a start that have the time limit of the set-up")

@@ -39,7 +39,7 @@ void add_data_options(OptionList& list) {
   auto data = list.part(&TrainingArguments::data);
   // Sources: names that dataset_info.json describes, or paths of files.
   data.add("dataset", &DataConfig::dataset, "names in dataset_info.json, or paths").commas().train_only();
-  data.add("eval_dataset", &DataConfig::eval_dataset, "the same for evaluation").commas().train_only();
+  data.add("eval_dataset", &DataConfig::eval_dataset, "evaluation data, named like dataset").commas().train_only();
   data.add("dataset_dir", &DataConfig::dataset_dir, "folder of dataset_info.json").train_only();
   // From a record to a row of tokens: the template writes the conversation, the cutoff shortens it, and masks decide
   // which tokens count in the loss.
@@ -94,9 +94,12 @@ void add_indexed_data_options(OptionList& list) {
   // Exactly one of the sources is given (validate_run.cc): mixed or per split, in words or in a file.
   indexed.add("data_path", &IndexedDataConfig::data_path, "prefixes of .bin/.idx files, with or without weights")
       .pretrain_only();
-  indexed.add("train_data_path", &IndexedDataConfig::train_data_path, "the same, training only").pretrain_only();
-  indexed.add("valid_data_path", &IndexedDataConfig::valid_data_path, "the same, evaluation only").pretrain_only();
-  indexed.add("test_data_path", &IndexedDataConfig::test_data_path, "the same, test only").pretrain_only();
+  indexed.add("train_data_path", &IndexedDataConfig::train_data_path, "like data_path, for training only")
+      .pretrain_only();
+  indexed.add("valid_data_path", &IndexedDataConfig::valid_data_path, "like data_path, for evaluation only")
+      .pretrain_only();
+  indexed.add("test_data_path", &IndexedDataConfig::test_data_path, "like data_path, for the test only")
+      .pretrain_only();
   indexed.add("data_args_path", &IndexedDataConfig::data_args_path, "file with the words of data_path").pretrain_only();
   indexed
       .add("per_split_data_args_path", &IndexedDataConfig::per_split_data_args_path, "JSON file with the three lists")
@@ -109,14 +112,18 @@ void add_indexed_data_options(OptionList& list) {
       .pretrain_only();
   // Documents are joined by end-of-document tokens. By default attention, positions and loss cross them.
   indexed.add("eod_mask_loss", &IndexedDataConfig::eod_mask_loss, "no loss on end-of-document tokens").pretrain_only();
-  indexed.add("reset_position_ids", &IndexedDataConfig::reset_position_ids, "positions restart after them")
+  indexed
+      .add("reset_position_ids", &IndexedDataConfig::reset_position_ids,
+           "positions restart after end-of-document tokens")
       .pretrain_only();
-  indexed.add("reset_attention_mask", &IndexedDataConfig::reset_attention_mask, "no attention across them")
+  indexed
+      .add("reset_attention_mask", &IndexedDataConfig::reset_attention_mask,
+           "no attention across end-of-document tokens")
       .pretrain_only();
 
   auto tokenizer = list.part(&TrainingArguments::tokenizer);
   tokenizer.add("tokenizer_type", &TokenizerConfig::type, "Megatron's name of a tokenizer class").pretrain_only();
-  tokenizer.add("tokenizer_model", &TokenizerConfig::model, "its file or folder").pretrain_only();
+  tokenizer.add("tokenizer_model", &TokenizerConfig::model, "file or folder of the tokenizer").pretrain_only();
   tokenizer.add("vocab_file", &TokenizerConfig::vocab_file, "GPT-2 vocabulary").pretrain_only();
   tokenizer.add("merge_file", &TokenizerConfig::merge_file, "GPT-2 merges").pretrain_only();
   tokenizer.add("tiktoken_pattern", &TokenizerConfig::tiktoken_pattern, "word pattern of a tiktoken vocabulary")

@@ -62,7 +62,9 @@ void add_timers(OptionList& list) {
   logging.add("profile_step_start", &LoggingConfig::profile_step_start, "first step of the trace")
       .at_least(0)
       .pretrain_only();
-  logging.add("profile_step_end", &LoggingConfig::profile_step_end, "step after its last").at_least(0).pretrain_only();
+  logging.add("profile_step_end", &LoggingConfig::profile_step_end, "step after the last of the trace")
+      .at_least(0)
+      .pretrain_only();
   logging.add("profile_ranks", &LoggingConfig::profile_ranks, "ranks that record").at_least(0).pretrain_only();
 }
 

@@ -78,7 +78,10 @@ void add_shape(OptionList& list) {
   shape.add("mtp_num_layers", &ModelShapeConfig::mtp_num_layers, "multi-token-prediction depths")
       .at_least(0)
       .no_pretrain_default();
-  shape.add("mtp_loss_scaling_factor", &ModelShapeConfig::mtp_loss_scaling_factor, "weight of their loss").at_least(0);
+  shape
+      .add("mtp_loss_scaling_factor", &ModelShapeConfig::mtp_loss_scaling_factor,
+           "weight of the loss of multi-token prediction")
+      .at_least(0);
 }
 
 // Contents of a layer: norm, activation, biases, dropout.
@@ -123,11 +126,11 @@ void add_layer(OptionList& list) {
       .pretrain_default(false)
       .no_effect("always so");
   // Megatron's default is dropout of 0.1, which hardly any recent model uses: set both to 0 unless it is meant.
-  layer.add("hidden_dropout", &LayerConfig::hidden_dropout, "after attention and MLP")
+  layer.add("hidden_dropout", &LayerConfig::hidden_dropout, "dropout after attention and MLP")
       .at_least(0)
       .at_most(1)
       .pretrain_default(0.1);
-  layer.add("attention_dropout", &LayerConfig::attention_dropout, "on attention probabilities")
+  layer.add("attention_dropout", &LayerConfig::attention_dropout, "dropout on attention probabilities")
       .at_least(0)
       .at_most(1)
       .pretrain_default(0.1);
@@ -166,7 +169,8 @@ void add_position(OptionList& list) {
   position.add("use_rope_scaling", &PositionConfig::use_rope_scaling, "llama 3 scaling")
       .pretrain_default(false)
       .describes_new_model();
-  position.add("rope_scaling_factor", &PositionConfig::rope_scaling_factor, "its factor").pretrain_default(8.0);
+  position.add("rope_scaling_factor", &PositionConfig::rope_scaling_factor, "factor of llama 3 scaling")
+      .pretrain_default(8.0);
   position.add("rope_type", &PositionConfig::rope_type, "latent attention: rope or yarn").describes_new_model();
   position.add("rotary_scaling_factor", &PositionConfig::rotary_scaling_factor, "latent attention: yarn factor")
       .pretrain_default(1.0);

@@ -40,7 +40,7 @@ void add_experts(OptionList& list) {
   moe.add("moe_expert_capacity_factor", &MoeConfig::expert_capacity_factor,
           "rows of an expert over the fair share; negative or none: nothing is dropped");
   moe.add("moe_pad_expert_input_to_capacity", &MoeConfig::pad_expert_input_to_capacity,
-          "always exactly that many rows; needs moe_expert_capacity_factor")
+          "pad every expert to its capacity; needs moe_expert_capacity_factor")
       .pretrain_default(false);
   moe.add("moe_token_drop_policy", &MoeConfig::token_drop_policy, "drop the smallest weights or the last positions")
       .pretrain_default(DropPolicy::kProbs);
@@ -87,7 +87,7 @@ void add_router(OptionList& list) {
       .add("moe_router_enable_expert_bias", &RouterConfig::enable_expert_bias,
            "balance by a bias on the choice in place of a loss")
       .pretrain_default(false);
-  router.add("moe_router_bias_update_rate", &RouterConfig::bias_update_rate, "step of that bias")
+  router.add("moe_router_bias_update_rate", &RouterConfig::bias_update_rate, "step of the balancing bias")
       .pretrain_default(1e-3);
   router.add("moe_input_jitter_eps", &RouterConfig::input_jitter_eps, "noise on the router's input").at_least(0);
 }
@@ -98,7 +98,7 @@ void add_recompute(OptionList& list) {
   auto recompute = list.part(&TrainingArguments::recompute);
   recompute.add("recompute_granularity", &RecomputeConfig::granularity, "full layers or selected modules");
   recompute.add("recompute_method", &RecomputeConfig::method, "with full: groups of n layers, or the first n");
-  recompute.add("recompute_num_layers", &RecomputeConfig::num_layers, "that n").at_least(1);
+  recompute.add("recompute_num_layers", &RecomputeConfig::num_layers, "the n of recompute_method").at_least(1);
   // Megatron's names of modules.
   recompute
       .add("recompute_modules", &RecomputeConfig::modules, "with selective: what is computed twice (none: core_attn)")
@@ -120,7 +120,9 @@ void add_recompute(OptionList& list) {
   recompute.add("cpu_offloading", &RecomputeConfig::cpu_offloading, "keep activations in host memory")
       .pretrain_only()
       .planned("gpu");
-  recompute.add("cpu_offloading_num_layers", &RecomputeConfig::cpu_offloading_num_layers, "number of those layers")
+  recompute
+      .add("cpu_offloading_num_layers", &RecomputeConfig::cpu_offloading_num_layers,
+           "layers whose activations are kept in host memory")
       .at_least(0)
       .pretrain_only()
       .planned("gpu");

@@ -16,7 +16,7 @@ void add_update_rule(OptionList& list) {
   auto optimizer = list.part(&TrainingArguments::optimizer);
   optimizer.add("optimizer", &OptimizerConfig::optimizer, "adam (AdamW) or sgd")
       .refuse({"muon", "dist_muon"}, kNoSuchOptimizer);
-  optimizer.add("optim", &OptimizerConfig::optim, "HF's name for the same; sgd selects sgd")
+  optimizer.add("optim", &OptimizerConfig::optim, "HF's name of the optimizer; sgd selects sgd")
       .refuse_others(kNoSuchOptimizer)
       .train_only();
   optimizer.add("learning_rate", &OptimizerConfig::learning_rate, "peak learning rate (required by pretrain)")
@@ -29,10 +29,14 @@ void add_update_rule(OptionList& list) {
   // Megatron moves weight decay over the run; weight_decay itself is then ignored in favor of start and end.
   optimizer
       .add("weight_decay_incr_style", &OptimizerConfig::weight_decay_incr_style,
-           "how it changes over the run; linear and cosine need start and end")
+           "how weight decay changes over the run; linear and cosine need start and end")
       .pretrain_only();
-  optimizer.add("start_weight_decay", &OptimizerConfig::start_weight_decay, "at the start").at_least(0).pretrain_only();
-  optimizer.add("end_weight_decay", &OptimizerConfig::end_weight_decay, "at the end").at_least(0).pretrain_only();
+  optimizer.add("start_weight_decay", &OptimizerConfig::start_weight_decay, "weight decay at the start of the run")
+      .at_least(0)
+      .pretrain_only();
+  optimizer.add("end_weight_decay", &OptimizerConfig::end_weight_decay, "weight decay at the end of the run")
+      .at_least(0)
+      .pretrain_only();
   optimizer.add("apply_wd_to_qk_layernorm", &OptimizerConfig::apply_wd_to_qk_layernorm, "decay q/k norm weights too")
       .pretrain_only();
   optimizer.add("adam_beta1", &OptimizerConfig::adam_beta1, "first-moment decay").at_least(0).at_most(1);
@@ -51,7 +55,9 @@ void add_update_rule(OptionList& list) {
   optimizer.add("decoupled_lr", &OptimizerConfig::decoupled_lr, "peak rate of embedding and head")
       .at_least(0)
       .pretrain_only();
-  optimizer.add("decoupled_min_lr", &OptimizerConfig::decoupled_min_lr, "their floor").at_least(0).pretrain_only();
+  optimizer.add("decoupled_min_lr", &OptimizerConfig::decoupled_min_lr, "smallest rate of embedding and head")
+      .at_least(0)
+      .pretrain_only();
 }
 
 // Storage of the optimizer's state: on which ranks, on which device, in which format.
@@ -155,7 +161,9 @@ void add_precision_options(OptionList& list) {
   precision.add("fp8_amax_history_len", &PrecisionConfig::fp8_amax_history_len, "steps the delayed recipe looks back")
       .at_least(1)
       .pretrain_only();
-  precision.add("fp8_amax_compute_algo", &PrecisionConfig::fp8_amax_compute_algo, "which of them it uses")
+  precision
+      .add("fp8_amax_compute_algo", &PrecisionConfig::fp8_amax_compute_algo,
+           "which of those steps the delayed recipe uses")
       .choices({"most_recent", "max"})
       .pretrain_only();
   precision
@@ -185,7 +193,8 @@ void add_precision_options(OptionList& list) {
            "gradient buffer in fp32; always so with bf16")
       .alias({"grad_reduce_in_fp32"})
       .no_effect("gradients are always summed up in fp32, unless grad_reduce_in_bf16 is set");
-  precision.add("grad_reduce_in_bf16", &PrecisionConfig::grad_reduce_in_bf16, "the exception to that").pretrain_only();
+  precision.add("grad_reduce_in_bf16", &PrecisionConfig::grad_reduce_in_bf16, "sum gradients in bf16 instead")
+      .pretrain_only();
 }
 
 void add_schedule_options(OptionList& list) {
@@ -207,7 +216,9 @@ void add_schedule_options(OptionList& list) {
   schedule.add("warmup_steps", &ScheduleConfig::warmup_steps, "linear warm-up: steps, or below 1 a fraction of all")
       .at_least(0)
       .train_only();
-  schedule.add("warmup_ratio", &ScheduleConfig::warmup_ratio, "the fraction, only if warmup_steps is 0")
+  schedule
+      .add("warmup_ratio", &ScheduleConfig::warmup_ratio,
+           "warm-up as a fraction of all steps, only if warmup_steps is 0")
       .at_least(0)
       .at_most(1)
       .train_only();
@@ -215,11 +226,11 @@ void add_schedule_options(OptionList& list) {
   schedule.add("lr_decay_style", &ScheduleConfig::lr_decay_style, "shape of the schedule")
       .pretrain_default(LrDecayStyle::kLinear)
       .pretrain_only();
-  schedule.add("min_lr", &ScheduleConfig::min_lr, "floor").at_least(0).pretrain_only();
+  schedule.add("min_lr", &ScheduleConfig::min_lr, "smallest learning rate").at_least(0).pretrain_only();
   schedule.add("lr_decay_iters", &ScheduleConfig::lr_decay_iters, "steps to the floor (none: all)")
       .at_least(1)
       .pretrain_only();
-  schedule.add("lr_decay_samples", &ScheduleConfig::lr_decay_samples, "the same in samples")
+  schedule.add("lr_decay_samples", &ScheduleConfig::lr_decay_samples, "samples to the floor")
       .at_least(1)
       .pretrain_only();
   schedule.add("lr_warmup_fraction", &ScheduleConfig::lr_warmup_fraction, "warm-up as a part of the decay length")
@@ -231,8 +242,10 @@ void add_schedule_options(OptionList& list) {
   schedule.add("lr_warmup_init", &ScheduleConfig::lr_warmup_init, "rate at step 0").at_least(0).pretrain_only();
   // Warmup-stable-decay: the rate stays at its peak and falls in the last phase only.
   schedule.add("lr_wsd_decay_style", &ScheduleConfig::lr_wsd_decay_style, "last phase of WSD").pretrain_only();
-  schedule.add("lr_wsd_decay_iters", &ScheduleConfig::lr_wsd_decay_iters, "its steps").at_least(1).pretrain_only();
-  schedule.add("lr_wsd_decay_samples", &ScheduleConfig::lr_wsd_decay_samples, "its samples")
+  schedule.add("lr_wsd_decay_iters", &ScheduleConfig::lr_wsd_decay_iters, "steps of the last phase of WSD")
+      .at_least(1)
+      .pretrain_only();
+  schedule.add("lr_wsd_decay_samples", &ScheduleConfig::lr_wsd_decay_samples, "samples of the last phase of WSD")
       .at_least(1)
       .pretrain_only();
   // On resume the checkpoint's schedule must match the given one; these two say which wins if it does not.
