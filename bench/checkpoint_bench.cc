@@ -48,6 +48,7 @@ int64_t peak_resident() {
 }
 void reset_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
+// A state of 64 tensors, a second set to load into, and a saver.
 class Bench {
  public:
   Bench(fs::path folder, const parallel::ParallelContext& context)
@@ -71,6 +72,7 @@ class Bench {
     saver_.wait();
     return at_start + before_update;
   }
+  // The files are in the page cache, since they were just written: this measures copies and checks, not the disk.
   double load(bool verified) {
     const double seconds = seconds_of([&] {
       const checkpoint::Manifest manifest = checkpoint::read_manifest(target());
@@ -112,6 +114,7 @@ class Bench {
   std::vector<at::Tensor> state_, into_;
 };
 
+// One line with the median and the bandwidth of each side.
 void report(const char* what, const std::map<std::string, std::vector<double>>& seconds) {
   ordered_json line{{"bench", "checkpoint"}, {"case", what}, {"bytes", kBytes}};
   for (const auto& [who, times] : seconds)
@@ -123,12 +126,13 @@ void report(const char* what, const std::map<std::string, std::vector<double>>& 
 void run(const fs::path& folder, int rounds) {
   const auto worlds = comm::World::in_process(1);
   const parallel::ParallelContext context(*worlds[0], layout::RankGrid(layout::GridShape{}));
-  Bench mine(folder, context);
+  Bench own(folder, context);
   std::unique_ptr<bench::PeerProcess> peer;
   if (bench::peer_python() != "none")
     peer = std::make_unique<bench::PeerProcess>(
         std::vector<std::string>{bench::peer_python(), PEER_SCRIPT, folder.string(), std::to_string(kTensors),
                                  std::to_string(kRows), std::to_string(kColumns)});
+  // The peer times itself, so pipes and Python's start are not counted.
   const auto ask = [&](const char* what) { return peer->ask(what).at("seconds").get<double>(); };
 
   std::map<std::string, std::vector<double>> saves, loads, stalls;
@@ -136,12 +140,12 @@ void run(const fs::path& folder, int rounds) {
     const auto note = [&](std::vector<double>& times, double seconds) {
       if (round > 0) times.push_back(seconds);
     };
-    const double whole = mine.save();
-    note(saves["megalith"], whole);
-    note(loads["megalith"], mine.load(false));
-    note(loads["megalith, verified"], mine.load(true));
-    note(stalls["synchronous"], whole);
-    note(stalls["in the background"], mine.stall_in_background());
+    const double save_seconds = own.save();
+    note(saves["megalith"], save_seconds);
+    note(loads["megalith"], own.load(false));
+    note(loads["megalith, verified"], own.load(true));
+    note(stalls["synchronous"], save_seconds);
+    note(stalls["in the background"], own.stall_in_background());
     if (!peer) continue;
     for (const char* kind : {"safetensors", "dcp"}) {
       note(saves[kind], ask(fmt::format("save {}", kind).c_str()));
@@ -151,9 +155,10 @@ void run(const fs::path& folder, int rounds) {
   report("save", saves);
   report("load", loads);
   report("stall", stalls);
+  // The peak is reset before the save, so that it shows only what the save adds.
   reset_peak();
   const int64_t before = peak_resident();
-  mine.save();
+  own.save();
   fmt::print("{}\n", ordered_json{{"bench", "checkpoint"},
                                   {"case", "memory of a synchronous save"},
                                   {"state_bytes", kBytes},

@@ -32,6 +32,7 @@ double time_all_reduce(comm::World& world, int64_t elements, int repeats) {
   return times[times.size() / 2];
 }
 
+// Ranks as threads of this process, with their shared-memory exchange.
 double run_threads(int ranks, int64_t elements, int repeats) {
   auto worlds = comm::World::in_process(ranks);
   double result = 0;
@@ -45,6 +46,7 @@ double run_threads(int ranks, int64_t elements, int repeats) {
   return result;
 }
 
+// The same ranks as threads, each with its own connection over loopback.
 double run_gloo(int ranks, int64_t elements, int repeats) {
   const int port = testing::free_port();
   comm::prepare_c10d();
@@ -70,10 +72,12 @@ double run_gloo(int ranks, int64_t elements, int repeats) {
 }  // namespace megalith
 
 int main() {
+  // Ranks are threads already; libtorch's own would only disturb them.
   at::set_num_threads(1);
   for (int ranks : {2, 4, 8, 16})
     for (int64_t elements : {int64_t{1}, int64_t{1} << 16}) {
       const double threads = megalith::run_threads(ranks, elements, 201);
+      // Gloo is slower, so fewer repeats fit into the same time.
       const double gloo = megalith::run_gloo(ranks, elements, 21);
       fmt::print("{}\n", nlohmann::ordered_json{{"bench", "all_reduce"},
                                                 {"ranks", ranks},

@@ -28,6 +28,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using nlohmann::ordered_json;
 
+// The words of the command line.
 struct Settings {
   fs::path tokenizer = testing::tokenizer_folder("gpt2");
   int workers = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
@@ -62,6 +63,7 @@ int64_t write_corpus(const fs::path& path, int64_t megabytes) {
   return lines;
 }
 
+// Includes reading, parsing, encoding and writing, as `megalith data tokenize` does them.
 void bench_tokenize(const Settings& settings, const fs::path& folder) {
   const int64_t lines = write_corpus(folder / "corpus.jsonl", settings.megabytes);
   const auto tokenizer = tokenizer::Tokenizer::from_folder(settings.tokenizer);
@@ -83,6 +85,7 @@ void bench_tokenize(const Settings& settings, const fs::path& folder) {
          {"tokens_s", static_cast<double>(result.total.tokens) / seconds}});
 }
 
+// Samples are read in shuffled order from mapped files; 100 million tokens at most.
 void bench_samples(const fs::path& folder, int64_t seq_length) {
   const auto source = std::make_shared<data::IndexedDataset>(folder / "corpus_text_document");
   const data::GptDataset dataset(source, {.end = source->sequence_count(), .seq_length = seq_length},
@@ -118,6 +121,7 @@ class Lengths final : public data::SequenceSource {
   std::vector<int32_t> lengths_;
 };
 
+// The index of a large corpus is built once per run configuration, on one rank, while all others wait.
 void bench_index(const Settings& settings) {
   const Lengths source(settings.billions * 1'000'000'000);
   const auto start = Clock::now();

@@ -54,6 +54,7 @@ struct Case {
   bool short_samples = false;        // samples have random lengths and are packed; otherwise each fills a row
 };
 
+// The fields that llama, qwen2 and qwen3_moe share.
 json llama(int vocab, int hidden, int layers, int heads, int kv_heads, int head_dim, int width, bool tied,
            double theta) {
   return {{"model_type", "llama"},
@@ -71,6 +72,7 @@ json llama(int vocab, int hidden, int layers, int heads, int kv_heads, int head_
           {"tie_word_embeddings", tied}};
 }
 
+// Models whose state and activations fill one GPU reasonably, and one that is so small that launches dominate.
 std::vector<Case> all_cases() {
   const json gpt2{{"model_type", "gpt2"}, {"vocab_size", 50304},
                   {"n_embd", 768},        {"n_layer", 12},
@@ -107,17 +109,22 @@ std::vector<Case> all_cases() {
           {"llama-40m-accumulated-graphs", 2, 512, tiny, graphs, 8}};
 }
 
+// Scripts of peers, and what to run; an empty path leaves that peer out.
 struct Settings {
   std::string peers, hf, mcore, peft, cluster, cases, megalith = MEGALITH_PROGRAM;
   int rounds = 2;
 };
 
+// Medians of one run.
 struct Measured {
   double tokens_per_second = 0, peak_gib = 0;
 };
 
+// Four steps cover allocation, autotuning and the recording of graphs.
 constexpr int kSteps = 14, kWarmUp = 4;
 
+// Four steps' worth of data, which epochs repeat. A row has one token more than its length, because labels are
+// shifted.
 void write_inputs(const Case& c, const TempFolder& folder) {
   std::ofstream(folder / "config.json") << c.config.dump();
   std::mt19937 random(1);
@@ -143,6 +150,7 @@ std::vector<std::string> shape_words(const Case& c) {
   return words;
 }
 
+// The hyperparameters do not matter for speed; they are the same in every case.
 std::vector<std::string> our_command(const Settings& s, const Case& c, const TempFolder& folder, int steps) {
   std::vector<std::string> words{s.megalith,
                                  "train",
@@ -168,6 +176,7 @@ std::vector<std::string> our_command(const Settings& s, const Case& c, const Tem
 Measured run_ours(const Settings& s, const Case& c, const TempFolder& folder) {
   const auto result = testing::run_process(our_command(s, c, folder, kSteps), {}, std::chrono::minutes(5));
   if (result.exit_code != 0) throw std::runtime_error("megalith train failed:\n" + result.err);
+  // The zero stands for a run without any rate, whose median would not exist.
   std::vector<double> rates{0};
   Measured measured;
   std::ifstream lines(folder / "out" / "metrics.jsonl");
@@ -188,6 +197,7 @@ struct Peer {
   std::vector<std::string> words;
 };
 
+// Each peer in its fastest configuration.
 std::vector<Peer> peers_of(const Settings& s) {
   std::vector<Peer> all;
   if (!s.peers.empty()) all.push_back({"peer", s.peers, {"--compile", "default", "--attn", "best"}});
@@ -217,6 +227,7 @@ json run_script(const std::string& script, const std::vector<std::string>& words
   throw std::runtime_error(last_line(result.err));
 }
 
+// Peers have no fp8 form, so they run the bf16 case of the same name.
 Measured run_peer(const Peer& peer, const Case& c) {
   std::vector<std::string> words{"--model", c.name.substr(0, c.name.find("-fp8")),
                                  "--batch", std::to_string(c.batch),
@@ -246,20 +257,21 @@ void print(const json& line) {
   std::fflush(stdout);
 }
 
+// A peer that fails does not end the comparison: its error becomes part of the line.
 void run(const Settings& s, const Case& c) {
   const TempFolder folder;
   write_inputs(c, folder);
   std::vector<double> ours, gib;
-  std::map<std::string, std::vector<double>> theirs, their_gib;
+  std::map<std::string, std::vector<double>> peer_rates, peer_gib;
   json line{{"bench", "gpu"}, {"case", c.name}};
   for (int round = 0; round < s.rounds; ++round) {
-    const Measured mine = run_ours(s, c, folder);
-    ours.push_back(mine.tokens_per_second);
-    gib.push_back(mine.peak_gib);
+    const Measured own = run_ours(s, c, folder);
+    ours.push_back(own.tokens_per_second);
+    gib.push_back(own.peak_gib);
     for (const Peer& peer : peers_of(s)) try {
         const Measured measured = run_peer(peer, c);
-        theirs[peer.name].push_back(measured.tokens_per_second);
-        their_gib[peer.name].push_back(measured.peak_gib);
+        peer_rates[peer.name].push_back(measured.tokens_per_second);
+        peer_gib[peer.name].push_back(measured.peak_gib);
       } catch (const std::runtime_error& error) {
         line[peer.name + "_error"] = error.what();
       }
@@ -274,9 +286,9 @@ void run(const Settings& s, const Case& c) {
                {"peak_gib", median(gib)},
                {"seconds_to_first_step", median(first_step)},
                {"seconds_of_one_step_run", median(end)}});
-  for (const auto& [name, rates] : theirs)
+  for (const auto& [name, rates] : peer_rates)
     line.update({{name + "_tokens_per_second", median(rates)},
-                 {name + "_peak_gib", median(their_gib[name])},
+                 {name + "_peak_gib", median(peer_gib[name])},
                  {name + "_ratio", median(ours) / median(rates)}});
   if (!s.cluster.empty()) add_plan(s, c, folder, line);
   print(line);
@@ -286,6 +298,7 @@ void run(const Settings& s, const Case& c) {
 struct WithAndWithout {
   double with = 0, without = 0;
 };
+// Both kinds run in every round, so that clocks and temperature are the same for them.
 WithAndWithout run_with_and_without(const Settings& s, const Case& c, const std::function<void()>& each_round = {}) {
   Case plain = c;
   plain.options.clear();
@@ -347,6 +360,7 @@ Settings parse(int argc, char** argv) {
                 {"--cases", &s.cases},
                 {"--rounds", &s.rounds},
                 {"--megalith", &s.megalith}});
+  // Commas around it make a search for ",name," exact.
   if (!s.cases.empty()) s.cases = "," + s.cases + ",";
   return s;
 }

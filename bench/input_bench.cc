@@ -26,6 +26,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// The words of the command line.
 struct Settings {
   int64_t samples = 20'000;
   int64_t steps = 500;
@@ -55,6 +56,7 @@ std::shared_ptr<const data::Dataset> make_dataset(const Settings& settings, bool
   return data::open_token_folder(target).dataset;
 }
 
+// Counts all tokens of the batches and those that are not padding.
 void report(const std::string& name, const std::function<std::optional<data::StepBatch>()>& next, int64_t steps) {
   int64_t tokens = 0, real = 0;
   const auto start = Clock::now();
@@ -76,6 +78,7 @@ void report(const std::string& name, const std::function<std::optional<data::Ste
   fmt::print("{}\n", line.dump());
 }
 
+// The same dataset with padded rows and with packed ones, directly and through the prefetch thread.
 void run_loaders(const Settings& settings, bool packed) {
   const testing::TempFolder folder;
   const auto dataset = make_dataset(settings, packed, folder);
@@ -89,10 +92,10 @@ void run_loaders(const Settings& settings, bool packed) {
   const auto direct = loader();
   report(
       name, [&] { return direct->next(); }, settings.steps);
-  const auto behind = loader();
-  io::Prefetcher<data::StepBatch> ahead([&] { return behind->next(); }, 4);
+  const auto source = loader();
+  io::Prefetcher<data::StepBatch> prefetched([&] { return source->next(); }, 4);
   report(
-      name + ", prefetched", [&] { return ahead.next(); }, settings.steps);
+      name + ", prefetched", [&] { return prefetched.next(); }, settings.steps);
 }
 
 void run_stream(const Settings& settings) {
@@ -113,6 +116,7 @@ void run_stream(const Settings& settings) {
       "stream", [&] { return loader->next(); }, settings.steps);
 }
 
+// Every word must be understood: a misspelled name would silently measure the default.
 Settings parse(int argc, char** argv) {
   Settings settings;
   for (int i = 1; i + 1 < argc; i += 2) {

@@ -33,6 +33,8 @@ struct Settings {
   int runs = 15, peer = 1;
 };
 
+// Times kernels by events on the stream. The flush between runs takes longer than launching the next one, so host time
+// is hidden.
 class Clock {
  public:
   explicit Clock(int runs)
@@ -75,6 +77,7 @@ class Clock {
 
 constexpr double kAllowed = 1e-2;  // bf16 has eight bits of precision; a wrong term differs by far more
 
+// A case with FLOPs is bound by compute and reported in TFLOP/s; the others are compared with a copy of as many bytes.
 void measure(const KernelCase& each, Clock& clock, PeerProcess* peer, int runs) {
   const double error = each.error();
   check<DataError>(error <= kAllowed, "{} {}: the answer is off by {} of its size", each.kernel, each.part, error);

@@ -34,6 +34,7 @@ struct Operation {
   double forward_bytes, backward_bytes;
 };
 
+// Returns copies that take gradients; `wide` makes them fp32 for the reference. Integers stay as they are.
 Tensors leaves_of(const Tensors& inputs, bool wide) {
   Tensors leaves;
   for (const Tensor& input : inputs) {
@@ -42,6 +43,7 @@ Tensors leaves_of(const Tensors& inputs, bool wide) {
   }
   return leaves;
 }
+// Returns the tensors that take part in autograd; the others are indices.
 Tensors differentiable(const Tensors& all) {
   Tensors some;
   std::ranges::copy_if(all, std::back_inserter(some), [](const Tensor& t) { return t.requires_grad(); });
@@ -64,6 +66,7 @@ struct Graph {
   Tensors leaves, outputs, slopes;
 };
 
+// Slopes are the gradients of the outputs: random, so that no error cancels in a sum.
 std::vector<KernelCase> cases_of(const Operation& op) {
   auto graph = std::make_shared<Graph>();
   graph->leaves = leaves_of(op.inputs, false);
@@ -97,6 +100,7 @@ std::vector<KernelCase> cases_of(const Operation& op) {
 
 double matrix(int64_t rows, int64_t columns) { return static_cast<double>(rows * columns) * 2; }  // bytes of bf16
 
+// Forward reads x and writes y; backward reads x and dy and writes dx. Weights and statistics are negligible.
 Operation rms_norm(int64_t h) {
   const double x = matrix(kTokens, h);
   return {"rms_norm",
@@ -110,6 +114,8 @@ Operation rms_norm(int64_t h) {
           3 * x};
 }
 
+// Forward reads two tensors and writes the sum and its norm; backward reads both gradients and the sum, and writes one
+// gradient for both inputs.
 Operation add_rms_norm(int64_t h) {
   const double x = matrix(kTokens, h);
   return {"add_rms_norm",
@@ -127,6 +133,7 @@ Operation add_rms_norm(int64_t h) {
           4 * x};
 }
 
+// GPT-2's width, with biases.
 Operation layer_norm() {
   const int64_t t = 65536, h = 768;
   return {"layer_norm",
@@ -177,6 +184,7 @@ Operation rope(int64_t n, int64_t g, int64_t d, bool norms) {
   return op;
 }
 
+// The input [rows, 2f] holds gate and value side by side: forward moves 2 + 1 matrices of [rows, f], backward 3 + 2.
 Operation swiglu(int64_t rows, int64_t f, bool weighted) {
   const double out = matrix(rows, f);
   Operation op{
@@ -192,6 +200,7 @@ Operation swiglu(int64_t rows, int64_t f, bool weighted) {
   return op;
 }
 
+// Forward reads and writes x; backward reads x and dy and writes dx.
 Operation bias_gelu() {
   const int64_t t = 65536, f = 3072;
   return {"bias_gelu",
@@ -211,6 +220,7 @@ ops::RowMap expert_rows(int64_t k) {
   return {order.div(k, "floor"), row.view({kTokens, k}), true};
 }
 
+// Dispatch: every token is copied to the rows of its k experts. Backward sums the copies.
 Operation copy_rows(int64_t k, int64_t h) {
   const ops::RowMap map = expert_rows(k);
   const double x = matrix(kTokens, h), rows = matrix(kTokens * k, h);
@@ -223,6 +233,7 @@ Operation copy_rows(int64_t k, int64_t h) {
           x + rows};
 }
 
+// Combine: the weighted sum of a token's k rows. Backward needs the rows again for the gradient of the weights.
 Operation sum_rows(int64_t k, int64_t h) {
   const ops::RowMap map = expert_rows(k);
   const double y = matrix(kTokens, h), rows = matrix(kTokens * k, h);
@@ -238,6 +249,7 @@ Operation sum_rows(int64_t k, int64_t h) {
           2 * rows + y};
 }
 
+// Logits in fp32; for each choice an id of 8 bytes and a weight of 4.
 Operation top_experts(int64_t experts, int64_t k) {
   const ops::ExpertChoice choice{.topk = k};
   const double logits = static_cast<double>(kTokens * experts) * 4, chosen = static_cast<double>(kTokens * k) * 12;
@@ -275,11 +287,14 @@ Operation dropout(int64_t h, bool added) {
 
 }  // namespace
 
+// |a - b|| / ||b||: robust against single elements that are nearly zero.
 double relative_error(const Tensor& actual, const Tensor& expected) {
   const Tensor exact = expected.to(at::kFloat);
   return ((actual.to(at::kFloat) - exact).norm() / exact.norm().clamp_min(1e-20)).item<double>();
 }
 
+// Sizes of Llama 3 (1B, 8B), Qwen3 MoE and GPT-2. Cases are made one at a time, so that their tensors are freed
+// in between.
 std::vector<MakeCases> differentiable_cases() {
   return {[] { return cases_of(rms_norm(2048)); },
           [] { return cases_of(rms_norm(4096)); },

@@ -39,6 +39,7 @@ inline constexpr int64_t kTokens = 16384;
 // Returns normally distributed values with a standard deviation of 0.5, on the GPU.
 at::Tensor random_values(at::IntArrayRef sizes, at::ScalarType dtype = at::kBFloat16);
 
+// Returns ‖a - b‖ / ‖b‖ in fp32.
 double relative_error(const at::Tensor& actual, const at::Tensor& expected);
 
 }  // namespace megalith::bench

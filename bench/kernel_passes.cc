@@ -24,6 +24,7 @@ namespace {
 
 using at::Tensor;
 
+// Llama 3's vocabulary, and a flat buffer of 2^28 elements: 1 GiB in fp32, far beyond the caches.
 constexpr int64_t kVocab = 128256, kFlat = int64_t{1} << 28;
 
 at::TensorOptions cuda(at::ScalarType dtype) { return at::TensorOptions(at::kCUDA).dtype(dtype); }
@@ -50,8 +51,9 @@ std::vector<KernelCase> cross_entropy() {
   const Tensor labels = at::randint(kVocab, {rows}, cuda(at::kLong));
   const ops::VocabRange range{0, kVocab, kVocab};
   const Tensor grads = at::full({rows}, grad, cuda(at::kFloat));
+  // The two halves share the logarithm of the sum, which the first computes.
   const Tensor log_sums = ops::cross_entropy_forward(original, labels, range, alone->group, {}).log_sum_exp;
-  const auto again = [=] { logits.copy_(original); };
+  const auto restore = [=] { logits.copy_(original); };
   const auto error = [=](bool at_once) {
     logits.copy_(original);
     const auto [loss, slope] = exact_loss(original, labels, grad);
@@ -64,13 +66,13 @@ std::vector<KernelCase> cross_entropy() {
     }
     return std::max(relative_error(ours, loss), relative_error(logits, slope));
   };
-  KernelCase all{"cross_entropy", "all", {rows, kVocab}, 2 * bytes, 0, again};
+  KernelCase all{"cross_entropy", "all", {rows, kVocab}, 2 * bytes, 0, restore};
   all.run = [=] { ops::cross_entropy_with_grad_(logits, labels, range, alone->group, {}, grad); };
   all.error = [=] { return error(true); };
   KernelCase forward{"cross_entropy", "forward", {rows, kVocab}, bytes};
   forward.run = [=] { ops::cross_entropy_forward(original, labels, range, alone->group, {}); };
   forward.error = [=] { return error(false); };
-  KernelCase backward{"cross_entropy", "backward", {rows, kVocab}, 2 * bytes, 0, again};
+  KernelCase backward{"cross_entropy", "backward", {rows, kVocab}, 2 * bytes, 0, restore};
   backward.run = [=] { ops::cross_entropy_backward_(logits, labels, log_sums, grads, range, {}); };
   backward.error = [] { return 0.0; };  // forward's check covers both
   return {all, forward, backward};
@@ -84,6 +86,7 @@ std::vector<KernelCase> linear_cross_entropy() {
     nn::Parameter* weight = nullptr;
     Tensor hidden, labels, losses, grad;
   };
+  // The reference is computed for 256 tokens only: all logits in fp32 would take 8 GB, and their gradient as much.
   const int64_t h = 2048, looked_at = 256;
   const double slope = 1.0 / static_cast<double>(kTokens);
   const auto head = std::make_shared<Head>();
@@ -103,6 +106,7 @@ std::vector<KernelCase> linear_cross_entropy() {
     head->grad = torch::autograd::grad({sum}, {head->hidden})[0];
   };
   KernelCase all{"linear_cross_entropy", "all", {kTokens, h, kVocab}};
+  // Three products: logits, the gradient of the hidden states, the gradient of the weight.
   all.flops = 3 * 2.0 * static_cast<double>(kTokens * h) * static_cast<double>(kVocab);
   all.bytes = static_cast<double>(kTokens * h) * 4 + static_cast<double>(kVocab * h) * 6;
   all.run = run;
@@ -117,6 +121,7 @@ std::vector<KernelCase> linear_cross_entropy() {
   return {all};
 }
 
+// Reads 2 bytes, and reads and writes 4 bytes of the fp32 sums, per element.
 std::vector<KernelCase> embedding_grad() {
   const int64_t h = 2048;
   const Tensor dy = random_values({kTokens, h}), sums = at::zeros({kVocab, h}, cuda(at::kFloat));
@@ -146,6 +151,7 @@ std::vector<KernelCase> group_products() {
   return {all};
 }
 
+// A sum over rows: reads everything, writes one row.
 std::vector<KernelCase> bias_grad() {
   const int64_t t = 65536, h = 3072;
   const Tensor dy = random_values({t, h});
@@ -174,6 +180,7 @@ std::vector<KernelCase> adam() {
   return {all};
 }
 
+// Squares are summed exactly (ExactSum), so the result does not depend on the order of blocks.
 std::vector<KernelCase> grad_norm() {
   const Tensor flat = random_values({kFlat}, at::kFloat);
   const auto squares = [=] {
@@ -190,6 +197,7 @@ std::vector<KernelCase> grad_norm() {
   return {all};
 }
 
+// The roof for the others: what a plain fill and a plain cast reach.
 std::vector<KernelCase> fills_and_casts() {
   const Tensor flat = random_values({kFlat}, at::kFloat), narrow = at::empty({kFlat}, cuda(at::kBFloat16));
   KernelCase zero{"zero", "all", {kFlat}, static_cast<double>(kFlat) * 4};
@@ -218,16 +226,16 @@ std::vector<KernelCase> fp8_casts() {
            5;
   };
   const auto elements = static_cast<double>(kTokens * h);
-  KernelCase found{"fp8_cast", "all", {kTokens, h}, elements * 6};
-  found.run = [=] { ops::to_fp8(x, {}); };
-  found.error = [=] { return error(ops::to_fp8(x, {})); };
+  KernelCase searched{"fp8_cast", "all", {kTokens, h}, elements * 6};
+  searched.run = [=] { ops::to_fp8(x, {}); };
+  searched.error = [=] { return error(ops::to_fp8(x, {})); };
   KernelCase given{"fp8_cast_delayed", "all", {kTokens, h}, elements * 4};
   given.run = [=] { ops::to_fp8(x, {.scale = scale, .seen = seen}); };
   given.error = [=] { return error(ops::to_fp8(x, {.scale = scale, .seen = seen})); };
   KernelCase blocks{"fp8_cast_blocks", "all", {kTokens, h}, elements * (4 + 2 * 4.0 / ops::kFp8Block)};
   blocks.run = [=] { strips(); };
   blocks.error = [=] { return error(strips()); };
-  return {found, given, blocks};
+  return {searched, given, blocks};
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ namespace {
 using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
+// 20 layers of about 12 million parameters and two vocabulary matrices, in fp32.
 const ordered_json kConfig{{"model_type", "llama"},       {"hidden_size", 1024},      {"num_hidden_layers", 20},
                            {"num_attention_heads", 16},   {"num_key_value_heads", 8}, {"intermediate_size", 2816},
                            {"vocab_size", 16000},         {"rms_norm_eps", 1e-5},     {"max_position_embeddings", 2048},
@@ -38,6 +39,7 @@ int64_t peak_resident() {
   return 0;
 }
 
+// Sent through a pipe as bytes, so it must stay trivially copyable.
 struct Loaded {
   double seconds = 0;
   int64_t own_bytes = 0;   // parameters of this rank
@@ -60,6 +62,7 @@ Loaded load_as_rank(const fs::path& folder, int rank) {
   return result;
 }
 
+// A process per rank: peak memory is counted by process, and a later rank must not find the pages of an earlier one.
 Loaded load_in_process(const fs::path& folder, int rank) {
   int ends[2];
   check(::pipe(ends) == 0, "no pipe");
@@ -85,6 +88,7 @@ void write_checkpoint(const fs::path& folder) {
     const auto config = model::read_model_config(io::parse_json_file(kConfig.dump(), "config.json"));
     const model::VirtualModels models(config, {}, {model::ChunkPlace::whole(config)}, context);
     models.initialize_parameters(3);
+    // Several files, as large models have.
     model::save_pretrained(models, folder, {.max_shard_bytes = 300'000'000});
     ::_exit(0);
   }
@@ -107,6 +111,7 @@ int main() {
     int64_t total = 0;
     for (const auto& entry : fs::directory_iterator(folder)) total += static_cast<int64_t>(entry.file_size());
     ordered_json line{{"bench", "load"}, {"checkpoint_bytes", total}, {"ranks", ordered_json::array()}};
+    // One after the other, so that they do not compete for the disk.
     for (const int rank : {0, 1}) {
       const Loaded loaded = load_in_process(folder, rank);
       line["ranks"].push_back(

@@ -30,11 +30,13 @@ namespace {
 using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
+// A model small enough for a CPU: width, layers, heads, vocabulary and the batch of a step.
 struct Shape {
   std::string family, name;
   int64_t hidden, layers, heads, kv_heads, vocab, width, batch, tokens;
 };
 
+// The config.json that both sides read.
 ordered_json config_of(const Shape& s) {
   if (s.family == "gpt2")
     return {{"model_type", "gpt2"},        {"n_embd", s.hidden},
@@ -127,6 +129,7 @@ class OwnModel {
   double count_ = 1;
 };
 
+// The first step warms caches and allocators up and does not count.
 std::vector<double> time_steps(OwnModel& own, int steps) {
   own.step();
   std::vector<double> ms;
@@ -138,6 +141,7 @@ std::vector<double> time_steps(OwnModel& own, int steps) {
   return ms;
 }
 
+// Both sides load the same weights, so their losses can be compared.
 void write_checkpoint(const fs::path& folder, const Shape& shape) {
   const auto worlds = comm::World::in_process(1);
   parallel::ParallelContext context(*worlds[0], layout::RankGrid(layout::GridShape{}));
@@ -147,6 +151,7 @@ void write_checkpoint(const fs::path& folder, const Shape& shape) {
   model::save_pretrained(models, folder, {});
 }
 
+// Rounds alternate between the peer's variants and ours, so that a change of the machine's speed hits both alike.
 void run_case(const Shape& shape, bool bf16, bool layer, int rounds, int steps, bool alone) {
   const testing::TempFolder temp;
   const fs::path folder = temp / "model";
@@ -168,39 +173,42 @@ void run_case(const Shape& shape, bool bf16, bool layer, int rounds, int steps, 
     const double loss = own.step();
     check(std::abs(loss - expected["loss"].get<double>()) <= 1e-4, "the losses differ: {} here, {} there", loss,
           expected["loss"].get<double>());
-    const double norm = own.grad_norm(), theirs = expected["grad_norm"].get<double>();
-    check(std::abs(norm - theirs) <= 1e-3 * theirs, "the gradient norms differ: {} here, {} there", norm, theirs);
+    const double norm = own.grad_norm(), peer_norm = expected["grad_norm"].get<double>();
+    check(std::abs(norm - peer_norm) <= 1e-3 * peer_norm, "the gradient norms differ: {} here, {} there", norm,
+          peer_norm);
   }
+  // Every form that a PyTorch user might choose; times_best compares with the fastest of them.
   const std::vector<std::string> variants =
       bf16 ? std::vector<std::string>{"bf16",      "bf16-compile",     "autocast", "autocast-compile",
                                       "bf16-sdpa", "bf16-sdpa-compile"}
            : std::vector<std::string>{"eager", "compile"};
   OwnModel own(folder, shape, bf16 ? at::kBFloat16 : at::kFloat, layer);
   std::vector<double> ours;
-  std::map<std::string, std::vector<double>> theirs;
+  std::map<std::string, std::vector<double>> peer_ms;
   for (int round = 0; round < rounds; ++round) {
     for (const std::string& variant : variants) {
       const auto answer = peer.ask(fmt::format("time {} {}", variant, steps));
-      for (const auto& ms : answer.at("ms")) theirs[variant].push_back(ms.get<double>());
+      for (const auto& ms : answer.at("ms")) peer_ms[variant].push_back(ms.get<double>());
       std::this_thread::sleep_for(std::chrono::milliseconds(20));  // lets the other side's threads go idle
       for (const double ms : time_steps(own, steps)) ours.push_back(ms);
     }
   }
-  const double mine = bench::median(ours);
+  const double own_median = bench::median(ours);
   ordered_json line{{"bench", layer ? "layer" : "model"},
                     {"case", fmt::format("{}-{}-{}", shape.family, shape.name, bf16 ? "bf16" : "fp32")},
                     {"batch", shape.batch},
                     {"tokens", shape.tokens},
-                    {"ms", mine}};
+                    {"ms", own_median}};
   double best = 1e300;
-  for (const auto& [variant, ms] : theirs) {
+  for (const auto& [variant, ms] : peer_ms) {
     const double median = bench::median(ms);
     line[variant + "_ms"] = median;
-    line["times_" + variant] = median / mine;
+    line["times_" + variant] = median / own_median;
     best = std::min(best, median);
   }
-  line["times_best"] = best / mine;
+  line["times_best"] = best / own_median;
   const std::string plain = bf16 ? "bf16" : "eager";
+  // Memory is measured after timing, so that the meter does not disturb it.
   line["peak_bytes"] = own.peak_bytes();
   line[plain + "_peak_bytes"] = peer.ask("peak " + plain)["bytes"];
   fmt::print("{}\n", line.dump());
@@ -227,6 +235,7 @@ int main(int argc, char** argv) {
                                   {"llama", "d512", 512, 8, 8, 4, 2048, 1408, 8, 256},
                                   {"gpt2", "d256", 256, 4, 4, 4, 2048, 1024, 8, 256},
                                   {"gpt2", "d512", 512, 8, 8, 8, 2048, 2048, 8, 256}};
+  // Two threads on both sides, whatever the machine has: results of different machines stay comparable.
   megalith::keep_freed_memory();  // as the program does
   at::set_num_threads(2);
   ::setenv("BENCH_THREADS", "2", 1);

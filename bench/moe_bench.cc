@@ -22,6 +22,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
+// Sizes of a layer; names are experts x experts per token.
 struct Shape {
   std::string name;
   int64_t hidden, width, experts, topk, tokens;
@@ -35,6 +36,7 @@ at::Tensor numbers(std::vector<int64_t> shape, double factor, double scale) {
   return (((at::arange(n, at::kDouble) * factor).sin() * 43758.5453).frac() * scale).view(shape).to(at::kFloat);
 }
 
+// One layer with weights made by formula, on one rank.
 class OwnLayer {
  public:
   explicit OwnLayer(const Shape& s)
@@ -54,6 +56,7 @@ class OwnLayer {
     fill("experts.gate_up.weight", numbers({s.experts, 2 * s.width, s.hidden}, 0.7, 0.05));
     fill("experts.down.weight", numbers({s.experts, s.hidden, s.width}, 1.3, 0.05));
     for (const auto& p : set_.all()) p->grad.main_grad = at::empty(p->value.sizes(), at::kFloat);
+    // One sequence of all tokens; experts do not look at positions.
     input_.layout = ops::SequenceLayout::packed({s.tokens});
   }
 
@@ -82,6 +85,7 @@ class OwnLayer {
     y_.backward(x_);
   }
 
+  // Norms stand for the tensors when the sides are compared: they need no exchange of megabytes.
   double output_norm() const { return y_.detach().to(at::kDouble).norm().item<double>(); }
   double gradient_norm() const {
     double square = dx_.grad().to(at::kDouble).square().sum().item<double>();
@@ -96,6 +100,7 @@ class OwnLayer {
   static nn::MoeShape shape_of(const Shape& s) {
     return {.router = {.experts = s.experts, .topk = s.topk}, .hidden = s.hidden, .width = s.width};
   }
+  // Gradients of the last step do not accumulate.
   void start() {
     for (const auto& p : set_.all()) {
       p->grad.stale = true;
@@ -113,6 +118,7 @@ class OwnLayer {
   nn::LayerInput input_;
 };
 
+// A run that does not count, then `steps` timed ones.
 template <typename F>
 std::vector<double> time_ms(const F& f, int steps) {
   f();
@@ -127,6 +133,7 @@ std::vector<double> time_ms(const F& f, int steps) {
 
 const char* torch_name(at::ScalarType dtype) { return dtype == at::kFloat ? "float32" : "bfloat16"; }
 
+// bf16 rounds after every operation, and the sides round in different places: 5 % of a norm is allowed.
 void check_answer(OwnLayer& own, bench::PeerProcess& peer, const Shape& shape) {
   own.step();
   const auto right = peer.ask("check");
@@ -137,6 +144,7 @@ void check_answer(OwnLayer& own, bench::PeerProcess& peer, const Shape& shape) {
                      right.at(what).get<double>());
 }
 
+// The peer's best implementation is what counts: times_hf_best is its time over ours.
 ordered_json run_case(const Shape& shape, int rounds, int steps, bool alone) {
   OwnLayer own(shape);
   std::map<std::string, std::vector<double>> ms;
@@ -191,6 +199,7 @@ int run(int argc, char** argv) {
     if (word == "--alone") alone = value != "0";
   }
   at::set_num_threads(static_cast<int>(std::thread::hardware_concurrency()));
+  // Few wide experts to many narrow ones, where the overhead per expert dominates.
   const std::vector<Shape> shapes{{"small-8x2", 256, 128, 8, 2, 2048},
                                   {"mid-32x4", 512, 192, 32, 4, 2048},
                                   {"many-128x8", 512, 96, 128, 8, 1024},

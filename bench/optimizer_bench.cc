@@ -36,11 +36,13 @@ std::vector<std::vector<int64_t>> shapes() {
   return all;
 }
 
+// Numbers by formula, so that the peer has the same without a file.
 at::Tensor values(const std::vector<int64_t>& shape, double frequency) {
   const at::Tensor t = at::empty(shape, at::kFloat);
   return (at::arange(t.numel(), at::kDouble) * frequency).sin().mul(0.1).to(at::kFloat).view(shape);
 }
 
+// All state on one rank; gradients are set once, since only time matters after the check.
 class Own {
  public:
   Own()
@@ -86,6 +88,7 @@ void run(int rounds) {
   own.step();
   const double here = own.checksum(), there = peer.ask("check")["checksum"].get<double>();
   check(std::abs(here - there) <= 1e-4 * there, "the parameters differ: {} here, {} there", here, there);
+  // Five steps each in turn.
   std::vector<double> ours, theirs;
   for (int round = 0; round < rounds; ++round) {
     const auto answer = peer.ask("time 5");

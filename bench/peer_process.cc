@@ -1,3 +1,5 @@
+// A peer is a Python program that reads one command per line and answers with one line of JSON. It stays alive between
+// commands, so that imports and compilation are not part of what is timed.
 #include "bench/peer_process.h"
 
 #include <sys/wait.h>
@@ -14,6 +16,7 @@ PeerProcess::PeerProcess(const std::vector<std::string>& command) {
   int in[2], out[2];
   if (::pipe(in) != 0 || ::pipe(out) != 0) throw std::runtime_error("no pipe for the peer");
   pid_ = ::fork();
+  // The child: its ends of the pipes become stdin and stdout; stderr stays ours, so that errors are seen.
   if (pid_ == 0) {
     ::dup2(in[0], STDIN_FILENO);
     ::dup2(out[1], STDOUT_FILENO);
@@ -22,6 +25,7 @@ PeerProcess::PeerProcess(const std::vector<std::string>& command) {
     for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
     words.push_back(nullptr);
     ::execvp(words[0], words.data());
+    // The shell's code for a program that is not found.
     ::_exit(127);
   }
   ::close(in[0]);

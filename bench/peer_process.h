@@ -7,6 +7,7 @@
 
 namespace megalith::bench {
 
+// One peer, alive until the object goes. Commands and answers alternate, so one thread uses it.
 class PeerProcess {
  public:
   // Throws std::runtime_error when it cannot be started.

@@ -38,6 +38,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// Searches the PATH like a shell; a name with a slash is a path already.
 std::optional<std::string> find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) return name;
   std::string path = std::getenv("PATH") == nullptr ? "" : std::getenv("PATH");

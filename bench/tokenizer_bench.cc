@@ -28,6 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
+// Documents of one kind, in memory and as a file.
 struct Text {
   std::string name;
   std::vector<std::string> documents;
@@ -35,6 +36,7 @@ struct Text {
   size_t bytes = 0;
 };
 
+// The words of the command line.
 struct Settings {
   std::vector<fs::path> tokenizers;
   std::vector<fs::path> texts;
@@ -82,6 +84,7 @@ std::vector<std::string> many_scripts() {
   return documents;
 }
 
+// The worst case of byte-pair encoding: a naive merge loop is quadratic in the length of a word.
 std::vector<std::string> one_long_word() {
   std::mt19937 random(1);
   std::string word;
@@ -108,6 +111,7 @@ std::vector<Text> make_texts(const Settings& settings, const testing::TemporaryF
     std::string all;
     for (const std::string& document : texts[i].documents) {
       texts[i].bytes += document.size();
+      // Documents are separated by a zero byte; many_scripts() has removed those of the golden strings.
       if (!all.empty()) all += '\0';
       all += document;
     }
@@ -117,6 +121,7 @@ std::vector<Text> make_texts(const Settings& settings, const testing::TemporaryF
   return texts;
 }
 
+// A polynomial hash modulo 2^32; the peer computes the same.
 uint32_t checksum(const std::vector<std::vector<int32_t>>& ids) {
   uint32_t sum = 0;
   for (const auto& document : ids)
@@ -133,6 +138,7 @@ json run_peer(const Settings& settings, const fs::path& tokenizer, const std::ve
   return result.exit_code == 0 ? json::parse(result.out) : json();
 }
 
+// Seconds of each run.
 struct Times {
   std::vector<double> encode, decode, peer_encode, peer_decode;
 };
@@ -162,6 +168,7 @@ void print_case(const std::string& tokenizer, const Text& text, const Settings& 
   line("decode", times.decode, times.peer_decode);
 }
 
+// Both sides load, encode and decode once per run; the peer is a new process each time.
 void run_tokenizer(const Settings& settings, const fs::path& folder, const std::vector<Text>& texts) {
   std::vector<double> loads, peer_loads;
   std::vector<Times> times(texts.size());

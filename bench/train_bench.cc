@@ -29,6 +29,7 @@ using testing::ProcessResult;
 using testing::run_process;
 using testing::TempFolder;
 
+// The words of the command line.
 struct Settings {
   std::string peers, shape = "d256", arch = "llama", megalith = MEGALITH_PROGRAM;
   int rounds = 3, steps = 6;
@@ -41,6 +42,7 @@ double run_ours(const Settings& s, const TempFolder& folder, const std::vector<s
   std::vector<std::string> words = train_command(s.megalith, s.steps + 2, folder);
   words.insert(words.end(), more.begin(), more.end());
   std::map<std::string, std::string> env{{"XDG_CACHE_HOME", (folder / "cache").string()}};
+  // Zero leaves the choice to the program.
   if (threads > 0) env["OMP_NUM_THREADS"] = std::to_string(threads);
   const ProcessResult result = run_process(words, env, std::chrono::minutes(10));
   if (result.exit_code != 0) {
@@ -62,6 +64,7 @@ double run_overhead(const Settings& s, const TempFolder& folder, const std::stri
   run_ours(s, folder, {batch, fmt::format("--trace=3-{}", s.steps + 2)}, 0);
   std::ifstream stream(folder / "out" / "trace.json");
   const json trace = json::parse(stream);
+  // The last step has no end in the trace, so it is left out on both sides of the fraction.
   double covered = 0, last_covered = 0, first = -1, last = -1;
   for (const json& event : trace.at("traceEvents")) {
     if (event.value("ph", "") != "X") continue;
@@ -90,6 +93,7 @@ void run_peers(const Settings& s, std::map<std::string, std::vector<double>>& ra
   }
 }
 
+// The peers' names of variants that compute in bf16.
 bool is_bf16(const std::string& variant) {
   return variant.find("bf16") != std::string::npos || variant.find("autocast") != std::string::npos ||
          variant.ends_with("-a32");
@@ -104,6 +108,7 @@ std::pair<std::string, double> best_of(const std::map<std::string, std::vector<d
   return best;
 }
 
+// The ratio is ours over the peer's: above 1 we are faster.
 void report(const Settings& s, const std::string& name, const std::vector<double>& ours,
             const std::pair<std::string, double>& peer) {
   json line{
@@ -121,6 +126,7 @@ void run(const Settings& s) {
   write_train_inputs(s.arch, s.shape, folder);
   std::map<std::string, std::vector<double>> ours, peers;
   std::vector<double> overheads;
+  // Two ranks with half of the batch do the work of one with the whole.
   const std::string whole = fmt::format("--per_device_train_batch_size={}", kBatch);
   const std::string half = fmt::format("--per_device_train_batch_size={}", kBatch / 2);
   for (int round = 0; round < s.rounds; ++round) {

@@ -1,3 +1,5 @@
+// Makes a small model folder and data of random token ids, so that our program and the peers' scripts train on the
+// same.
 #include "bench/train_inputs.h"
 
 #include <fmt/format.h>
@@ -21,6 +23,7 @@ struct Shape {
 };
 const std::map<std::string, Shape> kShapes{{"d256", {256, 4, 4, 2, 704}}, {"d512", {512, 8, 8, 4, 1408}}};
 
+// Both families tie the embedding to the head.
 json model_config(const std::string& arch, const Shape& z) {
   if (arch == "gpt2")
     return {{"model_type", "gpt2"},       {"architectures", {"GPT2LMHeadModel"}},
@@ -51,6 +54,7 @@ void write_train_inputs(const std::string& arch, const std::string& shape, const
   std::filesystem::create_directory(folder / "model");
   std::ofstream(folder / "model" / "config.json") << model_config(arch, kShapes.at(shape)).dump();
   std::ofstream data(folder / "data.jsonl");
+  // Knuth's 64-bit linear congruential generator: the same data in every run.
   uint64_t random = 1;
   for (int row = 0; row < 4 * kBatch; ++row) {
     json ids = json::array();
@@ -83,6 +87,7 @@ std::vector<std::string> train_command(const std::string& program, int steps, co
           "--save_strategy=no"};
 }
 
+// Times from exec to the moment when `text` appears on the output, and to the end of the process.
 TimeTo time_to(const std::string& text, const std::vector<std::string>& command) {
   const auto start = std::chrono::steady_clock::now();
   const auto passed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };

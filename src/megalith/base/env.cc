@@ -1,3 +1,5 @@
+// Environment variables. An empty value counts as unset (env_exact excepted), because shells and job scripts often
+// export empty ones; a value that cannot be understood is an error and not a default.
 #include "megalith/base/env.h"
 
 #include <cstdlib>
@@ -27,6 +29,7 @@ std::optional<int64_t> env_int(const char* name) {
   return value;
 }
 
+// The words of shells and of Python programs, in any case.
 bool env_flag(const char* name) {
   const std::string text = to_lower(env_string(name).value_or("0"));
   if (text == "1" || text == "true" || text == "yes" || text == "on") return true;

@@ -30,7 +30,7 @@ class ExactSum {
     }
     uint64_t mantissa = bits & ((uint64_t{1} << 52) - 1);
     if (exponent > 0) mantissa |= uint64_t{1} << 52;
-    const int position = exponent > 0 ? exponent - 1 : 0;  // of the lowest bit of the mantissa
+    const int position = exponent > 0 ? exponent - 1 : 0;  // weight of the mantissa's lowest bit
     const auto shifted = static_cast<unsigned __int128>(mantissa) << (position % 32);
     const int64_t sign = (bits >> 63) != 0 ? -1 : 1;
     int64_t* digit = words_.data() + position / 32;
@@ -40,6 +40,7 @@ class ExactSum {
     if (++pending_ == kMostPending) carry();
   }
 
+  // Adds another sum; the result is that of all numbers together, in any order.
   void add(const ExactSum& other) { add_words(other.words()); }
 
   // Returns the digits, carried. Words of up to 2^30 sums may be added elementwise (all_reduce) before add_words().

@@ -1,3 +1,5 @@
+// One log per process on stderr, and a copy in a file once there is one. spdlog's sinks lock for themselves (_mt), so
+// lines of several threads do not mix.
 #include "megalith/base/log.h"
 
 #include <spdlog/sinks/basic_file_sink.h>

@@ -27,6 +27,7 @@ void add_log_file(const std::filesystem::path& path);
 // Writes to the log file only, if there is one: text that stderr shows in another form (progress, a final message).
 void log_to_file(std::string_view text);
 
+// Formats and logs one line at level info or warning. May be called by any thread.
 template <typename... Args>
 void log_info(fmt::format_string<Args...> format, Args&&... args) {
   log_text(LogLevel::kInfo, fmt::format(format, std::forward<Args>(args)...));

@@ -1,3 +1,5 @@
+// Small text functions that do not depend on the locale: numbers are parsed by std::from_chars, and only ASCII letters
+// have a case, so options and files read the same on every machine.
 #include "megalith/base/text.h"
 
 #include <fmt/format.h>
@@ -22,6 +24,7 @@ std::string list_in_words(std::span<const int> items, size_t limit) {
   return list_in_words(words, limit);
 }
 
+// "a,,b" -> {"a", "", "b"}, and "" -> {""}: there is always one part more than separators.
 std::vector<std::string> split(std::string_view text, char separator) {
   std::vector<std::string> parts;
   while (true) {
@@ -48,6 +51,7 @@ std::string to_lower(std::string_view text) {
 
 std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
 
+// from_chars takes a minus but no plus; the whole text must be the number.
 std::optional<int64_t> parse_int(std::string_view text) {
   if (text.starts_with('+')) text.remove_prefix(1);
   int64_t value = 0;
@@ -102,6 +106,7 @@ std::vector<std::string> nearest(std::string_view word, std::span<const std::str
   return names;
 }
 
+// The standard 64-bit offset basis and prime. The result is stable over versions and machines.
 uint64_t fnv1a64(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325ULL;
   for (unsigned char byte : text) hash = (hash ^ byte) * 0x100000001b3ULL;

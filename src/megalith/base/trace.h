@@ -28,11 +28,11 @@ const char* name(TraceLane lane);
 
 // Describes a span.
 struct TraceLabel {
-  const char* name;  // of the phase; a literal, since only the pointer is stored
+  const char* name;  // name of the phase; a literal, since only the pointer is stored
   TraceLane lane = TraceLane::kCompute;
   // 0: always in the totals; 1, 2: finer phases (timing_log_level); -1: in the timeline only.
   int level = -1;
-  int microbatch = -1;  // of a pipeline action; -1 if there is none
+  int microbatch = -1;  // micro-batch of a pipeline action; -1 for other phases
   int chunk = -1;
   // For communication: its purpose and its group. Literals, or texts that outlive take_spans().
   const char* purpose = "";

@@ -9,6 +9,7 @@
 namespace megalith::cli {
 
 uint64_t parse_byte_size(const std::string& option, const std::string& text) {
+  // Longer names first: "kib" also ends with "b".
   static const std::pair<const char*, double> kUnits[] = {
       {"kib", 0x1p10}, {"mib", 0x1p20}, {"gib", 0x1p30}, {"kb", 1e3}, {"mb", 1e6}, {"gb", 1e9}, {"tb", 1e12}, {"b", 1}};
   std::string number = to_lower(text);

@@ -1,3 +1,5 @@
+// The table of commands and the way from words to one of them. Exit codes are those of run/exit_code.h: 0 done, 1
+// failed, 2 bad input, so that a script can tell a mistake in its options from a failure.
 #include "megalith/cli/command.h"
 
 #include <fmt/format.h>
@@ -13,6 +15,7 @@ namespace megalith::cli {
 
 namespace {
 
+// To stdout when asked for, to stderr when a command is missing.
 void print_usage(FILE* to) {
   fmt::print(to, "megalith {}: trains large language models in every parallel layout\n\nmegalith COMMAND [options]\n\n",
              MEGALITH_VERSION);
@@ -20,6 +23,7 @@ void print_usage(FILE* to) {
   fmt::print(to, "\nmegalith COMMAND --help   the options of a command\nmegalith --version\n");
 }
 
+// Suggests the nearest name.
 [[noreturn]] void throw_unknown_command(const std::string& name) {
   std::vector<std::string> names;
   for (const Command& command : commands()) names.push_back(command.name);
@@ -28,6 +32,7 @@ void print_usage(FILE* to) {
                                 near.empty() ? "" : fmt::format(" (did you mean {}?)", near[0]), list_in_words(names)));
 }
 
+// The first word is the command; everything after it belongs to the command.
 int dispatch(Words words) {
   if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
     print_usage(words.empty() ? stderr : stdout);
@@ -44,6 +49,7 @@ int dispatch(Words words) {
 
 }  // namespace
 
+// In the order of --help: training, models, planning, data, the machine.
 const std::vector<Command>& commands() {
   static const std::vector<Command> table{
       {"train", "fine-tune or pre-train; options of ROLL, HF and LLaMA-Factory", run_train},
@@ -64,6 +70,7 @@ const std::vector<Command>& commands() {
   return table;
 }
 
+// Output that is lost (a full disk, a closed pipe) must not look like success.
 void write_stdout(std::string_view text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   check<DataError>(written, "stdout cannot be written: {} bytes of output are lost", text.size());

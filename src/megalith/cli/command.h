@@ -10,8 +10,10 @@
 
 namespace megalith::cli {
 
+// The words after a command's name. They outlive the command, which may keep views of them.
 using Words = std::span<const std::string>;
 
+// Exit codes of all commands.
 using run::kBadInput;
 using run::kDone;
 using run::kFailed;

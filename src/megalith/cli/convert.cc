@@ -23,6 +23,7 @@ namespace megalith::cli {
 
 namespace {
 
+// The text of --help.
 constexpr const char* kConvertUsage = R"(megalith convert --checkpoint_path MODEL --output_path FOLDER [options]
 megalith convert --checkpoint_path CHECKPOINT --output_path FOLDER --reshard [--max_shard_size SIZE]
 megalith convert --checkpoint_path CHECKPOINT --verify
@@ -51,6 +52,7 @@ void warn_of_unused(const config::OptionReport& report) {
       log_warning("{} has no effect on converting one Hugging Face checkpoint into another", use.given);
 }
 
+// fp32 is an option of this command alone: `train` expresses it by the absence of the others.
 std::optional<at::ScalarType> chosen_dtype(bool bf16, bool fp16, bool fp32) {
   check<ConfigError>(bf16 + fp16 + fp32 <= 1, "bf16, fp16 and fp32 exclude each other; give one of them");
   if (bf16) return at::kBFloat16;
@@ -59,7 +61,8 @@ std::optional<at::ScalarType> chosen_dtype(bool bf16, bool fp16, bool fp32) {
   return std::nullopt;
 }
 
-void say(bool as_json, const std::string& target, int64_t tensors, uint64_t bytes, int64_t files) {
+// Reports a copy: as one JSON object on stdout, or as a line of the log.
+void print_result(bool as_json, const std::string& target, int64_t tensors, uint64_t bytes, int64_t files) {
   if (as_json)
     fmt::print("{}\n",
                nlohmann::ordered_json{{"output_path", target}, {"tensors", tensors}, {"bytes", bytes}, {"files", files}}
@@ -69,6 +72,7 @@ void say(bool as_json, const std::string& target, int64_t tensors, uint64_t byte
              files == 1 ? "" : "s", target);
 }
 
+// Reads every byte and compares checksums, which takes as long as reading the checkpoint.
 int verify(const std::string& folder, bool as_json) {
   const checkpoint::Manifest manifest = checkpoint::read_manifest(folder);
   const auto problems = checkpoint::problems_of_content(folder, manifest);
@@ -91,6 +95,7 @@ int run_convert(Words words) {
   std::optional<std::string> source, adapter, target, shard_size;
   std::optional<int64_t> vocab;
   bool fp32 = false, overwrite = false, json = false, help = false, reshard = false, verified = false;
+  // bf16, fp16 and seed are options of the table; these are the command's own.
   const std::vector<config::CommandOption> own{{"checkpoint_path", "the model to convert", &source},
                                                {"adapter_path", "an adapter to merge", &adapter},
                                                {"merge_adapter", "the same", &adapter},
@@ -119,20 +124,21 @@ int run_convert(Words words) {
   if (adapter) options.adapter = peft::find_adapter(*adapter);
   if (shard_size) options.max_shard_bytes = parse_byte_size("max_shard_size", *shard_size);
   if (verified) return verify(*source, json);
+  // Optimizer state is copied as it is, so nothing that would change a weight may be asked for.
   if (reshard) {
     check<ConfigError>(!options.dtype && !vocab && !adapter,
                        "reshard copies tensors as they are: leave out number formats, vocab_size and adapter_path");
     const auto copy = checkpoint::copy_checkpoint(*source, *target, {options.max_shard_bytes, overwrite});
     const auto files = std::ranges::count_if(
         copy.files, [](const checkpoint::FileRecord& file) { return file.name.ends_with(".safetensors"); });
-    say(json, *target, 0, copy.total_bytes(), files);
+    print_result(json, *target, 0, copy.total_bytes(), files);
     return kDone;
   }
   const auto folder = hf::find_model_folder(*source, hf::HubEnvironment::from_process());
   const auto report = model::convert_checkpoint(folder, *target, options);
   // A converted checkpoint stays a plain folder; a converted model becomes a checkpoint that can be verified.
   if (!checkpoint::has_manifest(folder)) checkpoint::add_manifest(*target);
-  say(json, *target, report.tensors, report.bytes, report.files);
+  print_result(json, *target, report.tensors, report.bytes, report.files);
   return kDone;
 }
 

@@ -21,6 +21,7 @@ namespace megalith::cli {
 
 namespace {
 
+// The text of --help.
 constexpr const char* kDashboardUsage = R"(megalith dashboard RUN_DIR… [--host ADDRESS] [--port N]
 megalith dashboard RUN_DIR… --static FILE.html
 
@@ -33,13 +34,15 @@ a run's output_dir, or a folder of such folders. Nothing is changed, and nothing
   --static FILE     write the page with all data into one file instead, which opens without a server
 )";
 
-struct Wishes {
+// The words of the command line.
+struct DashboardFlags {
   std::vector<std::filesystem::path> folders;
   observe::ServerAddress address;
   std::optional<std::string> report;
   bool help = false;
 };
 
+// 0 lets the system choose a free port.
 int port_of(const std::string& text) {
   constexpr int64_t kMostPorts = 65535;
   const auto port = parse_int(text);
@@ -48,18 +51,19 @@ int port_of(const std::string& text) {
   return static_cast<int>(*port);
 }
 
-Wishes read(Words words) {
-  Wishes wishes;
+DashboardFlags read(Words words) {
+  DashboardFlags flags;
   for (size_t i = 0; i < words.size(); ++i) {
     std::string name = words[i];
     if (name == "--help" || name == "-h") {
-      wishes.help = true;
+      flags.help = true;
       continue;
     }
     if (!name.starts_with("--")) {
-      wishes.folders.emplace_back(name);
+      flags.folders.emplace_back(name);
       continue;
     }
+    // --name=value or --name value.
     std::optional<std::string> value;
     if (const size_t equals = name.find('='); equals != std::string::npos) {
       value = name.substr(equals + 1);
@@ -70,11 +74,11 @@ Wishes read(Words words) {
                        name, list_in_words(known));
     if (!value && i + 1 < words.size()) value = words[++i];
     check<ConfigError>(value && !value->empty(), "{} needs a value", name);
-    if (name == "--host") wishes.address.host = *value;
-    if (name == "--port") wishes.address.port = port_of(*value);
-    if (name == "--static") wishes.report = *value;
+    if (name == "--host") flags.address.host = *value;
+    if (name == "--port") flags.address.port = port_of(*value);
+    if (name == "--static") flags.report = *value;
   }
-  return wishes;
+  return flags;
 }
 
 // Serves until a signal requests the end.
@@ -87,6 +91,7 @@ void serve(observe::Dashboard& dashboard, const observe::ServerAddress& address)
     // Repeated, because stop() has no effect if the signal comes before the server runs.
     for (; !over; std::this_thread::sleep_for(std::chrono::milliseconds(20))) server.stop();
   });
+  // The address alone on stdout, for programs that start the dashboard; people read stderr.
   fmt::print("{}\n", server.url());
   fmt::print(stderr, "showing {} {}; Ctrl-C ends it\n", dashboard.runs(), dashboard.runs() == 1 ? "run" : "runs");
   std::fflush(stdout);
@@ -99,18 +104,18 @@ void serve(observe::Dashboard& dashboard, const observe::ServerAddress& address)
 }  // namespace
 
 int run_dashboard(Words words) {
-  const Wishes wishes = read(words);
-  if (wishes.help) {
+  const DashboardFlags flags = read(words);
+  if (flags.help) {
     fmt::print("{}", kDashboardUsage);
     return kDone;
   }
-  observe::Dashboard dashboard(wishes.folders);
-  if (!wishes.report) {
-    serve(dashboard, wishes.address);
+  observe::Dashboard dashboard(flags.folders);
+  if (!flags.report) {
+    serve(dashboard, flags.address);
     return kDone;
   }
-  io::replace_text_file(*wishes.report, dashboard.report());
-  fmt::print(stderr, "wrote {}\n", *wishes.report);
+  io::replace_text_file(*flags.report, dashboard.report());
+  fmt::print(stderr, "wrote {}\n", *flags.report);
   return kDone;
 }
 

@@ -12,6 +12,7 @@ namespace megalith::cli {
 
 namespace {
 
+// The text of --help.
 constexpr const char* kEvalUsage = R"(megalith eval --model MODEL --eval_dataset NAMES [options]
 
 Loss, perplexity and token accuracy of a model on data, every sample once; rewards and margins of preference pairs
@@ -29,6 +30,7 @@ Loss, perplexity and token accuracy of a model on data, every sample once; rewar
   --json                 one JSON object instead of a table
 )";
 
+// Names are those of the metrics in a training log, such as eval_loss.
 void print_result(const train::MetricList& metrics, bool json) {
   if (json) return fmt::print("{}\n", metrics.to_json().dump());
   for (const auto& [name, value] : metrics) fmt::print("{:<28} {:.6g}\n", name, value);
@@ -52,6 +54,7 @@ int run_eval(Words words) {
   launch.check(parsed.args.comm);
   run::RunRequest request{
       .work = run::Work::kEvaluate, .options = parsed.args, .report = parsed.report, .world = launch.world()};
+  // --model is short for model_name_or_path and wins over it.
   if (model) request.options.source.model_name_or_path = model;
   return run::launch_evaluation(run::resolve(request), launch,
                                 [&](const train::MetricList& metrics) { print_result(metrics, json); });

@@ -17,6 +17,7 @@ namespace megalith::cli {
 
 namespace {
 
+// The text of --help.
 constexpr const char* kGenerateUsage = R"(megalith generate --model MODEL (--prompt TEXT | --input FILE) [options]
 
 Continues a prompt and prints the text as it comes.
@@ -42,6 +43,7 @@ struct Prompt {
   std::vector<int64_t> ids;
 };
 
+// A plain prompt gets the special tokens that the tokenizer adds (BOS); a chat template writes its own.
 std::vector<int64_t> encode(const tokenizer::Tokenizer& tokenizer, const std::string& text) {
   const auto ids = tokenizer.encode(text, {.add_special_tokens = true});
   return {ids.begin(), ids.end()};
@@ -64,6 +66,7 @@ std::vector<ordered_json> read_prompts(const std::optional<std::string>& prompt,
   const char* const expected = as_ids    ? "a JSON array of token ids"
                                : as_chat ? "a JSON string or a JSON array of messages"
                                          : "a JSON string";
+  // Checks the kind of value here, with the line, so that encoding cannot fail for its type.
   const auto parse = [&](const std::string& text, const std::string& where) {
     ordered_json value = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
     bool good = as_ids ? value.is_array() : value.is_string() || (as_chat && value.is_array());
@@ -72,6 +75,7 @@ std::vector<ordered_json> read_prompts(const std::optional<std::string>& prompt,
     check<DataError>(good, "{}: expected {}", where, expected);
     return value;
   };
+  // On the command line a text needs no JSON quotes.
   if (prompt) return {as_ids ? parse(*prompt, "--prompt") : ordered_json(*prompt)};
   std::ifstream file;
   if (*input != "-") {
@@ -87,7 +91,8 @@ std::vector<ordered_json> read_prompts(const std::optional<std::string>& prompt,
   return prompts;
 }
 
-void put(const std::string& text) {
+// Flushes every piece: a reader watches the text as it comes.
+void write_now(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
 }
@@ -99,21 +104,22 @@ void answer(const model::VirtualModels& models, const Prompt& prompt, const mode
   std::optional<tokenizer::Tokenizer::StreamDecoder> stream;
   if (tokenizer) stream.emplace(*tokenizer, tokenizer::DecodeOptions{.skip_special_tokens = true});
   std::string text;
-  // The decoder holds back bytes of an incomplete character; finish() returns the rest.
+  // The decoder holds back bytes of an incomplete character; finish() returns the rest. All ranks decode, since they
+  // all run this loop; only rank 0 prints.
   const auto on_token = [&](int64_t id) {
     const std::string piece = stream ? stream->push(static_cast<int32_t>(id)) : fmt::format("{} ", id);
     text += piece;
-    if (speaks && !json) put(piece);
+    if (speaks && !json) write_now(piece);
     return true;
   };
   const auto ids = model::generate(models, prompt.ids, sampling, on_token);
   const std::string rest = stream ? stream->finish() : "";
   if (!speaks) return;
-  if (!json) return put(rest + "\n");
+  if (!json) return write_now(rest + "\n");
   ordered_json line{{"prompt", prompt.given}};
   if (tokenizer) line["text"] = text + rest;
   line["ids"] = ids;
-  put(line.dump() + "\n");
+  write_now(line.dump() + "\n");
 }
 
 }  // namespace
@@ -124,18 +130,19 @@ int run_generate(Words words) {
   std::optional<int64_t> max_new_tokens, top_k;
   std::optional<double> temperature, top_p;
   bool as_ids = false, as_chat = false, json = false;
-  const bool go = command.parse(words,
-                                {{"prompt", "the text to continue", &prompt},
-                                 {"input", "file with one prompt per line", &input},
-                                 {"chat", "prompts go through the chat template", &as_chat},
-                                 {"ids", "prompts and results are token ids", &as_ids},
-                                 {"max_new_tokens", "most tokens to generate", &max_new_tokens},
-                                 {"temperature", "0: greedy", &temperature},
-                                 {"top_k", "only the k likeliest", &top_k},
-                                 {"top_p", "only the likeliest that together have p", &top_p},
-                                 {"json", "one JSON object per prompt", &json}},
-                                kGenerateUsage);
-  if (!go) return kDone;
+  const bool ready = command.parse(words,
+                                   {{"prompt", "the text to continue", &prompt},
+                                    {"input", "file with one prompt per line", &input},
+                                    {"chat", "prompts go through the chat template", &as_chat},
+                                    {"ids", "prompts and results are token ids", &as_ids},
+                                    {"max_new_tokens", "most tokens to generate", &max_new_tokens},
+                                    {"temperature", "0: greedy", &temperature},
+                                    {"top_k", "only the k likeliest", &top_k},
+                                    {"top_p", "only the likeliest that together have p", &top_p},
+                                    {"json", "one JSON object per prompt", &json}},
+                                   kGenerateUsage);
+  if (!ready) return kDone;
+  // Greedy by default, so that two calls give the same text.
   model::SamplingOptions sampling{.temperature = temperature.value_or(0),
                                   .top_k = top_k.value_or(0),
                                   .top_p = top_p.value_or(1),
@@ -143,6 +150,7 @@ int run_generate(Words words) {
                                   .stop_ids = {},
                                   .seed = static_cast<uint64_t>(command.args().seeds.seed)};
   sampling.validate();
+  // Ranks may split weights (tp) but not the single token that each step adds.
   check<ConfigError>(command.args().parallel.cp.value_or(1) == 1,
                      "generation takes one token at a time, which cannot be split; leave out context_parallel_size");
   check<ConfigError>(!command.args().parallel.sequence_parallel,
@@ -153,6 +161,7 @@ int run_generate(Words words) {
   if (as_chat) chat = tokenizer::ChatTemplate::from_folder(command.folder());
   if (!as_ids) {
     tokenizer = tokenizer::Tokenizer::from_folder(command.folder());
+    // With --ids there is no tokenizer, so nothing stops generation but its length.
     sampling.stop_ids.assign(tokenizer->stop_ids().begin(), tokenizer->stop_ids().end());
   }
   std::vector<Prompt> prompts;
@@ -165,7 +174,7 @@ int run_generate(Words words) {
     prompts.push_back({std::move(given), std::move(ids)});
   }
   return command.run([&](model::VirtualModels& models) {
-    for (const Prompt& each : prompts) answer(models, each, sampling, tokenizer ? &*tokenizer : nullptr, json);
+    for (const Prompt& encoded : prompts) answer(models, encoded, sampling, tokenizer ? &*tokenizer : nullptr, json);
   });
 }
 

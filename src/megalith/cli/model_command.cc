@@ -1,3 +1,4 @@
+// Parsing, checks and ranks for commands that run one model. Everything that can fail without ranks fails in parse().
 #include "megalith/cli/model_command.h"
 
 #include <fmt/format.h>
@@ -32,6 +33,7 @@ bool ModelCommand::parse(Words words, std::vector<config::CommandOption> own, co
                      " name");
   launch_.check(args_.comm);
   config::validate(args_, {.world_size = launch_.world().size, .needs_inputs = false});
+  // Scores and tokens come from the last stage; a pipeline would idle for a single sequence anyway.
   check<ConfigError>(args_.parallel.pp.value_or(1) == 1,
                      "this command runs whole models; leave out pipeline_model_parallel_size, and split them by"
                      " tensor_model_parallel_size");
@@ -39,6 +41,7 @@ bool ModelCommand::parse(Words words, std::vector<config::CommandOption> own, co
   return true;
 }
 
+// Every rank loads its part of the model itself; the plan has been checked, so loading is all that can still fail.
 int ModelCommand::run(const std::function<void(model::VirtualModels&)>& work) const {
   const parallel::RuntimeSettings runtime = run::runtime_settings(args_, launch_.world());
   const model::ModelSettings settings = run::model_settings(args_, at::kCPU);

@@ -22,6 +22,7 @@ class ModelCommand {
   // if --help was given, after printing `usage`.
   bool parse(Words words, std::vector<config::CommandOption> own, const char* usage);
 
+  // Valid after parse() has returned true.
   const config::TrainingArguments& args() const { return args_; }
   const std::filesystem::path& folder() const { return plan_.folder; }  // the folder of the model
 

@@ -1,4 +1,4 @@
-// `megalith pretrain`: the options of pretrain_gpt.py.
+// `megalith pretrain`: the options of pretrain_gpt.py, and its model and data (run/pretrain.h).
 #include "megalith/cli/command.h"
 #include "megalith/run/run.h"
 #include "megalith/run/run_words.h"

@@ -14,6 +14,7 @@ namespace megalith::cli {
 
 namespace {
 
+// The text of --help. Shapes: b sequences, s tokens, v vocabulary.
 constexpr const char* kScoreUsage =
     R"(megalith score --model MODEL --input batch.safetensors --output out.safetensors [options]
 
@@ -30,6 +31,7 @@ mean over labeled tokens) and, with --logits, logits [b, s, v].
   --json                               print {"loss", "num_label_tokens", "perplexity"}
 )";
 
+// Returns an undefined tensor if the file has none of that name; any integer type is accepted.
 at::Tensor integers(const hf::SafetensorsFile& file, const std::string& name) {
   if (!file.find(name)) return {};
   const at::Tensor tensor = file.tensor(name);
@@ -38,6 +40,7 @@ at::Tensor integers(const hf::SafetensorsFile& file, const std::string& name) {
   return tensor.to(at::kLong);
 }
 
+// The file is read before ranks start, so a bad one costs no loading.
 model::ScoreBatch read_batch(const std::string& path) {
   const hf::SafetensorsFile file(path);
   model::ScoreBatch batch{integers(file, "input_ids"), integers(file, "attention_mask"), integers(file, "labels")};
@@ -55,16 +58,18 @@ int run_score(Words words) {
   ModelCommand command;
   std::optional<std::string> input, output;
   bool logits = false, json = false;
-  const bool go = command.parse(words,
-                                {{"input", "safetensors file with input_ids, attention_mask, labels", &input},
-                                 {"output", "safetensors file to write", &output},
-                                 {"logits", "write the logits, too", &logits},
-                                 {"json", "print a JSON object", &json}},
-                                kScoreUsage);
-  if (!go) return kDone;
+  const bool ready = command.parse(words,
+                                   {{"input", "safetensors file with input_ids, attention_mask, labels", &input},
+                                    {"output", "safetensors file to write", &output},
+                                    {"logits", "write the logits, too", &logits},
+                                    {"json", "print a JSON object", &json}},
+                                   kScoreUsage);
+  if (!ready) return kDone;
+  // A file and not stdout: logits of one batch may have gigabytes.
   check<ConfigError>(input && output, "score needs --input FILE and --output FILE");
   const model::ScoreBatch batch = read_batch(*input);
   return command.run([&](model::VirtualModels& models) {
+    // Every rank computes its sequences, and the file is written by all of them together.
     const int64_t rows = command.args().batch.eval_micro_batch_size.value_or(8);
     const auto total = model::score_to_file(models, batch, *output, {.rows = rows, .logits = logits});
     if (models.context().rank() != 0) return;

@@ -22,6 +22,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
+// The text of --help; docs/tokenizers.md has examples.
 constexpr const char* kTokenizeUsage =
     R"(megalith tokenize --tokenizer DIR < lines: text to token ids, one line at a time
 
@@ -40,6 +41,7 @@ folder with tokenizer.json, or vocab.json and merges.txt, or tokenizer.model.
   --chat_template_kwargs JSON  more variables for the template: '{"enable_thinking": false}'
 )";
 
+// The command's own options. The parser keeps pointers to the members.
 struct TokenizeFlags {
   std::optional<std::string> tokenizer;
   bool decode = false;
@@ -50,6 +52,7 @@ struct TokenizeFlags {
   std::optional<std::string> chat_template, chat_template_kwargs;
   bool help = false;
 
+  // The help texts here appear in error messages; --help prints the usage above instead.
   std::vector<config::CommandOption> options() {
     return {{"tokenizer", "folder with the tokenizer's files", &tokenizer},
             {"decode", "ids to text", &decode},
@@ -62,6 +65,7 @@ struct TokenizeFlags {
             {"help", "print this", &help}};
   }
 
+  // Options that would have no effect are refused rather than ignored.
   void check() const {
     megalith::check<ConfigError>(tokenizer.has_value(),
                                  "--tokenizer is missing: the folder of a model, with its tokenizer.json");
@@ -75,6 +79,7 @@ struct TokenizeFlags {
                                  "--add_generation_prompt, --chat_template and --chat_template_kwargs need --chat");
   }
 
+  // Parsed once, before any line is read, so that a mistake shows up at once.
   tokenizer::ChatOptions chat_options() const {
     tokenizer::ChatOptions result{.add_generation_prompt = add_generation_prompt, .template_name = chat_template};
     if (chat_template_kwargs) {
@@ -88,6 +93,7 @@ struct TokenizeFlags {
   }
 };
 
+// Ids of holes in the vocabulary are rejected, too: decoding would drop them silently.
 std::vector<int32_t> read_ids(const json& value, const tokenizer::Tokenizer& tokenizer) {
   check<DataError>(value.is_array(), "{} is given; an array of token ids is expected", value.type_name());
   std::vector<int32_t> ids;
@@ -101,7 +107,8 @@ std::vector<int32_t> read_ids(const json& value, const tokenizer::Tokenizer& tok
   return ids;
 }
 
-// Reads lines of stdin. Calls `before_wait` before every read, which may block.
+// Reads lines of stdin. Calls `before_wait` before every read, which may block. std::getline would hide when a read
+// blocks, and that is the moment to write.
 template <typename BeforeWait>
 class LineReader {
  public:
@@ -110,6 +117,7 @@ class LineReader {
   // Reads the next line without its end; returns false at the end of the input.
   bool next(std::string& line) {
     line.clear();
+    // A line may span several reads, so its pieces are collected until the end of line turns up.
     for (;;) {
       const std::string_view rest = std::string_view(buffer_.data(), filled_).substr(at_);
       const size_t end = rest.find('\n');
@@ -118,6 +126,7 @@ class LineReader {
         at_ += end + 1;
         return true;
       }
+      // A last line without its end still counts.
       if (!fill()) return !line.empty();
     }
   }
@@ -135,6 +144,7 @@ class LineReader {
   }
 
   BeforeWait before_wait_;
+  // The capacity of a Linux pipe: a larger buffer would not save a system call.
   std::array<char, 1 << 16> buffer_{};
   size_t at_ = 0, filled_ = 0;
 };
@@ -150,6 +160,7 @@ std::string convert_chat(const std::string& line, const tokenizer::Tokenizer& to
   if (value.is_object()) {
     const auto field = [&](const char* name) { return value.value(name, ordered_json()); };
     conversation = {field("messages"), field("tools"), field("documents")};
+    // A line's own variables win over those of the command line.
     const ordered_json kwargs = field("chat_template_kwargs");
     check<DataError>(kwargs.is_null() || kwargs.is_object(), "chat_template_kwargs is {}; an object is expected",
                      kwargs.type_name());

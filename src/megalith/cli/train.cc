@@ -1,4 +1,4 @@
-// `megalith train`.
+// `megalith train`: fine-tuning and continued pre-training with the options of ROLL, Hugging Face and LLaMA-Factory.
 #include "megalith/cli/command.h"
 #include "megalith/run/run.h"
 #include "megalith/run/run_words.h"

@@ -35,6 +35,7 @@ class WordReader {
              std::vector<std::string>& problems, std::vector<std::string>& unknown)
       : words_(words), command_options_(command_options), problems_(problems), unknown_(unknown) {}
 
+  // Every word is consumed by read_one() or by the option before it, so the loop ends.
   std::vector<Assignment> read() {
     while (next_ < words_.size()) read_one(words_[next_++]);
     return std::move(assignments_);
@@ -45,6 +46,7 @@ class WordReader {
   void read_one(const std::string& word) {
     const size_t equals = word.find('=');
     if (word.starts_with("--") && word.size() > 2) {
+      // "--lr=1e-4": `given` keeps the dashes for messages, `name` loses them for the look-up.
       const bool has_value = equals != std::string::npos;
       std::optional<std::string> value;
       if (has_value) value = word.substr(equals + 1);
@@ -62,6 +64,7 @@ class WordReader {
   void read_named(const std::string& given, const std::string& name, const std::optional<std::string>& inline_value) {
     const auto spelling = with_underscores(name);
     if (spelling)
+      // A command's own names come first: they may hide an option of the table, never the other way around.
       if (const CommandOption* own = command_option(*spelling)) return read_command_option(given, *own, inline_value);
     const auto match = spelling ? OptionTable::instance().find(*spelling) : std::nullopt;
     if (!match) {
@@ -84,7 +87,7 @@ class WordReader {
     assignments_.push_back(std::move(assignment));
   }
 
-  // name=value
+  // name=value, in Hydra's style. The value is read as in a file, so x=null and x=[1,2] work here and not after "--".
   void read_override(const std::string& given, const std::string& value) {
     const auto spelling = with_underscores(given);
     if (spelling)
@@ -109,6 +112,7 @@ class WordReader {
       if (has_word) raw = {RawValue::Kind::kWords, {words_[next_++]}};
       return true;
     }
+    // A list takes every word up to the next option: "--data_path 0.3 a 0.7 b --seed 1" -> {0.3, a, 0.7, b}.
     const size_t limit = option.takes_list() ? words_.size() : 1;
     while (raw.words.size() < limit && next_ < words_.size() && is_value(words_[next_]))
       raw.words.push_back(words_[next_++]);
@@ -125,6 +129,7 @@ class WordReader {
     while (next_ < words_.size() && is_value(words_[next_]) && words_[next_].find('=') == std::string::npos) ++next_;
   }
 
+  // Returns nullptr if the command has no such option.
   const CommandOption* command_option(const std::string& spelling) const {
     const auto found = std::ranges::find(command_options_, spelling, &CommandOption::name);
     return found == command_options_.end() ? nullptr : &*found;
@@ -185,7 +190,11 @@ std::vector<Assignment> read_words(std::span<const std::string> words, std::span
   return WordReader(words, command_options, problems, unknown).read();
 }
 
-// Tries the likely mistakes, the most specific first.
+// Tries the likely mistakes, the most specific first:
+//   --learning-rate_x      mixes dashes and underscores -> write one of them
+//   --no_bf16              bf16 is off anyway           -> leave it out
+//   --tensor_model         abbreviates                  -> did you mean --tensor_model_parallel_size?
+//   --lerning_rate         a typo                       -> did you mean --learning_rate?
 std::string unknown_option(const std::string& given, const std::string& spelling, std::span<const std::string> extra) {
   std::string name = spelling;
   std::ranges::replace(name, '-', '_');

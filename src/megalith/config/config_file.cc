@@ -26,7 +26,8 @@ struct FileEntry {
   int line = 0;  // 1-based
 };
 
-// Gives a plain scalar the type that it looks like; a quoted one (tag "!" in yaml-cpp) is text.
+// Gives a plain scalar the type that it looks like; a quoted one (tag "!" in yaml-cpp) is text. Needed for mappings
+// and nested lists only; values of options go through raw_from_yaml().
 json yaml_to_json(const YAML::Node& node) {
   if (node.IsMap()) {
     json object = json::object();
@@ -47,6 +48,7 @@ json yaml_to_json(const YAML::Node& node) {
   return text;
 }
 
+// Returns a value as the word that the command line would have: strings without their quotes.
 std::string json_word(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
 // Lists become words, objects stay JSON text, and everything else is one word.
@@ -68,6 +70,7 @@ RawValue raw_from_yaml(const YAML::Node& node) {
   return raw;
 }
 
+// Returns the entries of a YAML file in the order of the file; on a syntax error, those before it are lost as well.
 std::vector<FileEntry> read_yaml(const std::string& path, const std::string& text, std::vector<std::string>& problems) {
   std::vector<FileEntry> entries;
   try {
@@ -97,9 +100,11 @@ int line_of_key(const std::string& text, const std::string& key) {
   return 1 + static_cast<int>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
 }
 
+// Returns the entries of a JSON file, sorted by key, as the parser keeps objects.
 std::vector<FileEntry> read_json(const std::string& path, const std::string& text, std::vector<std::string>& problems) {
   std::vector<FileEntry> entries;
   std::map<std::string, int> seen;
+  // The parser calls this for every key; depth 1 is that of the options themselves.
   const auto count_keys = [&](int depth, json::parse_event_t event, json& parsed) {
     if (depth == 1 && event == json::parse_event_t::key) ++seen[parsed.get<std::string>()];
     return true;
@@ -172,6 +177,7 @@ std::vector<Assignment> read_option_file(const std::string& path, std::vector<st
   return assignments;
 }
 
+// A negated name counts as unknown here: {"no_x": true} is not a way to write x = false.
 std::vector<Assignment> read_object(const JsonObject& object, std::vector<std::string>& unknown) {
   std::vector<Assignment> assignments;
   const json members = json::parse(object.text);
@@ -185,6 +191,7 @@ std::vector<Assignment> read_object(const JsonObject& object, std::vector<std::s
   return assignments;
 }
 
+// "null" -> none, "[1, 2]" -> {"1", "2"}, "a,b" -> {"a,b"}: commas are split later, if the option takes a comma list.
 RawValue raw_from_override(const std::string& text) {
   if (text == "null") return {RawValue::Kind::kNull, {}};
   if (text.starts_with('[') && text.ends_with(']')) {

@@ -20,6 +20,7 @@ using Warnings = std::vector<std::string>;
 // Without --etp, experts are split like all other matrices.
 void derive_sizes(TrainingArguments& args) {
   ParallelConfig& parallel = args.parallel;
+  // etp follows tp, so it is filled in after the others.
   for (std::optional<int>* size : {&parallel.tp, &parallel.pp, &parallel.cp, &parallel.ep}) *size = size->value_or(1);
   parallel.etp = parallel.etp.value_or(*parallel.tp);
 }
@@ -46,6 +47,7 @@ void derive_virtual_stages(TrainingArguments& args) {
     const int stages = layout::PipelineLayout::parse(*pipeline.layout).num_stages();
     pipeline.vpp = stages / *args.parallel.pp;
   }
+  // One chunk per rank is the plain schedule; the rest of the program tests vpp for a value only.
   if (pipeline.vpp == 1) pipeline.vpp.reset();
   // Both ways of asking for virtual stages are now expressed by the one number.
   pipeline.layers_per_virtual_stage.reset();
@@ -53,6 +55,7 @@ void derive_virtual_stages(TrainingArguments& args) {
     pipeline.microbatch_group_size = pipeline.microbatch_group_size.value_or(*args.parallel.pp);
     return;
   }
+  // Both belong to the interleaved schedule. Resetting them keeps args.yaml free of values that mean nothing.
   pipeline.overlap_p2p_comm = false;
   args.ddp.align_param_gather = false;
 }
@@ -60,6 +63,7 @@ void derive_virtual_stages(TrainingArguments& args) {
 // Brings the three ways of asking for recomputation into granularity, method and modules.
 void derive_recompute(TrainingArguments& args) {
   RecomputeConfig& recompute = args.recompute;
+  // An explicit granularity wins over the short forms.
   if (!recompute.granularity && recompute.gradient_checkpointing)
     recompute.granularity = RecomputeGranularity::kFull;
   else if (!recompute.granularity && recompute.recompute_activations)
@@ -81,6 +85,7 @@ void derive_precision(TrainingArguments& args, Warnings& warnings) {
     warnings.emplace_back(
         "check_for_nan_in_loss_and_grad is switched off: dynamic loss scaling handles overflows of fp16");
   }
+  // From here on only `optimizer` is read.
   if (args.optimizer.optim == HfOptimizer::kSgd) args.optimizer.optimizer = OptimizerKind::kSgd;
 }
 
@@ -108,6 +113,7 @@ void derive_shape(TrainingArguments& args) {
   }
   if (!shape.num_attention_heads) return;
   if (shape.hidden_size && !shape.kv_channels) shape.kv_channels = *shape.hidden_size / *shape.num_attention_heads;
+  // Megatron ignores num_query_groups without group_query_attention; Hugging Face has no such switch.
   if (!shape.num_query_groups || (args.dialect == Dialect::kPretrain && !shape.group_query_attention))
     shape.num_query_groups = shape.num_attention_heads;
 }
@@ -125,6 +131,8 @@ void derive_run(TrainingArguments& args, Warnings& warnings) {
     run.do_train = true;
     warnings.emplace_back("neither do_train nor do_eval is given: training");
   }
+  // Hugging Face's rules: evaluation at intervals implies do_eval, its interval defaults to that of logging, and a
+  // metric is better when greater unless its name ends in "loss".
   if (eval.strategy != Interval::kNo) run.do_eval = true;
   if (eval.strategy == Interval::kSteps && eval.steps.value_or(0) == 0) eval.steps = args.logging.steps;
   if (eval.load_best_model_at_end && !eval.metric_for_best_model) eval.metric_for_best_model = "loss";
@@ -144,6 +152,7 @@ void derive_data(TrainingArguments& args, Warnings& warnings) {
   if (!data.packing) data.packing = args.run.stage == Stage::kPretrain;
   if (args.sampler.disable_shuffling) args.sampler.train_sampling_strategy = SamplingStrategy::kSequential;
   if (args.lora.alpha.value_or(0) == 0) args.lora.alpha = 2 * args.lora.rank;
+  // Megatron's split in parts per thousand.
   IndexedDataConfig& indexed = args.indexed;
   if (!indexed.data_path.empty() && !indexed.split) {
     indexed.split = "969, 30, 1";
@@ -151,6 +160,7 @@ void derive_data(TrainingArguments& args, Warnings& warnings) {
   }
 }
 
+// Expands the output folder and brings report_to into tensorboard, wandb or none.
 void derive_output(TrainingArguments& args, Warnings& warnings) {
   std::optional<std::string>& output = args.save.output_dir;
   if (output) output = expand_home(*output);
@@ -233,6 +243,7 @@ layout::SplitRequest split_request(const PipelineConfig& pipeline) {
   return request;
 }
 
+// Copies the options under the launcher's own names, so that its rules read like the reference's.
 layout::LauncherVppRequest vpp_request(const TrainingArguments& args) {
   const PipelineConfig& pipeline = args.pipeline;
   layout::LauncherVppRequest request;
@@ -253,6 +264,7 @@ layout::LauncherVppRequest vpp_request(const TrainingArguments& args) {
 
 bool trains(const RunConfig& run) { return run.do_train && !run.skip_train; }
 
+// A pipeline of one stage has no schedule to choose; evaluation has no gradients to synchronize.
 layout::PipelineShape pipeline_shape(const TrainingArguments& args, int microbatches, bool forward_only) {
   const PipelineConfig& pipeline = args.pipeline;
   layout::PipelineShape shape;
@@ -271,6 +283,7 @@ layout::PipelineShape pipeline_shape(const TrainingArguments& args, int microbat
   return shape;
 }
 
+// global_batch_size wins over gradient_accumulation_steps; validate() has made sure that they agree if both are given.
 layout::BatchPlan batch_plan(const TrainingArguments& args, int dp) {
   const BatchConfig& batch = args.batch;
   layout::BatchPlan plan;
@@ -287,6 +300,7 @@ layout::BatchPlan batch_plan(const TrainingArguments& args, int dp) {
   return plan;
 }
 
+// "~/runs" -> "$HOME/runs"; "~other/runs" is left alone.
 std::string expand_home(const std::string& path) {
   return path == "~" || path.starts_with("~/") ? env_string("HOME").value_or("~") + path.substr(1) : path;
 }

@@ -1,5 +1,10 @@
 // The closed sets of values that options accept. Names on the command line are listed beside the enumerators, so that
 // the parser, the documents and the consumers share one list.
+//
+//   enum class Stage { kPretrain, kSft, kDpo };      choice_of<Stage>("sft") == Stage::kSft
+//   EnumNames<Stage>::kNames                         choice_name(Stage::kSft) == "sft"
+//
+// The names are part of args.yaml and of checkpoints, so they may be added to but not changed.
 #pragma once
 
 #include <array>
@@ -35,7 +40,7 @@ constexpr std::optional<E> choice_of(std::string_view name) {
 // (`megalith pretrain`). It decides defaults and the spelling that the documents show; both accept every name.
 enum class Dialect { kTrain, kPretrain };
 
-// What is trained: next tokens of documents, answers of conversations, or preferences between answers.
+// The training task: next tokens of documents, answers of conversations, or preferences between answers.
 enum class Stage { kPretrain, kSft, kDpo };
 template <>
 struct EnumNames<Stage> {
@@ -43,7 +48,8 @@ struct EnumNames<Stage> {
       {{Stage::kPretrain, "pt"}, {Stage::kSft, "sft"}, {Stage::kDpo, "dpo"}});
 };
 
-// Whether low-rank adapters or all weights are trained.
+// Whether low-rank adapters or all weights are trained. lora freezes the model and writes an adapter; full writes a
+// whole model.
 enum class FinetuningType { kLora, kFull };
 template <>
 struct EnumNames<FinetuningType> {
@@ -51,7 +57,8 @@ struct EnumNames<FinetuningType> {
       {{FinetuningType::kLora, "lora"}, {FinetuningType::kFull, "full"}});
 };
 
-// Recompute whole layers in backward, or selected modules only.
+// Recompute whole layers in backward, or selected modules only. Full keeps only layer inputs and costs about a third
+// more compute; selective repeats what is cheap and large.
 enum class RecomputeGranularity { kFull, kSelective };
 template <>
 struct EnumNames<RecomputeGranularity> {
@@ -75,7 +82,8 @@ struct EnumNames<TransformerImpl> {
       {{TransformerImpl::kLocal, "local"}, {TransformerImpl::kTransformerEngine, "transformer_engine"}});
 };
 
-// The transport between ranks.
+// The transport between ranks. nccl moves data between GPUs, gloo between hosts; gloo also allows several ranks on one
+// GPU.
 enum class CommBackend { kNccl, kGloo };
 template <>
 struct EnumNames<CommBackend> {
@@ -91,7 +99,7 @@ struct EnumNames<TokenDispatcher> {
       {{TokenDispatcher::kAllGather, "allgather"}, {TokenDispatcher::kAllToAll, "alltoall"}});
 };
 
-// Which tokens an expert at its capacity keeps: the most probable, or the first.
+// The tokens that an expert at its capacity keeps: the most probable, or the first.
 enum class DropPolicy { kProbs, kPosition };
 template <>
 struct EnumNames<DropPolicy> {
@@ -99,7 +107,8 @@ struct EnumNames<DropPolicy> {
       {{DropPolicy::kProbs, "probs"}, {DropPolicy::kPosition, "position"}});
 };
 
-// The precision of the router's scores.
+// The precision of the router's scores. Softmax over many experts loses small scores in bf16, hence no value for it
+// here.
 enum class RouterDtype { kFp32, kFp64 };
 template <>
 struct EnumNames<RouterDtype> {
@@ -107,7 +116,8 @@ struct EnumNames<RouterDtype> {
       {{RouterDtype::kFp32, "fp32"}, {RouterDtype::kFp64, "fp64"}});
 };
 
-// How the router turns logits into scores.
+// How the router turns logits into scores. softmax scores compete with each other; sigmoid scores are independent and
+// are normalized after the choice.
 enum class ScoreFunction { kSoftmax, kSigmoid };
 template <>
 struct EnumNames<ScoreFunction> {
@@ -115,7 +125,8 @@ struct EnumNames<ScoreFunction> {
       {{ScoreFunction::kSoftmax, "softmax"}, {ScoreFunction::kSigmoid, "sigmoid"}});
 };
 
-// How positions enter the model; mrope is the multi-axis form of multimodal models.
+// How positions enter the model; mrope is the multi-axis form of multimodal models. learned_absolute adds a table
+// (GPT-2), rope rotates queries and keys, yarn is rope stretched to longer sequences.
 enum class PositionEmbedding { kLearnedAbsolute, kRope, kMrope, kYarn, kNone };
 template <>
 struct EnumNames<PositionEmbedding> {
@@ -180,7 +191,8 @@ struct EnumNames<WeightDecayStyle> {
                                                                     {WeightDecayStyle::kCosine, "cosine"}});
 };
 
-// Hugging Face's names of learning-rate schedules.
+// Hugging Face's names of learning-rate schedules. Each maps to one of Megatron's shapes below; the two with min_lr
+// are cosine with a floor.
 enum class HfScheduler {
   kLinear,
   kCosine,
@@ -204,7 +216,7 @@ struct EnumNames<HfScheduler> {
        {HfScheduler::kWsd, "warmup_stable_decay"}});
 };
 
-// Megatron's names of learning-rate schedules; WSD is warmup-stable-decay.
+// Megatron's names of learning-rate schedules; WSD is warmup-stable-decay. The formulas are in optim/lr_schedule.h.
 enum class LrDecayStyle { kConstant, kLinear, kCosine, kInverseSquareRoot, kWsd };
 template <>
 struct EnumNames<LrDecayStyle> {
@@ -216,7 +228,8 @@ struct EnumNames<LrDecayStyle> {
        {LrDecayStyle::kWsd, "WSD"}});
 };
 
-// The shape of the decay at the end of WSD.
+// The shape of the decay at the end of WSD. With q from 0 to 1 over the phase, the factor is 2 * 0.5^q - 1, 1 - q, (1
+// + cos(pi q)) / 2 or 1 - sqrt(q).
 enum class WsdDecayStyle { kExponential, kLinear, kCosine, kMinusSqrt };
 template <>
 struct EnumNames<WsdDecayStyle> {
@@ -227,7 +240,8 @@ struct EnumNames<WsdDecayStyle> {
                                                                  {WsdDecayStyle::kMinusSqrt, "minus_sqrt"}});
 };
 
-// When something recurring happens: never, every n steps, after each epoch, or at a new best metric.
+// When something recurring happens: never, every n steps, after each epoch, or at a new best metric. kBest is for
+// saving only; validate() asks for a metric with it.
 enum class Interval { kNo, kSteps, kEpoch, kBest };
 template <>
 struct EnumNames<Interval> {
@@ -298,7 +312,7 @@ struct EnumNames<RerunMode> {
        {RerunMode::kReportDeterminismStats, "report_stats"}});  // the spelling of the newest reference
 };
 
-// Which tokens are counted: none, all, or those that are not padding.
+// The tokens that are counted as seen: none, all, or those that are not padding.
 enum class TokensSeen { kNo, kAll, kNonPadding };
 template <>
 struct EnumNames<TokensSeen> {

@@ -1,6 +1,9 @@
 // Reads foreign_options.txt, one option per line: names, type, default, ignored or refused, reason. Sections place the
 // lines among Megalith's own options, so that the documents list an option where its topic is. The file is part of the
 // program, so a mistake in it is an InternalError.
+//
+//   [Batch and seed, after seed]
+//   name,alias   int   none   ignored   why Megalith does not need it
 #include <algorithm>
 #include <iterator>
 #include <string>
@@ -29,6 +32,7 @@ std::string take_word(std::string_view& line) {
   return word;
 }
 
+// Reads the text in one pass; `number_` is the line that messages name.
 class ForeignReader {
  public:
   std::vector<ForeignSection> read(std::string_view text) {
@@ -51,6 +55,7 @@ class ForeignReader {
     check(holds, "foreign_options.txt:{}: {}: \"{}\"", number_, problem, given);
   }
 
+  // "[Data, after split]" -> {"Data", "split"}; "[Data]" -> {"Data", ""}.
   ForeignSection section_of(std::string_view line) const {
     constexpr std::string_view kAfter = ", after ";
     require(line.ends_with(']'), "a section is written [topic] or [topic, after option]", line);
@@ -60,6 +65,7 @@ class ForeignReader {
     return {std::string(inside.substr(0, comma)), std::string(inside.substr(comma + kAfter.size())), {}};
   }
 
+  // The first four words are fields, and the rest of the line is the reason.
   Option option_of(std::string_view line) const {
     Option option;
     option.topic = sections_.back().topic;
@@ -76,6 +82,7 @@ class ForeignReader {
     return option;
   }
 
+  // Number lists and comma lists do not occur among foreign options, so the file has no words for them.
   ValueType type_of(const std::string& word) const {
     for (const ValueType type : {ValueType::kBool, ValueType::kInt, ValueType::kFloat, ValueType::kText,
                                  ValueType::kTextList, ValueType::kDict})
@@ -84,6 +91,7 @@ class ForeignReader {
     return {};
   }
 
+  // "none" makes the option optional, and a pair of quotes stands for the empty text.
   Value default_of(const Option& option, const std::string& word) const {
     if (option.optional) return std::monostate{};
     std::string expected;
@@ -97,7 +105,7 @@ class ForeignReader {
     return word == "ignored" ? OptionStatus::kNoEffect : OptionStatus::kRefused;
   }
 
-  int number_ = 0;  // of the current line
+  int number_ = 0;  // current line, from 1
   std::vector<ForeignSection> sections_;
 };
 

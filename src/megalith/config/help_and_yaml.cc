@@ -1,5 +1,10 @@
 // Everything that people read about options is generated from the table, so it cannot drift from the program. A test
 // compares docs/options.md with options_markdown().
+//
+// Three forms of one row:
+//   --help       --names <type> [default] (status), and the meaning under it
+//   options.md   | `name`, `alias` | type | train / pretrain default | status | meaning |
+//   args.yaml    name: value
 #include "megalith/config/help_and_yaml.h"
 
 #include <fmt/format.h>
@@ -15,6 +20,7 @@
 namespace megalith::config {
 namespace {
 
+// The head of docs/options.md.
 constexpr const char* kHowOptionsAreWritten = R"(# Options
 
 Generated from the option table in `src/megalith/config`; do not edit. `MEGALITH_UPDATE_DOCS=1 ctest -R Documents` updates it.
@@ -46,6 +52,7 @@ Generated from the option table in `src/megalith/config`; do not edit. `MEGALITH
 - **refused**: any value but the default stops the run with the reason.
 )";
 
+// Returns the choices in place of the type where there are any; the bars are escaped for a table cell.
 std::string type_of(const Option& option) {
   const std::string base = option.choices.empty() || option.type == ValueType::kBool
                                ? type_name(option.type)
@@ -64,12 +71,14 @@ std::string default_of(const Option& option) {
   return train == pretrain ? train : train + " / " + pretrain;
 }
 
+// Returns aliases and negations; "--no_x" of a default-true bool follows from a rule and is not listed.
 std::vector<std::string> other_names(const Option& option) {
   std::vector<std::string> names = option.aliases;
   for (const std::string& negation : option.negations) names.push_back(negation + " (false)");
   return names;
 }
 
+// Returns the mark of the table; the reasons of `no effect` and `refused` are part of the meaning instead.
 std::string status_of(const Option& option) {
   switch (option.status) {
     case OptionStatus::kImplemented:
@@ -105,6 +114,7 @@ std::string markdown_row(const Option& option) {
   std::string name = fmt::format("`{}`", option.name);
   for (const std::string& other : other_names(option)) name += fmt::format(", `{}`", other);
   std::string meaning = meaning_of(option);
+  // A bar would end the cell.
   for (size_t at = 0; (at = meaning.find('|', at)) != std::string::npos; at += 2) meaning.insert(at, "\\");
   return fmt::format("| {} | {} | {} | {} | {} |\n", name, type_of(option), default_of(option), status_of(option),
                      meaning);
@@ -126,10 +136,12 @@ std::string help_entry(const Option& option, Dialect dialect) {
                      status_of(option), meaning_of(option));
 }
 
+// --help is limited to the names that belong to the dialect; the parser still accepts all of them.
 bool is_shown(const Option& option, Dialect dialect) {
   return dialect == Dialect::kTrain ? option.in_train : option.in_pretrain;
 }
 
+// Returns the topics that start with the given word in any case; `--help pipe` finds "Pipeline".
 std::vector<std::string> chosen_topics(const std::optional<std::string>& topic) {
   const std::vector<std::string> topics = OptionTable::instance().topics();
   if (!topic) return topics;
@@ -155,6 +167,7 @@ std::string to_yaml(const TrainingArguments& args) {
   return text;
 }
 
+// The command's own options come first, and not at all when a topic is asked for.
 std::string help_text(Dialect dialect, const std::optional<std::string>& topic,
                       std::span<const CommandOption> command_options) {
   std::string text;

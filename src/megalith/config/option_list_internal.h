@@ -1,4 +1,10 @@
 // The notation of options/*.cc: typed bindings to struct members, one or two lines per option.
+//
+//   auto batch = list.part(&TrainingArguments::batch);
+//   batch.add("global_batch_size", &BatchConfig::global_batch_size, "sequences per step").at_least(1);
+//
+// The member's C++ type decides everything that can be derived: the option's type, whether it may be None, its choices
+// (for enumerations) and its default (the member's initializer). So a member and its option cannot disagree.
 #pragma once
 
 #include <concepts>
@@ -24,6 +30,7 @@ struct FieldTraits<bool> {
   static Value to_value(bool field) { return field; }
   static bool from_value(const Value& value) { return std::get<bool>(value); }
 };
+// Integers of any width are int64_t in a Value; bind() sets the bounds of narrower members, so the cast is safe.
 template <std::integral T>
 struct FieldTraits<T> {
   static constexpr ValueType kType = ValueType::kInt;
@@ -70,6 +77,7 @@ struct FieldTraits<JsonObject> {
   static Value to_value(const JsonObject& field) { return field; }
   static JsonObject from_value(const Value& value) { return std::get<JsonObject>(value); }
 };
+// An enumeration is text with choices. from_value() relies on value_problem() having checked the word.
 template <typename E>
   requires std::is_enum_v<E>
 struct FieldTraits<E> {
@@ -118,6 +126,7 @@ class OptionEntry {
  public:
   explicit OptionEntry(Option& option) : option_(option) {}
 
+  // Other names of the same option, and names that set it to false.
   OptionEntry& alias(std::initializer_list<const char*> names) {
     option_.aliases.insert(option_.aliases.end(), names.begin(), names.end());
     return *this;
@@ -126,6 +135,7 @@ class OptionEntry {
     option_.negations.insert(option_.negations.end(), names.begin(), names.end());
     return *this;
   }
+  // Inclusive bounds; for a list they apply to each item.
   OptionEntry& at_least(double minimum) {
     option_.minimum = minimum;
     return *this;
@@ -158,6 +168,7 @@ class OptionEntry {
     option_.bool_words = {for_true, for_false};
     return *this;
   }
+  // The default of pretrain where it differs from the member's initializer, which is that of train.
   OptionEntry& pretrain_default(const T& value) {
     option_.pretrain_default = FieldTraits<T>::to_value(value);
     return *this;
@@ -167,6 +178,7 @@ class OptionEntry {
     option_.pretrain_default = std::monostate{};
     return *this;
   }
+  // Dialects whose --help lists the option; both accept every name.
   OptionEntry& train_only() {
     option_.in_pretrain = false;
     return *this;
@@ -200,6 +212,7 @@ struct Plain {
   bool optional;
   Value default_value;
 };
+// Options of other programs are flags or words; others have not been needed.
 inline Plain flag(bool value) { return {ValueType::kBool, false, value}; }
 inline Plain text(const char* value) { return {ValueType::kText, false, std::string(value)}; }
 inline Plain opt_text() { return {ValueType::kText, true, {}}; }
@@ -224,6 +237,7 @@ class OptionList {
 
   // Everything added from here on belongs to the topic `name`.
   void topic(const char* name) { topic_ = name; }
+  // Returns the options of one member of TrainingArguments.
   template <typename Part>
   PartOptions<Part> part(Part TrainingArguments::*member) {
     return PartOptions<Part>(*this, member);
@@ -237,6 +251,7 @@ class OptionList {
     return OptionEntry<Value>(unbound(name, plain, OptionStatus::kRefused, reason));
   }
 
+  // Returns all options and leaves the list empty.
   std::vector<Option> take() { return std::move(options_); }
 
  private:
@@ -264,6 +279,7 @@ class OptionList {
     return OptionEntry<T>(option);
   }
 
+  // An option that no member holds: it is parsed and checked, and then forgotten.
   Option& unbound(const char* name, const Plain& plain, OptionStatus status, const char* reason) {
     Option& option = append(name, "", status, reason);
     option.type = plain.type;

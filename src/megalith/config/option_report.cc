@@ -1,3 +1,5 @@
+// Tells what becomes of the options that a run was given: implemented, without effect, planned or refused. Defaults
+// never count, so args.yaml of one run, which lists every option, can be given to the next without a single complaint.
 #include "megalith/config/option_report.h"
 
 #include <fmt/format.h>
@@ -10,10 +12,12 @@
 namespace megalith::config {
 namespace {
 
+// Returns one line of the error that ends a run.
 std::string refusal(const OptionUse& use) {
   return fmt::format("{} = {} ({}) is not supported: {}", use.given, use.value, use.origin, use.reason);
 }
 
+// All problems are shown together, so that a user mends them in one round.
 void throw_all(const std::vector<std::string>& problems) {
   if (!problems.empty()) throw ConfigError(fmt::format("{}", fmt::join(problems, "\n")));
 }
@@ -48,6 +52,7 @@ void OptionReport::check_not_refused() const {
   throw_all(problems);
 }
 
+// A preview accepts options that are only planned; a run must not train without what it was asked for.
 void OptionReport::check_runnable() const {
   std::vector<std::string> problems;
   for (const OptionUse* use : refused()) problems.push_back(refusal(*use));
@@ -70,6 +75,7 @@ std::string refusal_of(const Option& option, const Value& value) {
   return "";
 }
 
+// A refused value overrides the status of the option itself.
 OptionUse use_of(const Option& option, const Value& value, Dialect dialect, std::string given, std::string origin) {
   const std::string refusal = refusal_of(option, value);
   return {std::move(given),
@@ -81,6 +87,8 @@ OptionUse use_of(const Option& option, const Value& value, Dialect dialect, std:
           /*is_default=*/value == option.default_value(dialect)};
 }
 
+// For arguments that a program has filled in: there are no words, so every member that differs from its default
+// counts.
 OptionReport report_of(const TrainingArguments& args) {
   OptionReport report;
   for (const Option& option : OptionTable::instance().options()) {

@@ -1,4 +1,4 @@
-// What happened to every option that was given.
+// The outcome for every option that was given: acted on, without effect, planned or refused.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct OptionUse {
   std::string name;     // canonical
   std::string value;    // as it was understood
   std::string origin;   // "command line" or file:line
-  OptionStatus status;  // of this value: stage=ppo is refused although other stages are not
+  OptionStatus status;  // status of this value: stage=ppo is refused although other stages are not
   std::string reason;   // see OptionStatus
   bool is_default;      // the value is the default, so nothing is lost whatever the status
 };

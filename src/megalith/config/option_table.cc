@@ -16,6 +16,7 @@
 namespace megalith::config {
 namespace {
 
+// This order is the order of topics in --help, docs/options.md and args.yaml.
 std::vector<Option> all_options() {
   OptionList list;
   add_run_options(list);
@@ -45,6 +46,7 @@ bool default_is_true(const Option& option) {
 
 }  // namespace
 
+// The members' initializers are the defaults of `train`; the table copies each of them from here.
 const TrainingArguments& initial_arguments() {
   static const TrainingArguments arguments;
   return arguments;
@@ -69,6 +71,7 @@ const OptionTable& OptionTable::instance() {
   return table;
 }
 
+// Match points into options_, which never changes after this line.
 OptionTable::OptionTable(std::vector<Option> options) : options_(std::move(options)) {
   for (const Option& option : options_) {
     check(!option.topic.empty() && (option.status == OptionStatus::kImplemented || !option.reason.empty()),
@@ -80,6 +83,7 @@ OptionTable::OptionTable(std::vector<Option> options) : options_(std::move(optio
   }
 }
 
+// A name that occurs twice is a bug of the table and not of its user.
 void OptionTable::add_name(const std::string& name, Match match) {
   check(by_name_.emplace(name, match).second, "option name {} is used twice", name);
   names_.push_back(name);
@@ -98,6 +102,7 @@ std::vector<std::string> OptionTable::topics() const {
   return topics;
 }
 
+// The structs hold the defaults of `train`; writing every option makes them those of the dialect.
 TrainingArguments default_arguments(Dialect dialect) {
   TrainingArguments args;
   args.dialect = dialect;
@@ -108,6 +113,7 @@ TrainingArguments default_arguments(Dialect dialect) {
 
 namespace {
 
+// Returns the numbers in a value, which ranges apply to: none for text and booleans.
 std::vector<double> numbers_of(const Value& value) {
   if (const auto* whole = std::get_if<int64_t>(&value)) return {static_cast<double>(*whole)};
   if (const auto* number = std::get_if<double>(&value)) return {*number};
@@ -116,6 +122,7 @@ std::vector<double> numbers_of(const Value& value) {
   return {};
 }
 
+// Returns "1 or more", "0.5 or less" or "from 0 to 1".
 std::string allowed_range(const Option& option) {
   // The bounds of a 32-bit number are a matter of storage; they are named only if one was exceeded.
   const bool from_below = option.minimum && *option.minimum > std::numeric_limits<int>::min();
@@ -136,6 +143,7 @@ std::vector<std::string> words_of(const Value& value) {
 }
 
 std::string value_problem(const Option& option, const Value& value) {
+  // List options are checked item by item. A boolean converts to true or false before it comes here.
   if (!option.choices.empty() && option.type != ValueType::kBool)
     for (const std::string& word : words_of(value))
       if (std::ranges::find(option.choices, word) == option.choices.end())

@@ -24,6 +24,7 @@ enum class OptionStatus {
   kNoEffect,     // accepted; a note is logged when its value is not the default
   kRefused,      // any value but the default stops the run with `reason`
 };
+// Returns the status in words, for reports.
 std::string_view to_string(OptionStatus status);
 
 // A value that the reference accepts and Megalith does not: stage=ppo.
@@ -60,9 +61,11 @@ struct Option {
   std::function<Value(const TrainingArguments&)> read;
   std::function<void(TrainingArguments&, const Value&)> write;
 
+  // Returns the default of a dialect.
   const Value& default_value(Dialect dialect) const {
     return dialect == Dialect::kTrain ? train_default : pretrain_default;
   }
+  // Returns whether the option takes several words. A comma list is one word.
   bool takes_list() const {
     return type == ValueType::kTextList || type == ValueType::kIntList || type == ValueType::kFloatList;
   }
@@ -71,7 +74,7 @@ struct Option {
 // Immutable after construction; every name, alias and negation is unique.
 class OptionTable {
  public:
-  // What a name on the command line refers to.
+  // The option that a name on the command line refers to.
   struct Match {
     const Option* option = nullptr;
     bool negated = false;  // --no_x

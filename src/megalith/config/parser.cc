@@ -17,6 +17,7 @@
 namespace megalith::config {
 namespace {
 
+// Returns a value for a message, as it was written.
 std::string shown(const RawValue& raw) {
   if (raw.kind == RawValue::Kind::kNull) return "null";
   if (raw.kind == RawValue::Kind::kBare) return "(nothing)";
@@ -43,6 +44,7 @@ class Applier {
   }
 
  private:
+  // The last spelling of an option in the current source, and its value.
   struct Spelled {
     std::string given;
     std::string spelling;
@@ -53,6 +55,7 @@ class Applier {
     const Option& option = *assignment.option;
     const auto value = value_of(assignment);
     if (!value) return;
+    // A refused value is checked before the range: "stage=ppo" deserves its reason, not a list of choices.
     const std::string refusal = refusal_of(option, *value);
     if (refusal.empty()) {
       if (const std::string problem = value_problem(option, *value); !problem.empty()) {
@@ -84,6 +87,7 @@ class Applier {
     return value;
   }
 
+  // --lr 1e-4 --lr 2e-4 is a correction, and the last wins; --lr 1e-4 --learning_rate 2e-4 is a mistake.
   void check_spelling(const Assignment& assignment, const Value& value) {
     if (assignment.negated) return;
     const auto [found, fresh] =
@@ -104,6 +108,7 @@ class Applier {
     uses.push_back(use_of(option, value, result_.args.dialect, assignment.given, assignment.origin));
   }
 
+  // Returns "file:line: " for messages; words on the command line need no place.
   static std::string place(const Assignment& assignment) {
     return assignment.origin == "command line" ? "" : assignment.origin + ": ";
   }
@@ -117,6 +122,7 @@ class Applier {
 
 ParseResult parse_arguments(Dialect dialect, std::span<const std::string> words,
                             std::span<const CommandOption> command_options, UnknownNames unknown) {
+  // The file comes first, since what is written after it wins.
   ParseResult result{default_arguments(dialect), {}, {}};
   std::vector<std::string> problems;
   Applier applier(result, problems);
@@ -127,6 +133,8 @@ ParseResult parse_arguments(Dialect dialect, std::span<const std::string> words,
   std::vector<std::string> unknown_names;
   applier.apply_source(read_words(words, command_options, problems, unknown_names));
   std::vector<std::string> unknown_configs;
+  // additional_configs is itself an option, known only after the words; unknown members are notes and not errors,
+  // because the reference passes them on to the model.
   applier.apply_weakly(read_object(result.args.source.additional_configs, unknown_configs));
   if (unknown == UnknownNames::kRefuse) problems.insert(problems.end(), unknown_names.begin(), unknown_names.end());
   if (!problems.empty()) throw ConfigError(fmt::format("{}", fmt::join(problems, "\n")));

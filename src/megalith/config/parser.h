@@ -27,14 +27,14 @@ struct CommandOption {
   std::variant<bool*, std::optional<int64_t>*, std::optional<double>*, std::optional<std::string>*> target;
 };
 
-// What to do with words that name no option.
+// Treatment of words that name no option: an error, or a note.
 enum class UnknownNames { kRefuse, kIgnore };
 
-// The result of parsing.
+// The result of parsing. Command options are not part of it: they are written to their targets.
 struct ParseResult {
   TrainingArguments args;
   OptionReport report;
-  std::vector<std::string> notes;  // what a user should know before the run starts, including ignored names
+  std::vector<std::string> notes;  // facts that a user should know before the run starts, including ignored names
 };
 
 // Parses the words after the command. Throws ConfigError with every problem, one per line. Refused and planned options

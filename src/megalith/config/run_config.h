@@ -14,17 +14,20 @@
 
 namespace megalith::config {
 
-// What is done, and when it ends.
+// The task of a run, and its end.
 struct RunConfig {
   Stage stage = Stage::kSft;
   FinetuningType finetuning_type = FinetuningType::kLora;
+  // train: neither means training. pretrain: skip_train alone decides.
   bool do_train = false;
   bool do_eval = false;
   bool skip_train = false;
+  // The length of the run; validate() checks that it is given in one unit.
   double num_train_epochs = 3.0;
   int64_t max_steps = -1;
   std::optional<int64_t> train_samples;
   std::vector<int64_t> iterations_to_skip;
+  // Reasons to end early.
   std::optional<int64_t> exit_interval;
   std::optional<int64_t> exit_duration_mins;
   bool exit_signal_handler = false;
@@ -32,7 +35,8 @@ struct RunConfig {
   bool operator==(const RunConfig&) const = default;
 };
 
-// Logs, metrics and profiles.
+// Logs, metrics and profiles. `steps` of 1 or more counts steps; below 1 it is a fraction of the run, as for
+// evaluation and saving.
 struct LoggingConfig {
   Interval strategy = Interval::kSteps;
   double steps = 500;
@@ -44,12 +48,14 @@ struct LoggingConfig {
   std::optional<std::string> logging_dir;
   TokensSeen include_num_input_tokens_seen = TokensSeen::kNo;
   bool include_effective_tokens_per_second = false;
+  // Megatron's measurements.
   int timing_log_level = 0;
   std::string timing_log_option = "minmax";
   int tensorboard_log_interval = 1;
   bool log_throughput = false;
   bool log_params_norm = false;
   bool log_num_zeros_in_grad = false;
+  // A trace of the steps from start to end, on some ranks.
   bool profile = false;
   int64_t profile_step_start = 10;
   int64_t profile_step_end = 12;
@@ -65,20 +71,24 @@ struct EvalConfig {
   bool on_start = false;
   int64_t eval_iters = 100;
   bool prediction_loss_only = false;
+  // The best checkpoint, by one metric of evaluation.
   bool load_best_model_at_end = false;
   std::optional<std::string> metric_for_best_model;
   std::optional<bool> greater_is_better;
   bool operator==(const EvalConfig&) const = default;
 };
 
-// When checkpoints and models are written.
+// When checkpoints and models are written. Everything of a run lies below output_dir; without it (pretrain only)
+// nothing is written.
 struct SaveConfig {
   std::optional<std::string> output_dir = "trainer_output";
   bool overwrite_output_dir = false;
+  // The checkpoint to continue: of `train`, of `pretrain`.
   std::optional<std::string> resume_from_checkpoint;
   std::optional<std::string> load;
   Interval strategy = Interval::kSteps;
   std::optional<double> steps = 500;
+  // Checkpoints that are kept.
   std::optional<int> total_limit;
   std::optional<int64_t> retain_interval;
   bool only_model = false;
@@ -87,7 +97,8 @@ struct SaveConfig {
   bool operator==(const SaveConfig&) const = default;
 };
 
-// How checkpoints are written and read.
+// How checkpoints are written and read. There is one format, which every layout reads; members about other formats
+// exist so that scripts of the reference run unchanged.
 struct CheckpointConfig {
   std::string format = "legacy";
   bool async_save = false;
@@ -99,12 +110,14 @@ struct CheckpointConfig {
   bool d2h_non_blocking = false;
   bool fully_reshardable = false;
   bool fully_reshardable_mem_efficient = false;
+  // Parts that are left out when saving and when loading.
   bool no_save_optim = false;
   bool no_save_rng = false;
   bool no_load_optim = false;
   bool no_load_rng = false;
   bool finetune = false;
   bool exit_on_missing_checkpoint = false;
+  // The checkpoint to load, and the iteration to count from.
   std::optional<int64_t> ckpt_step;
   std::optional<int64_t> override_iteration;
   bool use_checkpoint_args = false;
@@ -113,7 +126,7 @@ struct CheckpointConfig {
   bool operator==(const CheckpointConfig&) const = default;
 };
 
-// Low-rank adapters.
+// Low-rank adapters, as PEFT names them. W x + (alpha / rank) B A x, with A drawn at random and B zero at the start.
 struct LoraConfig {
   int rank = 8;
   std::optional<int> alpha;
@@ -121,6 +134,7 @@ struct LoraConfig {
   std::vector<std::string> target{"all"};
   std::vector<std::string> additional_target;
   bool use_rslora = false;
+  // Adapters that the run starts from.
   bool create_new_adapter = false;
   std::vector<std::string> adapter_name_or_path;
   std::optional<std::string> adapter_folder;  // prefix of those paths
@@ -136,20 +150,24 @@ struct PreferenceConfig {
   double ftx = 0.0;
   double label_smoothing = 0.0;
   double simpo_gamma = 0.5;
+  // The reference model; the policy at its start if none is given.
   std::optional<std::string> ref_model;
   std::vector<std::string> ref_model_adapters;
   bool precompute_ref_log_probs = false;
   bool operator==(const PreferenceConfig&) const = default;
 };
 
-// Checks of results, injected errors and slow ranks.
+// Checks of results, injected errors and slow ranks. A result is rejected if it is NaN or infinite, or far outside of
+// what the run has seen before (train/faults/rerun_machine.h).
 struct FaultConfig {
   RerunMode rerun_mode = RerunMode::kValidateResults;
+  // Faults for tests.
   double error_injection_rate = 0;
   std::string error_injection_type = "transient_error";
   bool check_for_spiky_loss = false;
   bool check_for_large_grads = false;
   int ft_num_warmup_iters = 5;
+  // Slow ranks, and replicas whose weights have drifted apart.
   bool log_straggler = false;
   int straggler_ctrlr_port = 65535;
   int straggler_minmax_count = 1;

@@ -1,3 +1,5 @@
+// A checkpoint of `pretrain` records the options of its run. With use_checkpoint_args the shape of the model and its
+// tokenizer come from there, so that a resumed run need not repeat them; options that are given win.
 #include "megalith/config/saved_model.h"
 
 #include <fmt/format.h>
@@ -12,6 +14,7 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kTopics{"Model shape", "Positions and latent attention",
                                                   "Mixture of experts"};
+// The tokenizer belongs to the model: its embeddings mean nothing with another one.
 constexpr std::array<std::string_view, 4> kTokenizer{"tokenizer_type", "tokenizer_model", "vocab_file", "merge_file"};
 
 // By topic, so that a new option of the model's shape is included without being listed here.

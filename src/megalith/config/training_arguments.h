@@ -12,16 +12,17 @@
 
 namespace megalith::config {
 
-// One member per part; see the headers of the parts.
+// One member per part; see the headers of the parts. Copyable and comparable: two runs with equal arguments do the
+// same.
 struct TrainingArguments {
-  Dialect dialect = Dialect::kTrain;  // whose rules apply where the two front ends differ (seeds, required options)
-  RunConfig run;                      // what is done, for how long
+  Dialect dialect = Dialect::kTrain;  // front end whose rules apply where the two differ (seeds, required options)
+  RunConfig run;                      // task and length of the run
   ParallelConfig parallel;            // sizes of the rank grid
   PipelineConfig pipeline;            // layers to stages, schedule
   BatchConfig batch;                  // micro and global batch
   SeedConfig seeds;                   // random numbers
   CommConfig comm;                    // backend, time limits
-  ModelSourceConfig source;           // where the weights come from
+  ModelSourceConfig source;           // source of the weights
   ModelShapeConfig shape;             // sizes of the model
   LayerConfig layer;                  // parts of a layer
   PositionConfig position;            // position embedding

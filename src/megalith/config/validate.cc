@@ -1,3 +1,5 @@
+// Runs the rules of all subjects and collects what they find. Rules are pure: they read arguments and a few facts
+// about the run, touch no files, and may be called by a preview on a laptop.
 #include "megalith/config/validate.h"
 
 #include <fmt/ranges.h>

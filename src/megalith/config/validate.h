@@ -14,7 +14,7 @@
 
 namespace megalith::config {
 
-// What the caller knows besides the arguments.
+// Facts that the caller knows besides the arguments.
 struct ValidationContext {
   std::optional<int> world_size;  // if known, the rank grid and the batch are checked too
   bool needs_inputs = true;       // model, data, length and learning rate must be given; false for a preview

@@ -14,12 +14,15 @@ namespace megalith::config {
 // Collects violations; a call of `require` reads like the rule.
 class Problems {
  public:
+  // Adds the message unless the rule holds. Arguments are evaluated in any case, so optionals in them use value_or().
   template <typename... Args>
   void require(bool holds, fmt::format_string<Args...> message, Args&&... args) {
     if (!holds) list_.push_back(fmt::format(message, std::forward<Args>(args)...));
   }
   void add(std::string problem) { list_.push_back(std::move(problem)); }
+  // Returns whether all rules have held so far.
   bool empty() const { return list_.empty(); }
+  // Returns the messages and leaves none.
   std::vector<std::string> take() { return std::move(list_); }
 
  private:

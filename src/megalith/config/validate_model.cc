@@ -14,6 +14,7 @@ namespace {
 void check_shape(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
   const ModelShapeConfig& shape = args.shape;
   const int tp = args.parallel.tp.value_or(1);
+  // Without a folder or a checkpoint the options are the only source of the shape.
   if (args.dialect == Dialect::kPretrain && context.needs_inputs && !args.checkpoint.use_checkpoint_args) {
     problems.require(shape.num_layers.has_value(),
                      "num_layers is not given; pretrain needs the number of decoder layers");
@@ -23,6 +24,7 @@ void check_shape(const TrainingArguments& args, const ValidationContext& context
     problems.require(shape.max_position_embeddings.has_value(),
                      "max_position_embeddings is not given; set it to seq_length or more");
   }
+  // Attention is split by heads: each tp rank computes whole ones.
   if (shape.num_attention_heads) {
     problems.require(
         *shape.num_attention_heads % tp == 0,
@@ -79,9 +81,11 @@ void check_experts(const TrainingArguments& args, const ValidationContext& conte
                    "moe_router_load_balancing_type, not with sinkhorn");
 }
 
+// Rules between the router's options. Optional values are those of a model folder, which has rules of its own.
 void check_router(const TrainingArguments& args, Problems& problems) {
   const RouterConfig& router = args.router;
   const bool softmax = router.score_function.value_or(ScoreFunction::kSoftmax) == ScoreFunction::kSoftmax;
+  // A softmax over one chosen expert is the constant 1, and the router would get no gradient.
   problems.require(router.topk != 1 || !softmax || router.pre_softmax.value_or(false) || !args.moe.num_experts,
                    "moe_router_topk 1 with softmax makes every weight 1; set moe_router_pre_softmax=true");
   problems.require(!router.topk || !args.moe.num_experts || *router.topk <= *args.moe.num_experts,
@@ -102,6 +106,7 @@ void check_router(const TrainingArguments& args, Problems& problems) {
   problems.require(!router.group_topk || router.num_groups,
                    "moe_router_group_topk {} needs moe_router_num_groups, the number of groups",
                    router.group_topk.value_or(0));
+  // The reference's rule.
   problems.require(!router.enable_expert_bias.value_or(false) || !softmax,
                    "moe_router_enable_expert_bias needs moe_router_score_function sigmoid");
   problems.require(!router.group_topk || !router.num_groups || *router.group_topk <= *router.num_groups,
@@ -147,6 +152,7 @@ void check_precision(const TrainingArguments& args, Problems& problems) {
   problems.require(!precision.grad_reduce_in_bf16 || precision.bf16, "grad_reduce_in_bf16 needs bf16");
 }
 
+// Megatron can also capture parts of layers; here a graph holds the whole micro-batch or nothing.
 void check_graphs(const FusionConfig& fusion, Problems& problems) {
   problems.require(fusion.cuda_graph_scope == std::vector<std::string>{"full"},
                    "cuda_graph_scope is {}; a graph holds forward and backward of a micro-batch: use full, or leave it"

@@ -21,6 +21,7 @@ void check_scheduler_kwargs(const TrainingArguments& args, Problems& problems) {
     problems.require(wants_text ? value.is_string() : value.is_number(), "lr_scheduler_kwargs: {} is {}; expected a {}",
                      key, value.dump(), wants_text ? "word" : "number");
   }
+  // The decay is the point of this schedule, so its length has no default.
   const bool wsd = args.schedule.lr_scheduler_type == HfScheduler::kWsd && !args.schedule.lr_decay_style;
   problems.require(!wsd || kwargs.contains("wsd_decay_steps") || kwargs.contains("num_decay_steps"),
                    "lr_scheduler_type warmup_stable_decay needs wsd_decay_steps in lr_scheduler_kwargs, for example "
@@ -52,6 +53,7 @@ void check_length_units(const TrainingArguments& args, const ValidationContext& 
                    "set the warm-up; keep one");
 }
 
+// Rules between rates and their styles; lengths are check_length_units' matter.
 void check_schedule(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
   const OptimizerConfig& optimizer = args.optimizer;
   problems.require(optimizer.learning_rate.has_value() || !context.needs_inputs,
@@ -65,6 +67,7 @@ void check_schedule(const TrainingArguments& args, const ValidationContext& cont
   problems.require(args.schedule.lr_decay_style != LrDecayStyle::kWsd || args.schedule.lr_wsd_decay_iters ||
                        args.schedule.lr_wsd_decay_samples,
                    "lr_decay_style WSD needs lr_wsd_decay_iters or lr_wsd_decay_samples");
+  // Start and end are given together or not at all.
   const bool constant = optimizer.weight_decay_incr_style == WeightDecayStyle::kConstant;
   if (constant)
     problems.require(!optimizer.start_weight_decay && !optimizer.end_weight_decay,

@@ -13,6 +13,7 @@ namespace {
 // Three options set the number of virtual stages; only a layout and the matching number may be given together.
 void check_virtual_stages(const TrainingArguments& args, Problems& problems) {
   const PipelineConfig& pipeline = args.pipeline;
+  // A layout of s stages over pp ranks implies vpp = s / pp, so naming that number as well is harmless.
   const int ways = (pipeline.layers_per_virtual_stage ? 1 : 0) + (pipeline.vpp ? 1 : 0) + (pipeline.layout ? 1 : 0);
   const bool same_twice = ways == 2 && pipeline.vpp && pipeline.layout;
   problems.require(ways <= 1 || same_twice,
@@ -25,6 +26,7 @@ void check_virtual_stages(const TrainingArguments& args, Problems& problems) {
                        (!pipeline.account_for_embedding.value_or(false) && !pipeline.account_for_loss.value_or(false)),
                    "pipeline_model_parallel_layout already places every layer; leave out "
                    "account_for_embedding_in_pipeline_split and account_for_loss_in_pipeline_split");
+  // The schedule usually follows from vpp; when it is named, the two must agree.
   const bool interleaved = pipeline.schedule == layout::ScheduleKind::kInterleaved;
   const bool virtual_stages = pipeline.vpp || pipeline.layers_per_virtual_stage || pipeline.layout;
   problems.require(!interleaved || virtual_stages,
@@ -37,6 +39,7 @@ void check_virtual_stages(const TrainingArguments& args, Problems& problems) {
   const int pp = args.parallel.pp.value_or(1);
   problems.require(pp > 1, "virtual_pipeline_model_parallel_size {} needs pipeline_model_parallel_size > 1 (it is {})",
                    *pipeline.vpp, pp);
+  // The reference's rule: two ranks would exchange several messages in one batch, which cannot be told apart.
   problems.require(pipeline.overlap_p2p_comm || pp > 2,
                    "virtual stages without overlap_p2p_comm need pipeline_model_parallel_size > 2 (it is {}); "
                    "leave overlap_p2p_comm on",
@@ -66,9 +69,10 @@ void check_layers(const TrainingArguments& args, Problems& problems) {
                        "virtual_pipeline_model_parallel_size instead");
       return;
     }
-    const std::vector<std::string> found = layout::problems(vpp_request(args));
-    for (const std::string& problem : found) problems.add(problem);
-    if (!found.empty()) return;
+    // The split needs the number of chunks, so its problems are looked for only if the launcher's rules are satisfied.
+    const std::vector<std::string> vpp_problems = layout::problems(vpp_request(args));
+    for (const std::string& problem : vpp_problems) problems.add(problem);
+    if (!vpp_problems.empty()) return;
     layout::SplitRequest request = split_request(args);
     request.vpp = layout::resolve_launcher_vpp(vpp_request(args)).vpp;
     for (const std::string& problem : layout::problems(request)) problems.add(problem);
@@ -113,6 +117,7 @@ void check_context(const TrainingArguments& args, Problems& problems) {
                    "cp_comm_type a2a+p2p needs two hierarchical_context_parallel_sizes, those of a2a and of p2p, whose "
                    "product is context_parallel_size {}; {} are given",
                    cp, parallel.hierarchical_cp_sizes.size());
+  // Ranks over which heads are dealt: all of cp for a2a, the inner level for a2a+p2p, none for the other ways.
   const int dealt = named("a2a") ? cp
                     : named("a2a+p2p") && !parallel.hierarchical_cp_sizes.empty()
                         ? parallel.hierarchical_cp_sizes.front()
@@ -139,6 +144,7 @@ std::optional<int> data_parallel_size(const TrainingArguments& args, const Valid
 
 }  // namespace
 
+// The grid comes first: layout's messages name the nearest layouts that fit, which often solves the rest.
 void check_parallel(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
   if (context.world_size)
     for (const layout::GridProblem& problem : layout::problems(grid_shape(args, *context.world_size)))
@@ -176,6 +182,7 @@ void check_batch(const TrainingArguments& args, const ValidationContext& context
     }
     for (const std::string& problem : layout::problems(plan)) problems.add(problem);
   }
+  // An accumulation of 1 is the default and says nothing.
   if (batch.global_batch_size && batch.gradient_accumulation_steps > 1 && batch.micro_batch_size && dp) {
     const int64_t product = int64_t{*batch.micro_batch_size} * *dp * batch.gradient_accumulation_steps;
     problems.require(

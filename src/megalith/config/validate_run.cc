@@ -1,4 +1,5 @@
-// Rules for data, adapters, preferences, evaluation, logging and saving.
+// Rules for data, adapters, preferences, evaluation, logging and saving. They follow the checks of LLaMA-Factory and
+// Hugging Face for `train` and of Megatron for `pretrain`, and apply to values as given: derive() has not run yet.
 #include <cmath>
 
 #include "megalith/base/text.h"
@@ -11,6 +12,7 @@ namespace {
 void check_indexed_source(const TrainingArguments& args, Problems& problems) {
   const IndexedDataConfig& data = args.indexed;
   const bool per_split = !data.train_data_path.empty() || !data.valid_data_path.empty() || !data.test_data_path.empty();
+  // Prefixes per split count once, whichever of the three are given.
   const int sources = (data.mock_data ? 1 : 0) + (data.data_path.empty() ? 0 : 1) + (per_split ? 1 : 0) +
                       (data.data_args_path ? 1 : 0) + (data.per_split_data_args_path ? 1 : 0);
   problems.require(sources == 1,
@@ -20,7 +22,7 @@ void check_indexed_source(const TrainingArguments& args, Problems& problems) {
   problems.require(!per_split || !data.split, "split cuts data_path; leave it out with train_data_path");
 }
 
-// Which options of LLaMA-Factory's data fit together, and with which stage.
+// Rules between options of LLaMA-Factory's data, and with the stage.
 void check_dataset(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
   const DataConfig& data = args.data;
   if (args.dialect == Dialect::kTrain && context.needs_inputs) {
@@ -29,12 +31,14 @@ void check_dataset(const TrainingArguments& args, const ValidationContext& conte
     problems.require(!data.dataset.empty() || data.tokenized_path,
                      "dataset is not given; set it to names in dataset_info.json or to paths");
   }
+  // Masks and neat packing work on turns, which only conversations have.
   const bool sft = args.run.stage == Stage::kSft;
   problems.require(!data.train_on_prompt || !data.mask_history,
                    "train_on_prompt and mask_history exclude each other; keep one");
   problems.require((!data.train_on_prompt && !data.mask_history) || sft,
                    "train_on_prompt and mask_history belong to stage sft");
   problems.require(!data.neat_packing || sft, "neat_packing belongs to stage sft");
+  // A stream is read once, in order, and its length is unknown until it ends.
   problems.require(!data.streaming || args.run.max_steps > 0, "streaming needs max_steps: the data has no length");
   problems.require(!data.streaming || !data.max_samples, "streaming and max_samples exclude each other; keep one");
   problems.require(!data.streaming || data.val_size == 0 || data.val_size >= 1,
@@ -48,6 +52,7 @@ void check_dataset(const TrainingArguments& args, const ValidationContext& conte
                    "val_size {} is neither a fraction below 1 nor a whole number of records", data.val_size);
 }
 
+// The probabilities are relative weights: they need not add up to 1.
 void check_interleaving(const TrainingArguments& args, Problems& problems) {
   const DataConfig& data = args.data;
   if (data.interleave_probs.empty()) return;
@@ -79,6 +84,7 @@ void check_preferences(const TrainingArguments& args, Problems& problems) {
                    "precompute_ref_log_probs and streaming exclude each other: a stream is not read ahead");
 }
 
+// Options of adapters without finetuning_type lora would be ignored silently.
 void check_adapters(const TrainingArguments& args, Problems& problems) {
   const LoraConfig& lora = args.lora;
   const bool is_lora = args.run.finetuning_type == FinetuningType::kLora;
@@ -109,6 +115,7 @@ void check_interval(const char* name, Interval strategy, double steps, Problems&
 void check_evaluation(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
   const EvalConfig& eval = args.eval;
   const bool evaluates = eval.strategy != Interval::kNo;
+  // eval_steps defaults to logging_steps, as derive() will decide.
   const double eval_steps = eval.steps.value_or(0) > 0 ? *eval.steps : args.logging.steps;
   check_interval("logging_steps", args.logging.strategy, args.logging.steps, problems);
   check_interval("eval_steps", eval.strategy, eval_steps, problems);
@@ -122,6 +129,8 @@ void check_evaluation(const TrainingArguments& args, const ValidationContext& co
   problems.require(eval.strategy == args.save.strategy,
                    "load_best_model_at_end needs the same eval_strategy and save_strategy, or save_strategy best");
   if (eval.strategy != Interval::kSteps || !args.save.steps) return;
+  // Both may be fractions of the run; a tolerance absorbs what 0.2 / 0.1 loses, and a fraction is not comparable with
+  // a number of steps.
   const double ratio = *args.save.steps / eval_steps;
   problems.require(std::abs(ratio - std::round(ratio)) < 1e-9 && (*args.save.steps < 1) == (eval_steps < 1),
                    "load_best_model_at_end needs save_steps {} to be a multiple of eval_steps {}", *args.save.steps,

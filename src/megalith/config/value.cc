@@ -56,6 +56,7 @@ std::optional<Value> parse_dict(const std::string& text, std::string& problem) {
   return JsonObject{(inline_json ? coerce_strings(parsed) : parsed).dump()};
 }
 
+// "a, b" "c" -> {"a", "b", "c"}; empty items vanish, so a trailing comma is harmless.
 std::vector<std::string> split_commas(const std::vector<std::string>& words) {
   std::vector<std::string> items;
   for (const std::string& word : words)
@@ -70,6 +71,7 @@ std::optional<double> parse_finite(const std::string& word) {
   return number && std::isfinite(*number) ? number : std::nullopt;
 }
 
+// Returns all words converted, or std::nullopt if one of them does not convert.
 template <typename T, typename Parse>
 std::optional<Value> parse_each(const std::vector<std::string>& words, Parse parse) {
   std::vector<T> items;
@@ -81,6 +83,7 @@ std::optional<Value> parse_each(const std::vector<std::string>& words, Parse par
   return Value(items);
 }
 
+// Converts the single word of a scalar option; the default case is a dictionary.
 std::optional<Value> convert_word(const std::string& word, ValueType type, std::string& problem) {
   const auto wrap = [](const auto& parsed) { return parsed ? std::optional<Value>(*parsed) : std::nullopt; };
   switch (type) {
@@ -102,6 +105,7 @@ bool is_list(ValueType type) {
          type == ValueType::kCommaList;
 }
 
+// Lists on the command line are several words; a comma list may also be one.
 std::optional<Value> convert_list(const std::vector<std::string>& words, ValueType type) {
   if (type == ValueType::kTextList) return Value(words);
   if (type == ValueType::kCommaList) return Value(split_commas(words));
@@ -109,6 +113,7 @@ std::optional<Value> convert_list(const std::vector<std::string>& words, ValueTy
   return parse_each<double>(words, parse_finite);
 }
 
+// Enumerations and paths are text here, so JSON has a form for every alternative.
 json to_json(const Value& value) {
   return std::visit(
       [](const auto& held) -> json {
@@ -149,6 +154,7 @@ std::string type_name(ValueType type) {
   return "unknown";
 }
 
+// The hint completes "… is "abc"; expected".
 std::string type_hint(ValueType type) {
   switch (type) {
     case ValueType::kBool:
@@ -173,6 +179,7 @@ std::string type_hint(ValueType type) {
   return "";
 }
 
+// The words that HfArgumentParser takes.
 std::optional<bool> parse_bool(std::string_view text) {
   const std::string lower = to_lower(text);
   for (const char* word : {"yes", "true", "t", "y", "1"})
@@ -183,6 +190,7 @@ std::optional<bool> parse_bool(std::string_view text) {
 }
 
 std::optional<Value> convert(const RawValue& raw, ValueType type, bool optional, std::string& problem) {
+  // A guess at the message; parse_dict() has a more precise one.
   problem = type_hint(type);
   switch (raw.kind) {
     case RawValue::Kind::kNull:

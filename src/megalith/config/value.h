@@ -14,11 +14,13 @@ namespace megalith::config {
 // keys.
 struct JsonObject {
   std::string text = "{}";
+  // Returns whether the object has no members.
   bool empty() const { return text == "{}"; }
   bool operator==(const JsonObject&) const = default;
 };
 
-// The types of options.
+// The types of options. kTextList and kCommaList hold words: "--x a b" and "--x a,b". kDict is a JSON object, or the
+// path of a file with one.
 enum class ValueType { kBool, kInt, kFloat, kText, kTextList, kIntList, kFloatList, kCommaList, kDict };
 
 // std::monostate is None. kTextList and kCommaList share one representation; they differ in how they are written.
@@ -27,6 +29,7 @@ using Value = std::variant<std::monostate, bool, int64_t, double, std::string, s
 
 // A value as it was given, before the option says what type it must have.
 struct RawValue {
+  // The form in which a value was written.
   enum class Kind {
     kBare,   // `--flag` with nothing after it
     kNull,   // null in a file

@@ -1,4 +1,6 @@
 // Builds something on disk that several ranks need, on one of them.
+//
+//   build_once(cache / "index", [&] { write_index(temporary); rename(temporary, cache / "index"); });
 #pragma once
 
 #include <filesystem>

@@ -1,3 +1,5 @@
+// Reads 8 bytes at a time into two lanes, in the manner of XXH64. The constants are on disk, as names of cache
+// folders, and may not change.
 #include "megalith/io/content_hash.h"
 
 #include <fmt/format.h>
@@ -45,6 +47,7 @@ ContentHash& ContentHash::add(std::string_view part) {
   return add(static_cast<int64_t>(part.size()));
 }
 
+// Written byte by byte from the lowest, so that big-endian machines get the same name.
 ContentHash& ContentHash::add(int64_t number) {
   std::array<char, 8> bytes{};
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(static_cast<uint64_t>(number) >> (8 * i));

@@ -1,4 +1,6 @@
 // A 128-bit name for content, the same on every machine and in every version. Names caches on disk.
+//
+//   const std::string key = ContentHash().add("tokens v3").add(cutoff).add_file("tokenizer.json").text();
 #pragma once
 
 #include <array>

@@ -45,6 +45,7 @@ FileHandle& FileHandle::operator=(FileHandle&& other) noexcept {
   return *this;
 }
 
+// O_CLOEXEC (set for all): ranks are forked, and must not inherit each other's files.
 FileHandle FileHandle::open_for_reading(const std::filesystem::path& path) { return {path, O_RDONLY, "read"}; }
 
 FileHandle FileHandle::create(const std::filesystem::path& path) {

@@ -13,6 +13,7 @@ class FileHandle {
  public:
   FileHandle() = default;
   ~FileHandle();
+  // A moved-from handle is closed.
   FileHandle(FileHandle&& other) noexcept;
   FileHandle& operator=(FileHandle&& other) noexcept;
 
@@ -25,6 +26,7 @@ class FileHandle {
   // Opens for writing, creating the file if needed; existing content is kept.
   static FileHandle open_or_create(const std::filesystem::path& path);
 
+  // The descriptor stays owned by the handle; path() is the name it was opened under, for messages.
   bool is_open() const { return descriptor_ >= 0; }
   int descriptor() const { return descriptor_; }
   const std::filesystem::path& path() const { return path_; }

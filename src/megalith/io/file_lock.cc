@@ -1,3 +1,5 @@
+// flock(2) locks the inode and not the name, so a lock is only good while the name still leads to it: the holder
+// removes the file when it is done, and a waiter that opened it before must start over.
 #include "megalith/io/file_lock.h"
 
 #include <sys/file.h>
@@ -25,6 +27,7 @@ std::string own_name() {
   return fmt::format("process {} on {}", ::getpid(), host.data());
 }
 
+// Creates the folder, because the lock often guards its first file.
 FileHandle open_lock_file(const fs::path& path) {
   std::error_code error;
   if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);

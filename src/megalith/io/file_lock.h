@@ -1,4 +1,12 @@
 // FileLock: lets one process at a time do something whose result the others wait for.
+//
+//   LockPatience patience(path, "build the index", {});
+//   while (!exists(result)) {
+//     if (const auto lock = FileLock::try_lock(path)) { build(); break; }
+//     patience.pause();
+//   }
+//
+// build_once (build_once.h) is this loop, ready to use.
 #pragma once
 
 #include <chrono>

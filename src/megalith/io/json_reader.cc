@@ -21,6 +21,7 @@ struct JsonFile::State {
 
 namespace {
 
+// A tokenizer.json has tens of megabytes; a file beyond this is not meant to be read as JSON.
 constexpr uint64_t kMaxFileBytes = 256'000'000;
 
 // Names the type that a value must have, for messages.
@@ -49,6 +50,7 @@ bool convert(const Json& value, int64_t& out) {
   return true;
 }
 
+// Whole numbers are numbers, too: "rope_theta": 10000 is a double without complaint.
 bool convert(const Json& value, double& out) {
   if (!value.is_number()) return false;
   out = value.get<double>();
@@ -112,6 +114,7 @@ const Json* JsonFields::value(std::string_view key) const {
 
 bool JsonFields::has(std::string_view key) const { return value(key) != nullptr; }
 
+// Tells a missing field from a wrong one.
 void JsonFields::refuse(std::string_view key, std::string_view requirement) const {
   const Json* given = value(key);
   if (given == nullptr)
@@ -155,6 +158,7 @@ std::optional<T> JsonFields::optional_positive(std::string_view key) const {
   return positive<T>(key);
 }
 
+// The prefix grows with every level: "rope_scaling.factor".
 JsonFields JsonFields::object(std::string_view key) const {
   const Json* given = value(key);
   if (given == nullptr || !given->is_object()) refuse(key, "be an object");

@@ -29,6 +29,7 @@ class JsonFile {
   // `name` is the file's name in messages.
   JsonFile(Json root, std::string name);
 
+  // Return the name for messages, and the parsed value.
   const std::string& name() const;
   const Json& root() const;
   // Returns the fields of the top-level object. Throws DataError when the file holds something else.
@@ -42,6 +43,7 @@ class JsonFile {
 
 // Throws DataError when the file cannot be read, exceeds 256 MB, or is rejected by parse_json.
 JsonFile read_json_file(const std::filesystem::path& path);
+// The same for a text that is in memory; `name` stands for the file in messages.
 JsonFile parse_json_file(std::string_view text, const std::string& name);
 
 // The fields of one object; keeps the file alive. T is int64_t, double (integers are accepted), bool, std::string, or a
@@ -78,6 +80,7 @@ class JsonFields {
 
   // Throws DataError: `config.json: "num_attention_heads" is 7 (an integer); it must <requirement>`.
   [[noreturn]] void refuse(std::string_view key, std::string_view requirement) const;
+  // Returns the name of the file, for messages of the caller's own.
   const std::string& file_name() const;
 
  private:

@@ -57,6 +57,7 @@ std::string shortened(std::string text, size_t limit) {
   return text.substr(0, limit) + "…";
 }
 
+// Invalid UTF-8 is replaced, since a message must never fail.
 std::string dumped(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 // Builds the value while the parser runs. Callbacks return false to stop; `error` then says why.

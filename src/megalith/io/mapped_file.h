@@ -22,6 +22,7 @@ class MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
+  // The whole file; the address stays the same as long as the object lives.
   const std::byte* data() const { return data_; }
   uint64_t size() const { return size_; }
   std::span<const std::byte> bytes() const { return {data_, size_}; }

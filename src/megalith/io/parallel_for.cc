@@ -30,6 +30,7 @@ void parallel_for(int64_t count, int threads, const std::function<void(int64_t)>
       }
     }
   };
+  // The caller works as well, so one thread fewer is started.
   std::vector<std::thread> helpers;
   for (int64_t t = 1; t < std::min<int64_t>(threads, count); ++t) helpers.emplace_back(work);
   work();

@@ -1,4 +1,7 @@
 // Prefetcher: produces the next items on a thread while the current one is in use.
+//
+//   Prefetcher<Batch> batches([&] { return reader.read(); }, /*capacity=*/2);
+//   while (auto batch = batches.next()) train(*batch);
 #pragma once
 
 #include <condition_variable>
@@ -23,6 +26,7 @@ class Prefetcher {
   Prefetcher(std::function<std::optional<T>()> produce, size_t capacity)
       : produce_(std::move(produce)), capacity_(capacity == 0 ? 1 : capacity), thread_([this] { run(); }) {}
 
+  // Items that were produced and not taken are dropped.
   ~Prefetcher() {
     {
       const std::lock_guard lock(mutex_);

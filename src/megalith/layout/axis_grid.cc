@@ -1,3 +1,5 @@
+// A grid numbers ranks like digits of a number with mixed radix: with sizes tp 2, cp 1, ep 1, dp 2, pp 2 in this
+// order, rank = tp + 2 dp + 4 pp. Every question is a division by a stride.
 #include "megalith/layout/axis_grid.h"
 
 namespace megalith::layout {
@@ -8,6 +10,7 @@ const char* name(Axis axis) {
 }
 
 AxisGrid::AxisGrid(const Order& order, const Sizes& sizes) : order_(order), sizes_(sizes) {
+  // Strides grow along the order: the first axis varies fastest.
   int stride = 1;
   for (Axis axis : order_) {
     strides_[slot(axis)] = stride;
@@ -51,6 +54,7 @@ int AxisGrid::place_in_block(Axis axis, int block_size, int rank) const {
   return place;
 }
 
+// Reads the digits of the given axes alone, in the order of the grid.
 int AxisGrid::number(AxisSet axes, int rank) const {
   int value = 0;
   int weight = 1;

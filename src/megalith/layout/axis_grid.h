@@ -20,6 +20,7 @@ const char* name(Axis axis);  // "tp", "cp", "ep", "dp", "pp"
 class AxisSet {
  public:
   constexpr AxisSet() = default;
+  // A set of axes in one byte: {Axis::kTp, Axis::kPp}.
   constexpr AxisSet(std::initializer_list<Axis> axes) {
     for (Axis axis : axes) bits_ |= bit(axis);
   }
@@ -50,6 +51,7 @@ class AxisGrid {
   using Order = std::array<Axis, kNumAxes>;  // every axis once, fastest first
   using Sizes = std::array<int, kNumAxes>;   // by axis, each >= 1
 
+  // `order` lists every axis once, fastest first; sizes are indexed by axis.
   AxisGrid(const Order& order, const Sizes& sizes);
 
   // Size of an axis, ranks between two neighbors along it, and a rank's position on it.

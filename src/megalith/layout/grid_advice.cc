@@ -16,6 +16,7 @@
 namespace megalith::layout {
 namespace {
 
+// More would hide the nearest one.
 constexpr size_t kMostSuggestions = 4;
 
 // Sizes are only ever replaced by their divisors: whatever the old size divided (heads, layers, experts), a divisor of
@@ -39,6 +40,7 @@ bool mends(const GridShape& candidate, std::string_view code, const std::vector<
   return true;
 }
 
+// Returns "tp=2 pp=2, tp=2 pp=1, …".
 std::string join_suggestions(const std::vector<std::string>& texts) {
   const size_t shown = std::min(texts.size(), kMostSuggestions);
   return fmt::format("{}{}", fmt::join(texts.begin(), texts.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
@@ -65,19 +67,19 @@ std::string with_these_ranks(const GridShape& shape, const std::vector<std::stri
 // Candidates with the largest product first, then the largest tp, then pp: nearest to the request.
 std::vector<std::string> smaller_dense_sizes(const GridShape& shape) {
   const auto known = problem_codes(shape);
-  std::vector<std::tuple<int64_t, int, int, int>> found;
+  std::vector<std::tuple<int64_t, int, int, int>> fitting;
   for (int tp : divisors(shape.tp)) {
     for (int pp : divisors(shape.pp)) {
       for (int cp : divisors(shape.cp)) {
         GridShape candidate = shape;
         std::tie(candidate.tp, candidate.pp, candidate.cp) = std::tuple(tp, pp, cp);
-        if (mends(candidate, "world_not_divisible", known)) found.emplace_back(int64_t{tp} * pp * cp, tp, pp, cp);
+        if (mends(candidate, "world_not_divisible", known)) fitting.emplace_back(int64_t{tp} * pp * cp, tp, pp, cp);
       }
     }
   }
-  std::sort(found.begin(), found.end(), std::greater<>());
+  std::sort(fitting.begin(), fitting.end(), std::greater<>());
   std::vector<std::string> texts;
-  for (const auto& [product, tp, pp, cp] : found) {
+  for (const auto& [product, tp, pp, cp] : fitting) {
     texts.push_back(fmt::format("tp={} pp={}", tp, pp) + (shape.cp > 1 ? fmt::format(" cp={}", cp) : ""));
   }
   return texts;
@@ -121,6 +123,7 @@ std::string explain_expert(const GridShape& s) {
 // Searches for the smallest pipeline that the given ranks allow.
 std::string explain_vpp(const GridShape& s) {
   std::string pp_text;
+  // 64 stages are more than anyone means who forgot to give pp.
   for (int pp = 2; pp <= std::min(s.world_size, 64); ++pp) {
     GridShape candidate = s;
     candidate.pp = pp;
@@ -140,6 +143,7 @@ std::string explain_misses(const GridShape& s) {
   const std::vector<std::string> tokens = split(order, '-');
   const int dp = dense_fits(s) ? s.dp() : 1;
   const int edp = expert_fits(s) ? s.edp() : 1;
+  // An axis may be left out of the order only if its size is 1 in both grids.
   const AxisGrid::Sizes dense{s.tp, s.cp, 1, dp, s.pp};
   const AxisGrid::Sizes expert{s.expert_tp(), 1, s.ep, edp, s.pp};
   std::vector<std::string> missing;
@@ -217,6 +221,7 @@ std::string explain_hcp(const GridShape& s, std::string_view code) {
     return fmt::format("hierarchical_cp has {} levels; at most {} are supported. Merge neighboring sizes.",
                        s.hierarchical_cp.size(), kMaxHierarchicalCpLevels);
   }
+  // A double cannot overflow, and the message shows at most a few digits of it.
   const double product = std::accumulate(s.hierarchical_cp.begin(), s.hierarchical_cp.end(), 1.0, std::multiplies<>());
   const std::vector<int> parts = divisors(s.cp);
   const int inner = parts[parts.size() > 1 ? parts.size() - 2 : 0];
@@ -245,6 +250,7 @@ std::string explain_range(const GridShape& s) {
 
 }  // namespace
 
+// One function per code; problem_codes() must not return a code that is missing here.
 std::string explain(std::string_view code, const GridShape& shape) {
   if (code == "size_out_of_range") return explain_range(shape);
   if (code == "world_not_divisible") return explain_world(shape);

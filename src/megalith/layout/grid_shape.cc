@@ -26,6 +26,7 @@ bool all_in_range(const GridShape& s) {
 // Returns whether world_size is a multiple of a product of three sizes; each is at most 2^20, so nothing overflows.
 bool divides(const GridShape& shape, int a, int b, int c) { return shape.world_size % (int64_t{a} * b * c) == 0; }
 
+// Returns the axis of that name, in lower case.
 std::optional<Axis> axis_of(std::string_view token) {
   for (Axis axis : kAllAxes) {
     if (token == name(axis)) return axis;
@@ -55,6 +56,7 @@ void check_order_text(const GridShape& shape, Codes& codes) {
   const bool misses_expert = misses(Axis::kTp, shape.expert_tp()) || misses(Axis::kEp, shape.ep) ||
                              (expert_fits(shape) && misses(Axis::kDp, shape.edp()));
   if (misses_dense || misses_expert) codes.emplace_back("order_misses_dimension");
+  // named_axes() skips unknown words, so a difference in number means one of them.
   if (split(shape.order, '-').size() != named.size()) codes.emplace_back("order_unknown_token");
   for (Axis axis : kAllAxes) {
     if (std::count(named.begin(), named.end(), axis) < 2) continue;

@@ -28,6 +28,7 @@ struct GridShape {
   int num_distributed_optimizer_instances = 1;  // copies of the sharded optimizer state; must divide dp*cp and edp
   std::vector<int> hierarchical_cp;             // sizes of nested cp groups, neighbors first; may be empty
 
+  // Returns etp, or tp where it is not given.
   int expert_tp() const { return etp.value_or(tp); }
   // The derived sizes, valid if the shape has no problem.
   int dp() const { return world_size / (tp * pp * cp); }

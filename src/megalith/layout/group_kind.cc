@@ -1,3 +1,5 @@
+// Names of group kinds, in the order of the enumeration. They are part of logs, of NCCL configuration files and of
+// golden files, so they may not change.
 #include "megalith/layout/group_kind.h"
 
 #include <array>
@@ -34,6 +36,7 @@ constexpr std::array<std::string_view, kNumGroupKinds> kNames{"dp_cp",
                                                               "inter_edp",
                                                               "intra_dist_opt"};
 
+// The enumerators are consecutive from 0.
 constexpr auto kKinds = [] {
   std::array<GroupKind, kNumGroupKinds> kinds{};
   for (int i = 0; i < kNumGroupKinds; ++i) kinds[static_cast<size_t>(i)] = static_cast<GroupKind>(i);
@@ -53,6 +56,7 @@ std::optional<GroupKind> group_kind(std::string_view name_text) {
   return std::nullopt;
 }
 
+// Returns -1 for kinds that are not levels of hierarchical context parallelism.
 int hcp_level(GroupKind kind) {
   const int level = static_cast<int>(kind) - static_cast<int>(GroupKind::kHcp0);
   return kind >= GroupKind::kHcp0 && kind <= GroupKind::kHcp7 ? level : -1;

@@ -35,10 +35,12 @@ int accounted_layers(const LauncherVppRequest& r) {
          (r.account_for_loss_in_pipeline_split ? 1 : 0);
 }
 
+// Returns whether the first or the last rank has a count of its own.
 bool has_outer_counts(const LauncherVppRequest& r) {
   return r.decoder_first_pipeline_num_layers || r.decoder_last_pipeline_num_layers;
 }
 
+// One message for both ways that need an even split.
 std::string does_not_divide(const LauncherVppRequest& r) {
   return fmt::format(
       "{} layers (accounted embedding and loss included) do not divide over "
@@ -68,6 +70,7 @@ std::optional<int> vpp_of_layers_per_stage(const LauncherVppRequest& r, Problems
   return std::nullopt;
 }
 
+// Later checks divide by these.
 void check_ranges(const LauncherVppRequest& r, Problems& out) {
   const auto positive = [&](const char* what, int value) {
     if (value < 1) out.push_back(fmt::format("{} is {}; it must be at least 1", what, value));
@@ -115,6 +118,7 @@ void check_interleaving(const LauncherVppRequest& r, int vpp, Problems& out) {
   }
 }
 
+// Returns the virtual size; std::nullopt means none, or a problem in `out`.
 std::optional<int> resolve(const LauncherVppRequest& r, Problems& out) {
   check_ranges(r, out);
   if (!out.empty()) return std::nullopt;

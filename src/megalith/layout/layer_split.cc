@@ -47,6 +47,7 @@ std::vector<int> counts_by_stage(const SplitRequest& r) {
   if (!r.first_rank_layers && !r.last_rank_layers) return balanced_counts(r);
   const int chunks = r.vpp.value_or(1);
   std::vector<int> counts;
+  // Stage v * pp + rank: all ranks' first chunks come before their second ones.
   for (int v = 0; v < chunks; ++v) {
     for (int of_rank : counts_by_rank(r)) counts.push_back(of_rank / chunks);
   }
@@ -75,6 +76,7 @@ std::vector<int> balanced_counts(const SplitRequest& r) {
   return counts;
 }
 
+// {2, 2} with one mtp layer -> "Ett", "ttmL".
 std::vector<std::string> types_of_counts(const std::vector<int>& counts, int mtp_layers) {
   std::vector<std::string> types;
   for (size_t s = 0; s < counts.size(); ++s) {
@@ -130,6 +132,7 @@ Stage LayerSplit::stage(int pp_rank, int vp_stage) const {
   return result;
 }
 
+// By rank and then by chunk, the order of the reference's golden files.
 std::vector<Stage> LayerSplit::stages() const {
   std::vector<Stage> result;
   for (int p = 0; p < pp_; ++p) {

@@ -9,8 +9,8 @@
 
 namespace megalith::layout {
 
-// What to do when the layers (plus the accounted embedding and loss) do not divide over the stages and nothing else
-// determines the split.
+// Chooses between an error and a balanced split when the layers (plus the accounted embedding and loss) do not divide
+// over the stages and nothing else determines the split.
 //   kRefuse    throw a ConfigError that shows the balanced split as a layout string to paste. The default: golden
 //              layer_split.json lists these inputs as ones that must be refused.
 //   kBalance   compute the balanced split (see LayerSplit), for callers that want any number of layers to train.
@@ -43,6 +43,7 @@ struct Stage {
   std::vector<int> mtp_layers;  // numbers of the mtp layers on this stage
 
   std::vector<int> layers() const;  // offset, offset+1, …
+  // Return whether the stage begins with the embedding or ends with the head and the loss.
   bool has_embedding() const { return types.find(kEmbeddingPart) != std::string::npos; }
   bool has_loss() const { return types.find(kLossPart) != std::string::npos; }
 };
@@ -66,6 +67,7 @@ class LayerSplit {
   // Throws ConfigError listing every problem of the request.
   explicit LayerSplit(const SplitRequest& request);
 
+  // Decoder layers, and pipeline ranks.
   int num_layers() const { return num_layers_; }
   int pp() const { return pp_; }
   // Returns the virtual size as the reference resolves it: the given one, or that of the layout if it is more than 1.

@@ -73,6 +73,7 @@ std::string dividing_pp(const SplitRequest& r, int units) {
 // The split without any steering: the layers (plus accounted parts) must divide over all stages, unless balancing is
 // allowed.
 void check_even(const SplitRequest& r, Problems& out) {
+  // The embedding and the head count as one layer each where the user says so.
   const int flags = (r.account_for_embedding ? 1 : 0) + (r.account_for_loss ? 1 : 0);
   const int units = r.num_layers + flags;
   const int stages = r.pp * r.vpp.value_or(1);
@@ -115,6 +116,7 @@ void check_outer_counts(const SplitRequest& r, Problems& out) {
   };
   outer("decoder_first_pipeline_num_layers", r.first_rank_layers);
   outer("decoder_last_pipeline_num_layers", r.last_rank_layers);
+  // Layers and ranks that are left after the outer ranks have taken theirs.
   const int rest = r.num_layers - r.first_rank_layers.value_or(0) - r.last_rank_layers.value_or(0);
   const int sharing = r.pp - (r.first_rank_layers ? 1 : 0) - (r.last_rank_layers ? 1 : 0);
   if (sharing < 0) {
@@ -122,6 +124,7 @@ void check_outer_counts(const SplitRequest& r, Problems& out) {
         fmt::format("{} with pp=1: the only rank holds all {} layers. Leave both out", outer_counts(r), r.num_layers));
   } else if (rest < 0) {
     out.push_back(fmt::format("{} are more than num_layers={}. Lower them", outer_counts(r), r.num_layers));
+    // Either layers without a rank, or ranks without a layer.
   } else if ((rest > 0) != (sharing > 0)) {
     out.push_back(fmt::format("{} leave {} of {} layers for {} other ranks of pp={}. {}", outer_counts(r), rest,
                               r.num_layers, sharing, r.pp,
@@ -165,6 +168,7 @@ void check_layout_order(const SplitRequest& r, Problems& out) {
 // The mtp layers must all be on one stage, which is the last chunk of its rank.
 void check_layout_mtp_place(const SplitRequest& r, Problems& out) {
   const std::vector<std::string>& stages = r.layout->stages();
+  // Stage s is chunk s / pp of rank s % pp, so the last chunks are the last pp stages.
   int holding = 0;
   for (size_t s = 0; s < stages.size(); ++s) {
     if (stages[s].find(kMtpPart) == std::string::npos) continue;
@@ -198,6 +202,7 @@ void check_layout(const SplitRequest& r, Problems& out) {
     }
     check_layout_mtp_place(r, out);
   }
+  // The order of parts can be checked whatever the number of stages is.
   check_layout_order(r, out);
 }
 

@@ -17,6 +17,7 @@ namespace {
 
 using Problems = std::vector<std::string>;
 
+// Products of two sizes then fit in 64 bits.
 constexpr int64_t kLargestSize = int64_t{1} << 31;
 constexpr int64_t kLargestSamples = 1'000'000'000'000'000;  // more than any run consumes; sums stay far from overflow
 
@@ -32,6 +33,7 @@ std::string multiples_near(const BatchPlan& plan, int64_t batch) {
                      below > 0 ? fmt::format("{} or ", below) : "", below + unit);
 }
 
+// Returns the message for a batch that cannot be cut into equal micro-batches, with the nearest that can.
 std::string not_a_multiple(const BatchPlan& plan, int64_t batch) {
   return fmt::format("a global batch of {} is not {}; or set decrease_batch_size_if_needed", batch,
                      multiples_near(plan, batch));
@@ -57,6 +59,7 @@ void check_schedule(const BatchPlan& plan, Problems& out) {
   excludes(plan.rampup_batch_size.has_value(), "rampup_batch_size");
   excludes(plan.decrease_batch_size_if_needed, "decrease_batch_size_if_needed");
   try {
+    // Parsed here for its errors alone; the calculator parses it again.
     StepSchedule::parse(*plan.step_batch_size_schedule, plan.seq_length);
   } catch (const ConfigError& e) {
     out.emplace_back(e.what());
@@ -122,6 +125,7 @@ std::vector<std::string> problems(const BatchPlan& plan) {
   return out;
 }
 
+// Without a global batch a step is one micro-batch per data-parallel rank, as in the reference.
 MicrobatchCalculator::MicrobatchCalculator(BatchPlan plan) : plan_(std::move(plan)) {
   throw_if_any("impossible batch sizes", problems(plan_));
   if (plan_.step_batch_size_schedule) {
@@ -145,6 +149,7 @@ BatchSizes MicrobatchCalculator::at(int64_t consumed_samples) const {
   return sizes;
 }
 
+// The running batch is what a step really consumes: the batch itself, or what is left of it after rounding down.
 BatchSizes MicrobatchCalculator::unchecked_at(int64_t consumed_samples) const {
   const int64_t batch = batch_size_at(consumed_samples);
   const int64_t microbatches = batch / step_unit(plan_);
@@ -176,6 +181,8 @@ int64_t MicrobatchCalculator::steps_of(int64_t samples) const {
   int64_t ramp_end = -1;  // last number of consumed samples within the ramp
   if (schedule_) ramp_end = schedule_->steps().back().from_samples - 1;
   if (!schedule_ && plan_.rampup_batch_size) ramp_end = plan_.rampup_batch_size->at(2);
+  // The ramp is counted stretch by stretch, and the constant rest by one division. The reference's rule holds for
+  // both: a step counts if it starts at or before the end of the ramp, and after it only if it is complete.
   const int64_t last_start = std::min(ramp_end, samples);
   int64_t steps = 0;
   int64_t consumed = 0;

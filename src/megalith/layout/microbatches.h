@@ -47,6 +47,7 @@ class MicrobatchCalculator {
   // Throws ConfigError listing every problem of the plan.
   explicit MicrobatchCalculator(BatchPlan plan);
 
+  // The plan's own sizes: sequences per micro-batch, and ranks that share a step's samples.
   int64_t micro_batch_size() const { return plan_.micro_batch_size; }
   int64_t data_parallel_size() const { return plan_.data_parallel_size; }
   // Returns the batch size at the end of training.

@@ -1,3 +1,6 @@
+// FLOPs of a training step by Megatron's formula, so that MFU is comparable: 6 per weight and token (2 forward, 4
+// backward), and attention in the square of each sequence's length, halved for the causal mask. Embedding look-ups,
+// norms, activations and recomputation do not count.
 #include "megalith/layout/model_flops.h"
 
 #include <algorithm>
@@ -15,6 +18,7 @@ struct LayerCounts {
   double dense = 0, moe = 0;
 };
 
+// A depth of multi-token prediction has a layer like the last one.
 LayerCounts count_layers(const ModelFlopsShape& shape) {
   check(!shape.layer_is_moe.empty(), "a model without layers");
   LayerCounts counts;
@@ -67,6 +71,7 @@ double model_flops(const ModelFlopsShape& shape, double tokens, double squared_l
   const double layers = counts.dense + counts.moe;
   const auto hidden = static_cast<double>(shape.hidden_size), mtp = static_cast<double>(shape.mtp_layers);
   const auto recurrent = static_cast<double>(shape.recurrent_layers.size());
+  // Layers of linear attention have weights of their own and no square of the length.
   const double recurrent_weights = std::accumulate(shape.recurrent_layers.begin(), shape.recurrent_layers.end(), 0.0);
   const double weights = mlp_weights(shape, counts) + (layers - recurrent) * projection_weights(shape) +
                          recurrent_weights + mtp * (3 * hidden + 2 * hidden * hidden) +

@@ -12,7 +12,7 @@ namespace megalith::layout {
 // The sizes that determine the number of operations.
 struct ModelFlopsShape {
   int64_t hidden_size = 0;
-  int64_t ffn_hidden_size = 0;  // of dense layers
+  int64_t ffn_hidden_size = 0;  // width of the MLP in dense layers
   bool gated_mlp = false;       // three matrices instead of two
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;

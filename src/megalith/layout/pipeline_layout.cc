@@ -18,6 +18,7 @@ namespace {
 constexpr std::string_view kParts = "EtmL";
 constexpr size_t kMaxExpandedLength = 1'000'000;  // far beyond any model; guards against t*99999999
 
+// "*12" is {12, 3}.
 struct Repeat {
   size_t count;
   size_t length;  // characters of "*n" in the text
@@ -30,6 +31,7 @@ std::optional<Repeat> read_repeat(std::string_view text, size_t at) {
   size_t end = begin;
   while (end < text.size() && text[end] >= '0' && text[end] <= '9') ++end;
   if (end == begin) return std::nullopt;
+  // Eight digits cannot be a number of layers, and would take long to expand.
   const auto count = end - begin > 7 ? std::nullopt : parse_int(text.substr(begin, end - begin));
   check<ConfigError>(count.has_value(), "pipeline_model_parallel_layout repeats {} times; no model has so many layers",
                      text.substr(begin, end - begin));
@@ -71,6 +73,7 @@ std::string expand_characters(std::string_view text) {
   return out;
 }
 
+// Blanks are named in words: a quoted one is easily overlooked.
 std::string quoted(char c) { return c == '\t' ? "a tab" : c == ' ' ? "a blank" : fmt::format("'{}'", c); }
 
 // Translates a word of the list form.
@@ -96,6 +99,7 @@ PipelineLayout::PipelineLayout(std::vector<std::string> stages) : stages_(std::m
 
 PipelineLayout PipelineLayout::parse(std::string_view text) {
   std::string plain(text);
+  // Commas are decoration: "E,t*3|t*4,L" and "Et*3|t*4L" are the same layout.
   std::erase(plain, ',');
   const std::string expanded = expand_characters(expand_groups(plain));
   const size_t unknown = expanded.find_first_not_of("EtmL|");
@@ -107,6 +111,7 @@ PipelineLayout PipelineLayout::parse(std::string_view text) {
   return PipelineLayout(split(expanded, '|'));
 }
 
+// The reference's list form: [["embedding", "decoder"], ["decoder", "loss"]].
 PipelineLayout PipelineLayout::from_names(std::span<const std::vector<std::string>> stages) {
   check<ConfigError>(!stages.empty(),
                      "pipeline_model_parallel_layout is an empty list; it needs a list for each stage");

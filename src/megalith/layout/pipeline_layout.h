@@ -32,6 +32,7 @@ class PipelineLayout {
   // Takes stages already written with the four characters; throws InternalError for any other.
   explicit PipelineLayout(std::vector<std::string> stages);
 
+  // Parts by stage, in the order in which data passes them: {"Ett", "ttL"}.
   const std::vector<std::string>& stages() const { return stages_; }
   int num_stages() const { return static_cast<int>(stages_.size()); }
   // Returns how often a part occurs in all stages.

@@ -116,7 +116,7 @@ RankSchedule zero_bubble(const PipelineShape& shape, int rank) {
 
 // The interleaved schedule counts virtual micro-batches: entry k of the order is the k-th forward of every rank, and
 // the k-th backward with the chunk reversed. Warm-up is long enough for the last chunk's first backward to arrive: two
-// steps per rank behind this one, plus a group of micro-batches for every chunk but one.
+// steps for each later rank, plus a group of micro-batches for every chunk but one.
 class Interleaved {
  public:
   Interleaved(const PipelineShape& shape, int rank)
@@ -125,6 +125,7 @@ class Interleaved {
   RankSchedule run() {
     const int total = static_cast<int>(order_.size());
     const int warmup = std::min(total, 2 * (shape_.pp - rank_ - 1) + (shape_.chunks - 1) * shape_.group());
+    // Parameters of the first two chunks are gathered before anything runs; the others follow one chunk ahead.
     if (out_.aligned())
       for (int chunk = 0; chunk < std::min(2, shape_.chunks); ++chunk) out_.collective(Kind::kGatherParams, chunk);
     for (int k = 0; k < warmup; ++k) forward(k);
@@ -138,6 +139,7 @@ class Interleaved {
   }
 
  private:
+  // Backward runs through the chunks in reverse: the last chunk's output comes first.
   int forward_chunk(int k) const { return order_[static_cast<size_t>(k)].second; }
   int backward_chunk(int k) const { return shape_.chunks - 1 - forward_chunk(k); }
   int microbatch(int k) const { return order_[static_cast<size_t>(k)].first; }
@@ -187,6 +189,7 @@ class Interleaved {
 
 // Returns the micro-batch count nearest to the given one that the interleaved schedule accepts.
 int nearest_count(const PipelineShape& shape) {
+  // The rule of interleaved_problems() for a number of micro-batches.
   const auto good = [&](int m) {
     return m >= shape.group() && (m % shape.group() == 0 || m % shape.group() >= shape.pp);
   };
@@ -232,6 +235,7 @@ std::string_view name(ScheduleKind kind) {
   return "";
 }
 
+// The notation of the golden files: F3.1 is the forward of micro-batch 3 in chunk 1.
 std::string PipelineAction::text() const {
   switch (kind) {
     case Kind::kForward:
@@ -274,6 +278,7 @@ std::vector<std::string> problems(const PipelineShape& shape) {
   return found;
 }
 
+// With groups of 2 and 2 chunks: (0,0) (1,0) (0,1) (1,1) (2,0) (3,0) (2,1) (3,1), as (micro-batch, chunk).
 std::vector<std::pair<int, int>> interleaved_order(const PipelineShape& shape) {
   std::vector<std::pair<int, int>> order;
   const int group = shape.group();
@@ -314,6 +319,7 @@ std::vector<int> RankSchedule::peak_per_chunk(int chunks) const {
   return peak;
 }
 
+// All chunks count as one, since their activations share the memory of the rank.
 int RankSchedule::peak_in_flight() const {
   std::vector<PipelineAction> one_chunk = actions;
   for (PipelineAction& a : one_chunk) a.chunk = 0;

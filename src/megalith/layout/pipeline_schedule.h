@@ -23,6 +23,7 @@ std::string_view name(ScheduleKind kind);
 
 // One step of a rank's schedule: a piece of computation, or the start of a collective.
 struct PipelineAction {
+  // The first three compute; the others concern gradients and parameters.
   enum class Kind {
     kForward,
     kBackward,        // with kZeroBubble, only the gradient of the input
@@ -36,6 +37,7 @@ struct PipelineAction {
   int microbatch = 0;
   int chunk = 0;
   bool operator==(const PipelineAction&) const = default;
+  // Returns whether the action runs layers; the others switch or start collectives.
   bool is_compute() const { return kind <= Kind::kWeightGradient; }
   // Returns "F3.1", "B3.1", "W3.1" (micro-batch.chunk), "-sync", "+sync", "P1", "G1".
   std::string text() const;

@@ -30,6 +30,7 @@ class Simulation {
   }
 
   PipelineTimeline run() {
+    // Each round runs every rank as far as it can get; the number of rounds is at most the number of actions.
     size_t left = 0;
     for (const auto& list : lists_) left += list.size();
     while (left > 0) {
@@ -85,6 +86,7 @@ class Simulation {
     return shape_.kind == ScheduleKind::kZeroBubble ? costs_.backward : costs_.backward + costs_.weight_gradient;
   }
 
+  // An action, told apart by its position in the model and not by its rank.
   struct Key {
     Kind kind;
     int microbatch, stage;

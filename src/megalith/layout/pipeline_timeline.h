@@ -18,6 +18,7 @@ struct PipelineCosts {
 
 // The result of the simulation.
 struct PipelineTimeline {
+  // One action of a rank, from begin to end.
   struct Span {
     PipelineAction action;
     double begin = 0, end = 0;

@@ -24,6 +24,7 @@ struct Message {
 // Places every message of the ideal timeline; the rule and its proof are in the header.
 class Planner {
  public:
+  // The timeline has no transfer time: the order of messages must not depend on the network.
   explicit Planner(const PipelineShape& shape) : shape_(shape), timeline_(pipeline_timeline(shape, {})) {
     for (const auto& rank : timeline_.ranks) exchanges_.emplace_back(rank.size() + 1);
   }

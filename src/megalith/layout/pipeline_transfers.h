@@ -37,7 +37,7 @@ struct PipelineTransfer {
   bool forward = true;  // hidden states; false for their gradient
   int peer = 0;         // pipeline rank of the other side
   int microbatch = 0;
-  int chunk = 0;  // of this rank: the one that produced the output or awaits the input
+  int chunk = 0;  // this rank's chunk: the one that produced the output or awaits the input
   bool operator==(const PipelineTransfer&) const = default;
 };
 

@@ -1,3 +1,4 @@
+// One problem follows the subject on its line; several are listed under it.
 #include <fmt/format.h>
 
 #include "megalith/base/error.h"

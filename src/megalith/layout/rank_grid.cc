@@ -24,6 +24,7 @@ GridShape checked(GridShape shape) {
   return shape;
 }
 
+// The grid that a kind is cut out of (dense or expert), and the axes that vary within a group.
 struct GridAxes {
   bool expert;
   AxisSet axes;
@@ -62,6 +63,7 @@ GridAxes grid_axes(GroupKind kind) {
     case GroupKind::kIntraEdp:
     case GroupKind::kInterEdp:
       return {true, {kDp}};
+    // kCp and its levels share the axes; the levels are cut further.
     default:
       check(kind == GroupKind::kCp || hcp_level(kind) >= 0, "group kind {} is not cut out of a grid", name(kind));
       return {false, {kCp}};
@@ -97,6 +99,7 @@ std::vector<GroupKind> RankGrid::kinds() const {
   return result;
 }
 
+// Groups of a kind cover all ranks without overlap, except for the embedding kinds, of which every pipeline has one.
 int RankGrid::group_count(GroupKind kind) const {
   if (pipeline_function(kind) != nullptr) return group_count(GroupKind::kPp);
   if (kind == GroupKind::kIntraDistOpt) return shape_.num_distributed_optimizer_instances;
@@ -120,12 +123,14 @@ std::vector<int> RankGrid::group(GroupKind kind, int index) const {
   return ranks;
 }
 
+// O(world size) memory; callers with large layouts ask for single groups.
 std::vector<std::vector<int>> RankGrid::groups(GroupKind kind) const {
   std::vector<std::vector<int>> result(static_cast<size_t>(group_count(kind)));
   for (size_t i = 0; i < result.size(); ++i) result[i] = group(kind, static_cast<int>(i));
   return result;
 }
 
+// The inverse of group(): divides the place in the parent into outer, member and inner, and drops the member.
 int RankGrid::group_index(GroupKind kind, int rank) const {
   check_rank(rank);
   if (pipeline_function(kind) != nullptr) return group_index(GroupKind::kPp, rank);
@@ -138,6 +143,7 @@ int RankGrid::group_index(GroupKind kind, int rank) const {
 
 std::vector<int> RankGrid::group_of(GroupKind kind, int rank) const {
   std::vector<int> ranks = group(kind, group_index(kind, rank));
+  // Only the embedding kinds leave ranks out: those of inner stages.
   const bool may_miss = pipeline_function(kind) != nullptr;
   if (may_miss && std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.clear();
   return ranks;
@@ -148,6 +154,7 @@ std::optional<int> RankGrid::group_rank(GroupKind kind, int rank) const {
   if (pipeline_function(kind) != nullptr) {
     const std::vector<int> ranks = group_of(kind, rank);
     if (ranks.empty()) return std::nullopt;
+    // Members of a process group are numbered by rank, whatever order the caller's function has chosen.
     return static_cast<int>(std::count_if(ranks.begin(), ranks.end(), [&](int other) { return other < rank; }));
   }
   if (kind == GroupKind::kIntraDistOpt) return expert_.place_in_block(Axis::kDp, edp_per_instance(), rank);
@@ -175,6 +182,7 @@ RankPlace RankGrid::place(int rank) const {
   p.dp_src_rank = src_rank(GroupKind::kDp, rank);
   p.dp_cp_src_rank = src_rank(GroupKind::kDpCp, rank);
   p.ep_src_rank = src_rank(GroupKind::kEp, rank);
+  // A pipeline is a first rank plus multiples of the stride, so neighbors are found without building the group.
   const int stride = dense_.stride(Axis::kPp);
   const int pp = shape_.pp;
   p.pp_first_rank = rank - p.pp_rank * stride;
@@ -195,6 +203,7 @@ RankGrid::Cut RankGrid::cut(GroupKind kind) const {
   if (const int level = hcp_level(kind); level >= 0) return cut_level(grid, axes, shape_.hierarchical_cp, level);
   const int whole = grid.group_size(axes);
   const int instances = shape_.num_distributed_optimizer_instances;
+  // An optimizer instance is a run of neighbors in the parent group; inter_edp joins equal places of all instances.
   const std::array<int, 2> shares{whole / instances, instances};
   if (kind == GroupKind::kIntraDpCp || kind == GroupKind::kIntraEdp) return cut_level(grid, axes, shares, 0);
   if (kind == GroupKind::kInterEdp) return cut_level(grid, axes, shares, 1);

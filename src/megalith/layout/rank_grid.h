@@ -48,6 +48,7 @@ class RankGrid {
   explicit RankGrid(GridShape shape, PipelineRanks embedding = first_and_last_stage,
                     PipelineRanks position_embedding = first_stage);
 
+  // Sizes. dp and edp are the data-parallel sizes of dense layers and of experts; etp has its default filled in.
   const GridShape& shape() const { return shape_; }
   int world_size() const { return shape_.world_size; }
   int dp() const { return dense_.size(Axis::kDp); }

@@ -1,3 +1,10 @@
+// Seeds of a rank's random streams, with the reference's formulas. For base seed S:
+//
+//   data parallel     S                            the same on all ranks: dropout outside of split regions
+//   model parallel    S + 2718 + tp                differs over tp: dropout and weights of split regions
+//   expert parallel   S + 1024 + 100 ep + etp      differs over experts
+//
+// Megatron's launcher adds 100 pp to S (and 10 dp on request); the adapter does not.
 #include "megalith/layout/rng_seeds.h"
 
 #include <limits>
@@ -7,6 +14,7 @@
 namespace megalith::layout {
 namespace {
 
+// Reads the coordinates of the rank from both grids.
 RngSeeds seeds_of_rank(int64_t base_seed, const RankGrid& grid, int rank) {
   return seeds_for_base(base_seed, grid.dense().coordinate(rank, Axis::kTp), grid.expert().coordinate(rank, Axis::kEp),
                         grid.expert().coordinate(rank, Axis::kTp));

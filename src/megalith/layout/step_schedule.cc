@@ -1,3 +1,5 @@
+// Parses "0:768 250B:1536" into batch sizes by consumed samples. Thresholds are tokens when a sequence length is
+// known, as in the reference, and are divided by it at once, so that everything after the parser counts samples.
 #include "megalith/layout/step_schedule.h"
 
 #include <fmt/format.h>
@@ -16,6 +18,7 @@ namespace {
 constexpr std::string_view kHowTo =
     "Write step_batch_size_schedule as THRESHOLD:BATCH pairs, thresholds increasing from 0, e.g. '0:768 250B:1536'";
 
+// Returns 0 for a character that is not a suffix. B is a billion, as in "7B".
 double factor_of_suffix(char suffix) {
   switch (suffix) {
     case 'k':
@@ -65,6 +68,7 @@ StepSchedule::Step parse_step(const std::string& entry, std::optional<int64_t> s
 // Thresholds are compared in samples, since two token counts may round to the same number of samples.
 StepSchedule StepSchedule::parse(std::string_view text, std::optional<int64_t> seq_length) {
   check<ConfigError>(!seq_length || *seq_length > 0, "seq_length is {}; it must be positive", seq_length.value_or(0));
+  // Entries are separated by blanks or commas: "0:768,250B:1536" is accepted, too.
   std::string blanks(text);
   std::replace(blanks.begin(), blanks.end(), ',', ' ');
   std::vector<Step> steps;
@@ -86,6 +90,7 @@ StepSchedule StepSchedule::parse(std::string_view text, std::optional<int64_t> s
 }
 
 int64_t StepSchedule::batch_size_at(int64_t consumed_samples) const {
+  // The entry before the first threshold beyond `consumed_samples`.
   const auto next = std::upper_bound(steps_.begin(), steps_.end(), consumed_samples,
                                      [](int64_t consumed, const Step& step) { return consumed < step.from_samples; });
   return next == steps_.begin() ? steps_.front().global_batch_size : std::prev(next)->global_batch_size;

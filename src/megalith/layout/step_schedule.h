@@ -27,6 +27,7 @@ class StepSchedule {
   // Throws ConfigError naming the faulty entry.
   static StepSchedule parse(std::string_view text, std::optional<int64_t> seq_length);
 
+  // Thresholds ascending, the first at 0.
   const std::vector<Step>& steps() const { return steps_; }
   // Returns the batch size in force after `consumed_samples`.
   int64_t batch_size_at(int64_t consumed_samples) const;

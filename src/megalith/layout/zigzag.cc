@@ -1,3 +1,5 @@
+// With causal attention later tokens cost more, so a rank gets one early and one late chunk: rank r of cp has chunks r
+// and 2 cp - 1 - r of each sequence. For cp 2 and a sequence of 8 tokens: rank 0 has 0 1 6 7, rank 1 has 2 3 4 5.
 #include "megalith/layout/zigzag.h"
 
 #include "megalith/base/error.h"

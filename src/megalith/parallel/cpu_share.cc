@@ -80,6 +80,7 @@ CpuList shared_cpus() {
 
 }  // namespace
 
+// "0-3,8" -> {0, 1, 2, 3, 8}; std::nullopt for a text of another form.
 std::optional<CpuList> parse_cpu_list(std::string_view text) {
   CpuList cpus;
   const std::string line(trim(text));
@@ -96,6 +97,7 @@ std::optional<CpuList> parse_cpu_list(std::string_view text) {
   return cpus;
 }
 
+// The inverse: {0, 1, 2, 3, 8} -> "0-3,8".
 std::string cpu_list_text(const CpuList& cpus) {
   std::string text;
   for (size_t i = 0; i < cpus.size();) {
@@ -108,6 +110,7 @@ std::string cpu_list_text(const CpuList& cpus) {
   return text;
 }
 
+// The kernel writes -1 where a machine has no nodes.
 std::optional<NumaNode> numa_node_of(const fs::path& sys, const std::string& pci_bus_id) {
   const auto line = first_line_of(sys / "bus/pci/devices" / to_lower(pci_bus_id) / "numa_node");
   const auto number = line ? parse_int(*line) : std::nullopt;
@@ -119,6 +122,7 @@ std::optional<NumaNode> numa_node_of(const fs::path& sys, const std::string& pci
 
 CpuList online_cpus(const fs::path& sys) { return cpus_in_file(sys / "devices/system/cpu/online"); }
 
+// Version 1 first: a machine with both hierarchies keeps cpusets there.
 CpuList group_cpus(const fs::path& proc, const fs::path& sys) {
   if (const auto group = cgroup_path(proc, "cpuset"))
     if (CpuList cpus = cpus_of_group(sys / "fs/cgroup/cpuset", *group, "cpuset.cpus"); !cpus.empty()) return cpus;
@@ -149,6 +153,7 @@ std::optional<CpuList> cores_to_bind(const NumaNode& node, const CpuList& allowe
 }
 
 int threads_for_rank(size_t allowed, size_t shared, int local_ranks) {
+  // A rank that is bound to fewer cores than its share uses what it has.
   const size_t part = std::max(shared, allowed) / static_cast<size_t>(std::max(1, local_ranks));
   return static_cast<int>(std::max<size_t>(1, std::min(allowed, part)));
 }

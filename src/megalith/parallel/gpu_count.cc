@@ -1,3 +1,5 @@
+// Counts GPUs without starting CUDA: a launcher that forks its ranks must not have touched the driver. Device files
+// give an upper bound at once; the exact number costs a child process.
 #include "megalith/parallel/gpu_count.h"
 
 #include <ATen/Context.h>
@@ -56,6 +58,7 @@ std::optional<int> most_gpus(const fs::path& devices, const std::optional<std::s
     if (is_gpu_file(entry.path().filename().string())) ++files;
   if (files == 0) return std::nullopt;
   if (!visible) return files;
+  // CUDA_VISIBLE_DEVICES=0,1 names two; names of missing GPUs make this an upper bound.
   return std::min(files, static_cast<int>(std::count(visible->begin(), visible->end(), ',')) + 1);
 }
 

@@ -36,6 +36,7 @@ int64_t summed_number(int64_t r, int64_t n, int64_t i, int64_t round) {
   return static_cast<int64_t>((mixed >> 33) % 3) - 1;
 }
 
+// Built on the host in double, which represents every value exactly.
 at::Tensor number_tensor(int64_t count, const std::function<double(int64_t)>& number) {
   const at::Tensor all = at::empty({count}, at::kDouble);
   auto* data = all.mutable_data_ptr<double>();
@@ -43,6 +44,7 @@ at::Tensor number_tensor(int64_t count, const std::function<double(int64_t)>& nu
   return all;
 }
 
+// Returns the type as messages name it.
 std::string checked_type_name(at::ScalarType type) {
   switch (type) {
     case at::kFloat:
@@ -56,12 +58,15 @@ std::string checked_type_name(at::ScalarType type) {
   }
 }
 
+// Runs every operation of a group once. Wrong answers are collected and not thrown: all ranks must go through the same
+// operations, or the next one would hang.
 class GroupChecker {
  public:
   GroupChecker(const comm::Group& group, at::Device device, int round)
       : group_(group), device_(device), round_(round), n_(group.size()), me_(group.rank()) {}
 
   GroupCheck run() {
+    // Each operation is checked with types of 4, 2, 8 and 1 bytes.
     reductions();
     for (const auto type : {at::kFloat, at::kBFloat16, at::kLong, at::kByte}) {
       all_gather(type);
@@ -157,6 +162,7 @@ class GroupChecker {
     expect("all_gather of " + checked_type_name(type), all, at::cat(wanted));
   }
 
+  // Blocks of equal size, the form that head exchange uses.
   void all_to_all(at::ScalarType type) {
     constexpr int64_t kBlock = 5;
     std::vector<at::Tensor> own, wanted;

@@ -1,3 +1,5 @@
+// The groups that a run of a given layout uses, with the operations that it runs in them: the list that the self-check
+// of `megalith doctor` goes through.
 #include "megalith/parallel/layout_groups.h"
 
 namespace megalith::parallel {
@@ -54,6 +56,7 @@ const std::vector<KindUse>& kind_uses() {
 // With ep 1 and etp = tp the expert groups have the same members as the dense ones.
 bool splits_experts(const layout::GridShape& shape) { return shape.ep > 1 || shape.expert_tp() != shape.tp; }
 
+// Kinds that are not levels have level -1 and pass.
 bool has_levels(const layout::GridShape& shape, GroupKind kind) {
   return layout::hcp_level(kind) < static_cast<int>(shape.hierarchical_cp.size());
 }
@@ -69,6 +72,7 @@ std::optional<comm::Group> GroupUse::group(const ParallelContext& context) const
 
 std::vector<GroupUse> groups_of_run(const layout::RankGrid& grid) {
   std::vector<GroupUse> uses;
+  // Groups of one rank do not communicate.
   for (const KindUse& each : kind_uses()) {
     if (each.used_by == UsedBy::kSplitExperts && !splits_experts(grid.shape())) continue;
     if (!has_levels(grid.shape(), each.kind) || grid.group(each.kind, 0).size() < 2) continue;

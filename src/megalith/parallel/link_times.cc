@@ -23,13 +23,16 @@ using comm::ReduceOp;
 namespace {
 
 constexpr const char* kTimingLabel = "self-check timing";
+// Odd, so that the median is one of the measured values.
 constexpr int kTimedRounds = 7;
+// Beyond this many ranks, all pairs would take too long: 16 ranks need 15 rounds, 1024 would need 1023.
 constexpr size_t kAllPairsRanks = 16;
 // If a first round takes longer than this, few more follow: slow networks are measured in seconds, not minutes.
 constexpr double kLongSeconds = 0.1;
 
 using LinkClock = std::chrono::steady_clock;
 
+// Takes a copy, which it reorders.
 double median_of_times(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::ranges::nth_element(values, middle);
@@ -72,22 +75,22 @@ std::pair<std::function<void()>, int64_t> call_of(const comm::Group& group, Time
   const int64_t block = std::max<int64_t>(1, bytes / static_cast<int64_t>(sizeof(float)) / n), all = block * n;
   const auto zeros = [&](int64_t count) { return at::zeros({count}, at::TensorOptions(device).dtype(at::kFloat)); };
   const auto sent = static_cast<int64_t>(static_cast<size_t>(all) * sizeof(float));
-  const at::Tensor whole = zeros(all);
+  const at::Tensor buffer = zeros(all);
   switch (op) {
     case TimedOp::kAllReduce:
-      return {[=] { group.all_reduce(whole, ReduceOp::kSum, kTimingLabel); }, sent};
+      return {[=] { group.all_reduce(buffer, ReduceOp::kSum, kTimingLabel); }, sent};
     case TimedOp::kAllGather:
-      return {[=, part = zeros(block)] { group.all_gather(whole, part, kTimingLabel); }, sent};
+      return {[=, part = zeros(block)] { group.all_gather(buffer, part, kTimingLabel); }, sent};
     case TimedOp::kReduceScatter:
-      return {[=, part = zeros(block)] { group.reduce_scatter(part, whole, ReduceOp::kSum, kTimingLabel); }, sent};
+      return {[=, part = zeros(block)] { group.reduce_scatter(part, buffer, ReduceOp::kSum, kTimingLabel); }, sent};
     case TimedOp::kAllToAll:
-      return {[=, input = zeros(all)] { group.all_to_all(whole, input, {}, {}, kTimingLabel); }, sent};
+      return {[=, input = zeros(all)] { group.all_to_all(buffer, input, {}, {}, kTimingLabel); }, sent};
     case TimedOp::kSendRecv:
       break;
   }
   const int next = (group.rank() + 1) % group.size(), previous = (group.rank() + group.size() - 1) % group.size();
   return {[=, output = zeros(all)] {
-            group.batch({{OpKind::kSend, whole, next}, {OpKind::kRecv, output, previous}}, kTimingLabel);
+            group.batch({{OpKind::kSend, buffer, next}, {OpKind::kRecv, output, previous}}, kTimingLabel);
           },
           sent};
 }
@@ -137,6 +140,7 @@ std::vector<std::vector<RankPair>> ring_pairs(const std::vector<int>& ranks) {
   return rounds;
 }
 
+// All pairs of a few ranks, otherwise neighbors in a ring.
 std::vector<std::vector<RankPair>> pairs_among(const std::vector<int>& ranks) {
   return ranks.size() <= kAllPairsRanks ? all_pairs(ranks) : ring_pairs(ranks);
 }
@@ -202,14 +206,19 @@ std::vector<std::vector<RankPair>> pair_rounds(const std::vector<std::string>& h
 std::vector<PairSpeed> time_pairs(const comm::Group& world, const std::vector<std::vector<RankPair>>& rounds,
                                   int64_t bytes, at::Device device) {
   const auto options = at::TensorOptions(device);
-  const at::Tensor leaving = at::zeros({bytes}, options.dtype(at::kByte)), coming = at::empty_like(leaving);
-  const at::Tensor speeds = at::zeros({world.size()}, at::kDouble);  // of this round, each rank's own
+  const at::Tensor send_buffer = at::zeros({bytes}, options.dtype(at::kByte)),
+                   receive_buffer = at::empty_like(send_buffer);
+  const at::Tensor speeds = at::zeros({world.size()}, at::kDouble);  // bytes/s; each rank sets its own entry
   std::vector<PairSpeed> result;
   for (const auto& round : rounds) {
-    const auto mine = std::ranges::find_if(
+    const auto own_pair = std::ranges::find_if(
         round, [&](const RankPair& pair) { return pair.first == world.rank() || pair.second == world.rank(); });
-    const int peer = mine == round.end() ? -1 : mine->first == world.rank() ? mine->second : mine->first;
-    const double seconds = agreed_pair_seconds(world, peer, leaving, coming, device);
+    const int peer = own_pair == round.end()           ? -1
+                     : own_pair->first == world.rank() ? own_pair->second
+                                                       : own_pair->first;
+    const double seconds = agreed_pair_seconds(world, peer, send_buffer, receive_buffer, device);
+    // Both partners of a pair have a speed; the sum over ranks shows all of them to everyone, and the slower one
+    // counts.
     speeds.zero_();
     if (peer >= 0) speeds[world.rank()] = static_cast<double>(bytes) / seconds;
     const at::Tensor all = speeds.to(device);

@@ -19,8 +19,8 @@ const char* to_string(TimedOp op);
 // Bandwidths are defined as in nccl-tests, so that they can be compared with its output. `bytes` is its "size": the
 // whole buffer of an all_reduce or all_to_all, the gathered side of an all_gather or reduce_scatter, one message.
 struct LinkTime {
-  double latency_s = 0;  // of a message of a few bytes
-  int64_t bytes = 0;     // of the large message; 0 if none was sent
+  double latency_s = 0;  // time of a message of a few bytes
+  int64_t bytes = 0;     // size of the large message; 0 if none was sent
   double seconds = 0;    // time of the large message
 
   // Returns bytes / seconds; 0 without a large message.
@@ -64,6 +64,7 @@ struct PairSummary {
   double median = 0;  // bytes per second
   PairSpeed slowest;
 
+  // Returns the speed of the slowest pair over the median.
   double slowest_share() const { return median > 0 ? slowest.bytes_per_second / median : 1; }
   // Less than half the usual speed: a bad cable or switch, a throttled or badly placed card.
   bool suspicious() const { return slowest_share() < 0.5; }

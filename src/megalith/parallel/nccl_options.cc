@@ -1,5 +1,8 @@
 // Reads Megatron's YAML file of NCCL settings and merges it with the options. Every problem names the file, the group
 // and the key. Group names are ours; Megatron's differ for some groups and are translated.
+//
+//   tp: {max_ctas: 16, is_high_priority_stream: true}
+//   ep_dp: {min_ctas: 4}
 #include "megalith/parallel/nccl_options.h"
 
 #include <fmt/format.h>
@@ -17,6 +20,7 @@ namespace megalith::parallel {
 
 namespace {
 
+// Returns every group that may have a communicator.
 std::vector<std::string> tunable_groups() {
   std::vector<std::string> names{"world"};
   for (const layout::GroupKind kind : layout::all_group_kinds()) names.emplace_back(layout::name(kind));
@@ -29,6 +33,7 @@ std::vector<std::string> groups_named(const std::string& word, const std::string
       {"ep_dp", "edp"}, {"intra_ep_dp", "intra_edp"}, {"inter_ep_dp", "inter_edp"}, {"mp", "tp_pp"}};
   const auto other = megatron.find(word);
   const std::string& name = other == megatron.end() ? word : other->second;
+  // A pipeline has three communicators: one for collectives and one for messages in each direction.
   if (name == "pp") return {"pp", "pp_forward", "pp_backward"};
   const std::vector<std::string> known = tunable_groups();
   check<ConfigError>(std::ranges::find(known, name) != known.end(), "{}: there is no group \"{}\"; the groups are {}",
@@ -36,6 +41,7 @@ std::vector<std::string> groups_named(const std::string& word, const std::string
   return {name};
 }
 
+// Throws with `where`, which names file, group and key.
 int positive_number(const YAML::Node& value, const std::string& where) {
   int number = 0;
   check<ConfigError>(value.IsScalar() && YAML::convert<int>::decode(value, number) && number >= 1,
@@ -80,6 +86,7 @@ comm::NcclSettings parse_nccl_config(const std::string& yaml, const std::string&
   for (const auto& group : root) {
     const std::string word = group.first.as<std::string>();
     check<ConfigError>(group.second.IsMap(), "{}: group \"{}\" has no settings under it", path, word);
+    // All keys of a group are read before they are stored, since the limits are checked together.
     comm::NcclGroupSettings one;
     for (const auto& item : group.second) {
       const std::string key = item.first.as<std::string>();
@@ -93,6 +100,8 @@ comm::NcclSettings parse_nccl_config(const std::string& yaml, const std::string&
   return settings;
 }
 
+// Groups whose collectives a layer waits for. Gradient groups are left out: their reductions overlap with backward and
+// may give way.
 std::vector<std::string> default_high_priority_groups() {
   return {"tp", "cp", "ep", "etp", "tp_ep", "hcp_0", "hcp_1", "pp_forward", "pp_backward"};
 }
@@ -115,6 +124,7 @@ comm::NcclSettings nccl_settings(const NcclOptions& options) {
     settings = parse_nccl_config(text.str(), path);
   }
   for (const std::string& name : options.high_priority_groups) settings[name].high_priority_stream = true;
+  // Reductions in the switches pay off for the large sums of gradients only.
   if (options.sharp)
     for (const char* name : {"dp", "dp_cp", "intra_dp_cp"}) settings[name].sharp = true;
   return settings;

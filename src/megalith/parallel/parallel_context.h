@@ -21,6 +21,7 @@ class ParallelContext {
   // Requires grid.world_size() == world.size().
   ParallelContext(comm::World& world, layout::RankGrid grid, at::Device device = at::kCPU);
 
+  // The layout, this rank's coordinates in it, and its connections. All are constant after construction.
   const layout::RankGrid& grid() const { return grid_; }
   const layout::RankPlace& place() const { return place_; }  // tp_rank, pp_rank, …, neighbors
   comm::World& world() const { return world_; }
@@ -32,6 +33,7 @@ class ParallelContext {
   comm::Group group(layout::GroupKind kind) const;
   bool in_group(layout::GroupKind kind) const;
 
+  // Groups that layers and the pipeline use most.
   comm::Group tp() const { return group(layout::GroupKind::kTp); }
   comm::Group pp() const { return group(layout::GroupKind::kPp); }
   // Returns the ranks of pp(), for the messages of one direction: hidden states, or their gradients. Each direction has
@@ -50,6 +52,7 @@ class ParallelContext {
   bool is_first_stage(std::optional<int> chunk = std::nullopt) const;
   bool is_last_stage(std::optional<int> chunk = std::nullopt) const;
 
+  // The random streams of this rank. Used by the rank's own thread.
   RngTracker& rng() { return rng_; }
   const RngTracker& rng() const { return rng_; }
 

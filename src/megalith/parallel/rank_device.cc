@@ -1,3 +1,10 @@
+// Chooses the device of a rank and makes sure that no other rank uses the same GPU.
+//
+//   GPUs seen   backend        device
+//   0           any            CPU
+//   1           any            GPU 0: the launcher has shown each rank its own (srun --gpus-per-task=1)
+//   n           nccl           GPU LOCAL_RANK; an error if there are fewer GPUs than ranks
+//   n           gloo           GPU LOCAL_RANK mod n: several ranks may share one
 #include "megalith/parallel/rank_device.h"
 
 #include <ATen/Context.h>
@@ -67,6 +74,7 @@ void claim_gpu(comm::World& world, c10::Device device) {
   const RankGpu gpu{*identity, nccl_machine()};
   const std::string mine =
       fmt::format("rank {} (LOCAL_RANK {}, process {})", world.rank(), world.place().local_rank, ::getpid());
+  // The first rank to write the key owns the GPU; the others read who it is.
   const std::string holder = world.claim(fmt::format("gpu/{}/{}", gpu.machine, gpu.gpu.uuid), mine);
   const auto conflict = gpu_conflict(mine, holder, gpu);
   if (!conflict) return;

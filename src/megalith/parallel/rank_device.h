@@ -25,7 +25,7 @@ struct DeviceSettings {
   BackendChoice backend = BackendChoice::kByDevice;
 };
 
-// What a rank knows before it chooses.
+// Facts that a rank knows before it chooses its device.
 struct DeviceQuestion {
   int gpus = 0;  // visible to this process and usable by this build
   int local_rank = 0;

@@ -51,6 +51,7 @@ std::string_view take(std::string_view& bytes) {
   return part;
 }
 
+// A view of the tensor's memory, valid as long as the tensor.
 std::string_view bytes_of(const at::Tensor& state) {
   return {reinterpret_cast<const char*>(state.const_data_ptr()), state.nbytes()};
 }
@@ -86,6 +87,7 @@ void RngTracker::seed(const layout::RngSeeds& seeds) {
   add(kExpertParallelRng, seeds.expert_parallel);
 }
 
+// A live fork would store its progress into a stream that is gone.
 void RngTracker::reset() {
   check(active_.empty(), "forgetting the random streams inside a fork");
   streams_.clear();
@@ -116,6 +118,7 @@ RngTracker::Fork::Fork(RngTracker& tracker, std::string name) : tracker_(tracker
   const auto stream = tracker_.streams_.find(name_);
   check(stream != tracker_.streams_.end(), "random stream {} was not added", name_);
   const std::string innermost = tracker_.active_.empty() ? "" : tracker_.active_.back();
+  // A fork of the innermost stream continues it: nothing is swapped, and nothing is restored at its end.
   if (innermost != name_) {
     check(std::ranges::find(tracker_.active_, name_) == tracker_.active_.end(), "fork of {} inside {} inside {}", name_,
           innermost, name_);

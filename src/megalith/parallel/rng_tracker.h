@@ -66,7 +66,7 @@ class RngTracker {
     Fork(RngTracker& tracker, std::string name);
     RngTracker& tracker_;
     const std::string name_;
-    at::Tensor outer_state_;  // of generator(); undefined if there is nothing to restore
+    at::Tensor outer_state_;  // state of generator() to restore; undefined if there is none
     at::Tensor host_state_;
   };
   // Throws InternalError for a name that was not added.

@@ -31,6 +31,7 @@ std::string sizes_text(const layout::GridShape& shape) {
                      shape.order);
 }
 
+// Settings are made before the number of ranks is known for certain; the launcher's variables decide.
 layout::GridShape with_world_size(layout::GridShape shape, int world_size) {
   shape.world_size = world_size;
   return shape;
@@ -58,6 +59,7 @@ layout::RngSeeds rng_seeds(const SeedSettings& seeds, const layout::RankGrid& gr
 
 void apply_library_switches(const LibrarySwitches& switches) {
   at::globalContext().setDeterministicFillUninitializedMemory(false);  // useless here: nothing reads such memory
+  // warn_only: an operation without a deterministic form warns instead of ending the run.
   at::globalContext().setDeterministicAlgorithms(switches.deterministic, /*warn_only=*/true);
   at::globalContext().setDeterministicCuDNN(switches.deterministic);
   at::globalContext().setAllowTF32CuBLAS(switches.tf32);
@@ -66,12 +68,12 @@ void apply_library_switches(const LibrarySwitches& switches) {
 Runtime::~Runtime() = default;
 
 void Runtime::connect(const RuntimeSettings& settings, std::function<void(const std::string&)> on_stuck) {
-  const comm::Rendezvous place = comm::rendezvous_from_env();
+  const comm::Rendezvous rendezvous = comm::rendezvous_from_env();
   // Impossible sizes are found here, on every rank, before any of them waits for another.
-  [[maybe_unused]] const layout::RankGrid possible(with_world_size(settings.grid, place.world_size));
-  device_ = enter_device({visible_gpus(), place.local_rank, place.local_world_size, settings.device});
-  if (place.rank == 0 && place.restarts == 0) warn_of_unused_gpus(settings.device);
-  take_cpu_share(place, device_);
+  [[maybe_unused]] const layout::RankGrid possible(with_world_size(settings.grid, rendezvous.world_size));
+  device_ = enter_device({visible_gpus(), rendezvous.local_rank, rendezvous.local_world_size, settings.device});
+  if (rendezvous.rank == 0 && rendezvous.restarts == 0) warn_of_unused_gpus(settings.device);
+  take_cpu_share(rendezvous, device_);
 
   comm::WorldOptions options;
   options.backend = backend_name(settings.device.backend);
@@ -82,7 +84,7 @@ void Runtime::connect(const RuntimeSettings& settings, std::function<void(const 
   options.interface = env_string("MEGALITH_SOCKET_IFNAME").value_or(env_string("GLOO_SOCKET_IFNAME").value_or(""));
   options.on_stuck = std::move(on_stuck);
   options.nccl = nccl_settings(settings.nccl);
-  auto world = comm::World::connect(place, options);
+  auto world = comm::World::connect(rendezvous, options);
   claim_gpu(*world, device_);
   own_world_ = std::move(world);
   world_ = own_world_.get();
@@ -95,6 +97,7 @@ ParallelContext& Runtime::initialize(const RuntimeSettings& settings, std::funct
   if (world_ == nullptr) connect(settings, std::move(on_stuck));
   if (settings.switches.tf32 && !device_.is_cuda() && world_->rank() == 0) log_warning("tf32 has no effect on the CPU");
   const layout::GridShape shape = with_world_size(settings.grid, world_->size());
+  // A second call keeps the groups and seeds again, as the reference's initialize does.
   if (!context_) {
     context_ = std::make_unique<ParallelContext>(
         *world_, layout::RankGrid(shape, embedding_ranks.word, embedding_ranks.position), device_);

@@ -1,4 +1,4 @@
-// What a rank must know to join a run: the layout, its seeds, its device, and how it communicates with other ranks.
+// Facts that a rank needs to join a run: layout, seeds, device, and how it communicates with other ranks.
 //
 // All values are final. `run` derives these settings from the user's options (run/resolve/runtime_settings.h); a
 // program without options fills in what it needs.

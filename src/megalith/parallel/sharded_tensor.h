@@ -16,7 +16,7 @@ namespace megalith::parallel {
 // One rectangle of one tensor.
 struct ShardedTensor {
   std::string name;                   // "layers.3.attention.q.weight": layers are counted over the whole model
-  std::vector<int64_t> global_shape;  // of the whole tensor, without padding
+  std::vector<int64_t> global_shape;  // shape of the whole tensor, without padding
   std::vector<int64_t> offset;        // per dimension, the first element held here
   at::Tensor local;                   // the rectangle: a view into the rank's own memory; may be empty
   int replica = 0;                    // ranks with the same rectangle are numbered from 0; number 0 writes it

@@ -1,3 +1,5 @@
+// Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022): bytes of activations
+// that one layer of a GPT with dropout keeps, in 16 bits.
 #include "megalith/plan/activation_formulas.h"
 
 #include <array>
@@ -13,6 +15,7 @@ enum class Split {
   kScores,  // as kHeads, and computed again with selective recomputation
 };
 
+// One term of the sum: streams * s·b·h + scores * a·s²·b.
 struct KeptTensor {
   const char* name;
   double streams;  // bytes, in s·b·h
@@ -43,6 +46,7 @@ constexpr auto kKept = std::to_array<KeptTensor>({
 double megatron_activation_bytes(const MegatronLayer& layer) {
   const double stream = layer.sequence * layer.batch * layer.hidden;
   const double scores = layer.heads * layer.sequence * layer.sequence * layer.batch;
+  // Only the input of the layer is kept.
   if (layer.recompute == MegatronLayer::Recompute::kFull) return 2 * stream;
   double bytes = 0;
   for (const KeptTensor& tensor : kKept) {

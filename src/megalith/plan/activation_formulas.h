@@ -13,6 +13,7 @@ struct MegatronLayer {
   double heads = 0;     // a
   double tp = 1;        // t
   bool sequence_parallel = false;
+  // Selective leaves out the scores, full keeps the input of the layer only.
   enum class Recompute { kNone, kSelective, kFull } recompute = Recompute::kNone;
 };
 

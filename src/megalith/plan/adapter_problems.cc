@@ -1,3 +1,4 @@
+// Says which adapters the planner does not count, so that it refuses instead of planning too little memory.
 #include "megalith/plan/adapter_problems.h"
 
 #include <fmt/format.h>

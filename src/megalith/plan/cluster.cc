@@ -21,6 +21,7 @@ namespace megalith::plan {
 
 namespace {
 
+// A cluster file has twenty lines; anything of more than a megabyte is another file.
 constexpr uint64_t kMaxFileBytes = 1 << 20;
 
 // Square products of 256 … 8192 at the shares of full speed that recent GPUs reach.
@@ -32,6 +33,7 @@ std::vector<SpeedPoint> gemm_curve(double full) {
   return points;
 }
 
+// Speeds in FLOP/s and bytes/s; `gemm` and `attention` are reached ones, the others from data sheets.
 Cluster gpu_preset(const char* name, double memory_gib, double peak, double gemm, double attention, double bandwidth,
                    double intra, double inter) {
   Cluster c;
@@ -53,6 +55,7 @@ Cluster gpu_preset(const char* name, double memory_gib, double peak, double gemm
   return c;
 }
 
+// A small CPU machine, for tests and for plans of the examples. The speeds are orders of magnitude.
 Cluster cpu_preset() {
   Cluster c;
   c.gpu = "cpu";
@@ -89,6 +92,7 @@ const std::vector<Cluster>& presets() {
 
 // ---- YAML: one table of fields for both directions -----------------------------------------------------------
 
+// A number of the file, its unit, and the member that it sets.
 struct Field {
   const char* name;
   double scale;  // value = number in the file * scale
@@ -96,6 +100,7 @@ struct Field {
   bool may_be_zero = false;
 };
 
+// The order is that of the written file. Numbers that may be zero are latencies and reserves.
 const std::vector<Field>& fields() {
   static const std::vector<Field> table{
       {"memory_gib", kGiB, [](Cluster& c) -> double& { return c.memory_bytes; }},
@@ -116,6 +121,7 @@ const std::vector<Field>& fields() {
   return table;
 }
 
+// Reads a parsed file. Fields that are not given keep the value of the preset that `gpu` names.
 class Reader {
  public:
   Reader(const YAML::Node& root, std::string name) : root_(root), name_(std::move(name)) {}
@@ -138,6 +144,7 @@ class Reader {
 
  private:
   template <typename... Args>
+  // Throws "file:line: …".
   [[noreturn]] void refuse(const YAML::Node& node, fmt::format_string<Args...> what, Args&&... args) const {
     throw ConfigError(
         fmt::format("{}:{}: {}", name_, node.Mark().line + 1, fmt::format(what, std::forward<Args>(args)...)));
@@ -152,6 +159,7 @@ class Reader {
       refuse(node, "{} is {}; it must be a {} number", field, node.Scalar(), may_be_zero ? "non-negative" : "positive");
     return *value;
   }
+  // Returns the field as a whole number, or `otherwise` if it is not given.
   int whole(const char* field, int otherwise) const {
     const auto node = root_[field];
     if (!node) return otherwise;
@@ -181,6 +189,7 @@ class Reader {
     own.gpu = gpu;
     return own;
   }
+  // A misspelled field would silently leave the preset's value in place.
   void check_names() const {
     std::vector<std::string> known{"gpu", "cuda", "gpus_per_node", "nodes", "gemm_tflops"};
     for (const Field& field : fields()) known.emplace_back(field.name);
@@ -192,6 +201,7 @@ class Reader {
              near.empty() ? "" : fmt::format(" (did you mean {}?)", near[0]), list_in_words(known, known.size()));
     }
   }
+  // A preset has everything; a cluster of another name must give every number that has no natural zero.
   void check_complete(Cluster& cluster) const {
     std::vector<std::string> missing;
     for (const Field& field : fields())
@@ -236,6 +246,7 @@ std::vector<std::string> cluster_presets() {
   return names;
 }
 
+// Presets in any case ("H100-80G"); anything else must look like a file, so that a typo gets a suggestion.
 Cluster find_cluster(const std::string& preset_or_file) {
   const std::string lower = to_lower(preset_or_file);
   const auto found = std::ranges::find(presets(), lower, &Cluster::gpu);
@@ -260,6 +271,7 @@ Cluster parse_cluster(const std::string& yaml, const std::string& name) {
   return Reader(root, name).read();
 }
 
+// The inverse of parse_cluster: the speed curve is written by the edge of a square product, (flop / 2)^(1/3).
 std::string to_yaml(const Cluster& cluster) {
   std::string text = fmt::format("gpu: {}\ncuda: {}\ngpus_per_node: {}\nnodes: {}\n", cluster.gpu, cluster.cuda,
                                  cluster.gpus_per_node, cluster.nodes);

@@ -1,5 +1,11 @@
 // Cluster: the machines that a plan is for: nodes with one kind of GPU (or CPU), and their speeds in computation and
 // communication.
+//
+//   Cluster c = find_cluster("h100-80g");            // a preset, or a file that `megalith doctor --measure` wrote
+//   c.gpus_per_node = 4;
+//   c.gemm_seconds(4096, 4096, 4096, /*fp32=*/false)  // seconds, at the speed that this size reaches
+//
+// Speeds are those that are reached, not those of data sheets, except for peak_flops.
 #pragma once
 
 #include <filesystem>
@@ -11,6 +17,7 @@
 
 namespace megalith::plan {
 
+// Memory is shown in GiB; bandwidths are in powers of ten.
 inline constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 // Speed of the links between GPUs.
@@ -27,6 +34,7 @@ struct SpeedPoint {
   bool operator==(const SpeedPoint&) const = default;
 };
 
+// A value: copy and change it to ask "what if". Seconds, bytes and FLOP/s throughout.
 struct Cluster {
   std::string gpu;                      // the name of a preset, or of what was measured
   bool cuda = true;                     // false for CPUs, where a process counts as a "GPU"
@@ -46,6 +54,7 @@ struct Cluster {
   int nodes = 1;
 
   bool operator==(const Cluster&) const = default;
+  // Return the number of GPUs, the bytes that tensors may use on each, and the kind of machine.
   int gpus() const { return gpus_per_node * nodes; }
   double usable_bytes() const { return memory_bytes - reserved_bytes; }
   Machinery machinery() const { return cuda ? Machinery{} : Machinery::cpu(); }
@@ -61,6 +70,7 @@ std::vector<std::string> cluster_presets();
 // Returns a preset by name, or the cluster in a YAML file. Throws ConfigError for an unknown name, suggesting the
 // nearest, and for a field that is missing, unknown or out of range, with its line.
 Cluster find_cluster(const std::string& preset_or_file);
+// Parses the text of such a file; `name` stands for it in messages.
 Cluster parse_cluster(const std::string& yaml, const std::string& name);
 // Writes a cluster as YAML, which parse_cluster reads back.
 std::string to_yaml(const Cluster& cluster);

@@ -25,26 +25,28 @@ class Course {
   Course(const SimulatedRun& run, uint64_t seed)
       : run_(run),
         end_(run.days * kDay),
+        // Saves happen between steps, so the interval is rounded to whole steps.
         stretch_(std::max(1.0, std::round(run.interval_s / run.step_s)) * run.step_s),
         random_(seed),
         failure_(draw_failure()) {}
 
-  Goodput go() {
+  Goodput run_to_end() {
     while (now_ < end_) {
       if (!advance(stretch_, work_since_save_)) continue;
       save();
     }
     // Work since the last usable save counts, too: the run has ended without losing it.
     sum_.useful = safe_work_ + pending_work_ + work_since_save_;
-    const double whole = now_;
-    sum_.useful /= whole;
-    sum_.saving /= whole;
-    sum_.lost /= whole;
-    sum_.restarts /= whole;
+    const double elapsed = now_;
+    sum_.useful /= elapsed;
+    sum_.saving /= elapsed;
+    sum_.lost /= elapsed;
+    sum_.restarts /= elapsed;
     return sum_;
   }
 
  private:
+  // The exponential distribution has no memory: the time to the next failure can be drawn from any moment.
   double draw_failure() { return now_ + std::exponential_distribution<double>(1 / run_mtbf_s(run_))(random_); }
 
   // Advances by `seconds` and adds them to `account`. Returns false if the run ends first or a failure comes first; in
@@ -79,6 +81,7 @@ class Course {
     pending_work_ = 0;
   }
 
+  // Training stalls while the state is copied; the write to storage continues beside the next steps.
   void save() {
     // A save must wait until the previous one is written.
     if (pending_work_ > 0 && now_ < usable_at_ && !advance(usable_at_ - now_, sum_.saving)) return;
@@ -89,6 +92,7 @@ class Course {
     advance(run_.checkpoint.stall_s, sum_.saving);
   }
 
+  // Everything since the last usable save is lost, including a save that is half written.
   void fail() {
     use_written_save();
     sum_.lost += work_since_save_ + pending_work_;
@@ -115,6 +119,7 @@ class Course {
   Goodput sum_;
 };
 
+// Numbers come from the command line, so their mistakes are the user's.
 void check_run(const SimulatedRun& run) {
   const auto positive = [](double value) { return std::isfinite(value) && value > 0; };
   check<ConfigError>(positive(run.faults.gpu_mtbf_hours), "mtbf_hours is {}; it must be positive",
@@ -131,9 +136,10 @@ void check_run(const SimulatedRun& run) {
 
 Goodput simulate(const SimulatedRun& run, uint64_t seed) {
   check_run(run);
-  return Course(run, seed).go();
+  return Course(run, seed).run_to_end();
 }
 
+// The mean over several courses with seeds in sequence.
 Goodput simulate(const SimulatedRun& run, uint64_t seed, int courses) {
   Goodput mean;
   for (int i = 0; i < courses; ++i) {
@@ -151,6 +157,7 @@ double run_mtbf_s(const SimulatedRun& run) { return run.faults.gpu_mtbf_hours * 
 
 double young_interval_s(const SimulatedRun& run) { return std::sqrt(2 * run.checkpoint.stall_s * run_mtbf_s(run)); }
 
+// Daly (2006), the higher-order estimate: sqrt(2cm) (1 + 1/3 sqrt(c/2m) + c/18m) - c for c < 2m, otherwise m.
 double daly_interval_s(const SimulatedRun& run) {
   const double c = run.checkpoint.stall_s, m = run_mtbf_s(run);
   if (c >= 2 * m) return m;

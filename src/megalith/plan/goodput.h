@@ -1,5 +1,11 @@
 // Estimates which part of a long run's time is progress when GPUs fail and checkpoints take time, by discrete-event
 // simulation.
+//
+//   SimulatedRun run{.gpus = 16384, .step_s = 20, .checkpoint = {.stall_s = 5, .write_s = 60, .load_s = 120}};
+//   run.interval_s = best_interval_s(run, /*seed=*/1, /*courses=*/20);
+//   simulate(run, 1, 20).useful                     // about 0.93: 7 % of the time is lost to failures and saves
+//
+// Results depend on the arguments and the seed alone.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +46,8 @@ struct Goodput {
 };
 
 // Simulates one course of events: steps, saves, the moments when saves become usable, failures (exponential,
-// independent) and restarts (which may fail, too). The same seed gives the same failures.
+// independent) and restarts (which may fail, too). The same seed gives the same failures. Throws ConfigError for times
+// that are negative or zero where they must not be.
 Goodput simulate(const SimulatedRun& run, uint64_t seed);
 // Returns the mean of `courses` simulations.
 Goodput simulate(const SimulatedRun& run, uint64_t seed, int courses);

@@ -34,6 +34,7 @@ class TimeMeter : public nn::WorkMeter {
     product(rank_.t, rank_.h, down);
   }
 
+  // A pair of collectives around a part that is not split: gather and scatter the tokens, or all-reduce.
   void stream_collectives() override {
     const double seconds =
         rank_.split_tokens ? 2 * speeds_.tp.all_gather(rank_.whole()) : speeds_.tp.all_reduce(rank_.whole());
@@ -76,11 +77,13 @@ class TimeMeter : public nn::WorkMeter {
     time_.backward.memory_bound += speeds_.moved(backward_bytes);
   }
 
+  // Kernels so small that only their launch counts.
   void launches(double count) override {
     time_.forward.memory_bound += count * speeds_.cluster.launch_s;
     time_.backward.memory_bound += count * speeds_.cluster.launch_s;
   }
 
+  // Two exchanges per pass: tokens to their experts, and results back.
   void expert_exchange(double bytes) override {
     time_.forward.ep += 2 * speeds_.ep.all_to_all(bytes);
     time_.backward.ep += 2 * speeds_.ep.all_to_all(bytes);
@@ -99,6 +102,7 @@ class TimeMeter : public nn::WorkMeter {
   PassTimes time_;
 };
 
+// Returns the seconds of one part in both passes.
 PassTimes time_of(const nn::PartFootprint& part, const RankSpeeds& speeds) {
   TimeMeter meter(speeds);
   part.work(meter);
@@ -118,6 +122,7 @@ PartTimes& PartTimes::operator+=(const PartTimes& other) {
   return *this;
 }
 
+// Forward: rows x in x out. Backward has two products of the same size: dx = dy W and dW = dyᵀ x.
 void RankSpeeds::add_product(PassTimes& to, double rows, double out, double in, double beside_input_grad,
                              double beside_weight_grad) const {
   const bool fp32 = rank.bytes == 4;
@@ -154,11 +159,13 @@ void LayerTimes::add_layer(int64_t layer, int64_t local, PassTimes& to) const {
   to.backward += attention.backward;
   to.backward += feed.backward;
   to.backward += norms_.backward;
-  const bool whole = plan.layers == Layers::kUniform || (plan.layers == Layers::kBlock && local < plan.num_layers);
-  if (whole) {
+  const bool repeats_layer =
+      plan.layers == Layers::kUniform || (plan.layers == Layers::kBlock && local < plan.num_layers);
+  if (repeats_layer) {
     to.backward.recompute += once.total();
     return;
   }
+  // Selective recomputation repeats parts of the layer, each with its own communication.
   if (block.attention().repeated)
     to.backward.recompute += attention.forward.total();
   else if (plan.core_attention)
@@ -167,6 +174,7 @@ void LayerTimes::add_layer(int64_t layer, int64_t local, PassTimes& to) const {
   if (plan.norms) to.backward.recompute += norms_.forward.total();
 }
 
+// A lookup is bound by memory; the vocabulary is split over tp, so partial rows are summed.
 void LayerTimes::add_embedding(PassTimes& to) const {
   const nn::RankSizes& rank = model_.rank();
   to.forward.memory_bound += speeds_.moved(2 * rank.whole());

@@ -14,9 +14,11 @@ namespace megalith::plan {
 struct PartTimes {
   double gemm = 0, attention = 0, memory_bound = 0, recompute = 0, tp = 0, cp = 0, ep = 0;
   double total() const { return gemm + attention + memory_bound + recompute + tp + cp + ep; }
+  // Adds part by part.
   PartTimes& operator+=(const PartTimes& other);
 };
 
+// Seconds of the two passes through one part.
 struct PassTimes {
   PartTimes forward, backward;
 };
@@ -27,6 +29,7 @@ struct RankSpeeds {
   const nn::RankSizes& rank;
   GroupSpeed tp, cp, ep;
 
+  // Returns the seconds of an operation that only moves `bytes`.
   double moved(double bytes) const { return cluster.memory_seconds(bytes); }
   // Adds a matrix product and its two gradients. `beside_…` are seconds of collectives that run concurrently with a
   // gradient; only the part that the gradient does not hide is added.
@@ -34,6 +37,7 @@ struct RankSpeeds {
                    double beside_weight_grad = 0) const;
 };
 
+// Adds up the times of layers of one model on one rank. Immutable after construction.
 class LayerTimes {
  public:
   // Both must outlive it.
@@ -41,6 +45,7 @@ class LayerTimes {
 
   // `local` is the number of the layer in its chunk, on which recomputation may depend.
   void add_layer(int64_t layer, int64_t local, PassTimes& to) const;
+  // The look-up, and the head with its loss; each exists on one stage.
   void add_embedding(PassTimes& to) const;
   void add_head(PassTimes& to) const;
 

@@ -31,6 +31,7 @@ class StepWalk {
         pp_(run.grid.pp),
         overlap_(run.overlap_p2p_comm) {}
 
+  // Every compute action is preceded by the exchanges at its boundary, as in the engine.
   Bytes run(const layout::RankSchedule& schedule, const layout::PipelineExchanges& exchanges) {
     size_t boundary = 0;
     for (const PipelineAction& action : schedule.actions) {
@@ -42,6 +43,7 @@ class StepWalk {
   }
 
  private:
+  // The first chunk of the first rank receives no input, the last chunk of the last rank sends no output.
   bool first(int chunk) const { return rank_ == 0 && chunk == 0; }
   bool last(int chunk) const { return rank_ == pp_ - 1 && chunk + 1 == static_cast<int>(chunks_.size()); }
 
@@ -67,6 +69,7 @@ class StepWalk {
     }
   }
 
+  // Messages change hands here: what arrived becomes an activation, what was computed becomes a message.
   void compute(const PipelineAction& action) {
     const ChunkFootprint& chunk = chunks_[static_cast<size_t>(action.chunk)];
     if (action.kind == Kind::kWeightGradient) return walk_.run(chunk.weight_gradient);
@@ -78,6 +81,7 @@ class StepWalk {
     if (forward ? !last(action.chunk) : !first(action.chunk)) turn(Use::kActivation, Use::kCommunication);
   }
 
+  // Moves the bytes of a message from one account to another; the sum stays the same.
   void turn(Use from, Use to) {
     walk_.give(message_, from);
     walk_.take(message_, to);
@@ -129,6 +133,7 @@ double batch_bytes(const RunShape& run) {
 
 }  // namespace
 
+// Long schedules repeat themselves, so a shortened one has the same peak and is walked in a fraction of the time.
 const StepActions& ScheduleBook::of(const layout::PipelineShape& shape) {
   layout::PipelineShape cut = shape;
   const int group = shape.group();
@@ -152,6 +157,7 @@ std::vector<RankMemory> plan_memory(const RunShape& run, ScheduleBook& book) {
   const model::ModelFootprint model(*run.model, run.options, rank_sizes(run));
   const layout::LayerSplit split = run.split();
   const layout::PipelineShape& shape = run.pipeline;
+  // Zero bubble keeps inputs and gradients of products until their weight gradients are computed.
   const bool defers = shape.kind == layout::ScheduleKind::kZeroBubble;
   const StepActions& actions = book.of(shape);
   std::vector<RankMemory> ranks;
@@ -173,6 +179,7 @@ std::vector<RankMemory> plan_memory(const RunShape& run, ScheduleBook& book) {
     if (run.machinery.cuda) memory.at_peak[static_cast<size_t>(Use::kWorkspace)] += kLibraryWorkspaces;
     // Trained parameters exist twice while they are copied into the flat buffers; frozen ones stay outside.
     memory.making = 2 * memory.state.parameters - memory.state.frozen + memory.state.gradients;
+    // A save copies a rank's own part of the state to the host; parameters are divided among their replicas.
     if (run.saves_in_background)
       memory.save_host = memory.state.parameters / (run.dp() * run.grid.cp) + memory.state.optimizer;
     ranks.push_back(memory);

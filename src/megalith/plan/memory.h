@@ -52,6 +52,7 @@ class ScheduleBook {
 // Returns one entry per stage; the ranks of a stage need the same. Pass a book to reuse its schedules.
 std::vector<RankMemory> plan_memory(const RunShape& run, ScheduleBook& book);
 std::vector<RankMemory> plan_memory(const RunShape& run);
+// Returns the entry with the largest peak; the first of equals. `ranks` must not be empty.
 const RankMemory& fullest(const std::vector<RankMemory>& ranks);
 
 }  // namespace megalith::plan

@@ -1,3 +1,5 @@
+// Bytes of parameters, gradients and optimizer state on one rank. The flat buffers are laid out by the functions that
+// training uses (optim::plan_buffer), so padding and shards are exact.
 #include "megalith/plan/parameter_sizes.h"
 
 #include <algorithm>
@@ -17,6 +19,7 @@ struct Buffer {
   int64_t elements = 0;
 };
 
+// Collects the trained parameters; experts have a buffer of their own, because fewer ranks replicate them.
 Buffer buffer_of(const List& parameters, bool expert) {
   Buffer buffer;
   for (const nn::ParameterSize& p : parameters) {
@@ -38,6 +41,7 @@ void add_buffer(const RunShape& run, const Buffer& buffer, bool expert, const op
       optim::buffer_rules(settings, {buffer.elements, run.dp() * run.grid.cp,
                                      settings.use_distributed_optimizer ? shards : 1, run.machinery.cuda}));
   const auto numel = static_cast<double>(layout.numel());
+  // Gradients are fp32 unless grad_reduce_in_bf16 is set.
   const double grad_bytes = run.half() && settings.grad_dtype != at::kFloat ? 2 : 4;
   bytes.parameters += numel * (run.options.adapter ? 4 : run.element_bytes());
   bytes.gradients += numel * grad_bytes;

@@ -20,6 +20,8 @@ struct StateBytes {
   double elements = 0;        // without padding
   double owned = 0;           // elements that this rank updates, with padding
 };
+// Returns the bytes on a rank of stage `pp_rank`. Exact for dense and expert parameters alike: padding and shards
+// follow optim::plan_buffer.
 StateBytes state_bytes(const RunShape& run, const model::ModelFootprint& model, const layout::LayerSplit& split,
                        int pp_rank);
 

@@ -6,7 +6,8 @@
 
 namespace megalith::plan {
 
-// Sizes of one micro-batch on one rank; the same on all ranks.
+// Sizes of one micro-batch on one rank; the same on all ranks. Returns tokens, widths and group sizes as footprints
+// take them. `run` must be complete.
 nn::RankSizes rank_sizes(const RunShape& run);
 
 }  // namespace megalith::plan

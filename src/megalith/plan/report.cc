@@ -14,6 +14,7 @@ using nlohmann::ordered_json;
 
 constexpr double kMiB = 1024.0 * 1024;
 
+// "1.50 GiB" or "12.3 MiB": small models would read 0.00 in GiB.
 std::string size_text(double bytes) {
   return bytes >= kGiB ? fmt::format("{:.2f} GiB", bytes / kGiB) : fmt::format("{:.1f} MiB", bytes / kMiB);
 }
@@ -53,6 +54,7 @@ ordered_json stage_json(const RankMemory& stage) {
           {"peak", stage.peak()}};
 }
 
+// Seconds of one step, by part; the parts add up to step_s.
 ordered_json time_json(const StepTime& time) {
   return {{"step_s", time.total()},
           {"gemm_s", time.gemm},
@@ -82,6 +84,7 @@ std::string candidate_text(const Candidate& candidate, const Cluster& cluster) {
       fmt::format("{:.1f}", cluster.usable_bytes() / kGiB), candidate.limits(cluster));
 }
 
+// `yaml` is a file of options, ready for `megalith train`.
 ordered_json candidate_json(const Candidate& candidate, const Cluster& cluster) {
   return {{"layout", layout_json(candidate.run)}, {"text", candidate.text()},
           {"time", time_json(candidate.time)},    {"memory", stage_json(candidate.memory)},
@@ -128,6 +131,7 @@ std::string memory_text(const RunShape& run, const std::vector<RankMemory>& stag
                             size_text(cluster->memory_bytes), fits ? "it fits" : "it does not fit");
 }
 
+// Without a cluster the question whether it fits is left open.
 ordered_json memory_json(const RunShape& run, const std::vector<RankMemory>& stages, const Cluster* cluster) {
   ordered_json json{{"layout", layout_json(run)}, {"stages", ordered_json::array()}};
   for (const RankMemory& stage : stages) json["stages"].push_back(stage_json(stage));
@@ -140,6 +144,7 @@ ordered_json memory_json(const RunShape& run, const std::vector<RankMemory>& sta
   return json;
 }
 
+// The best layout is printed once more as a file of options; if none fits, the nearest one that does.
 std::string search_text(const SearchRequest& request, const SearchResult& result) {
   const Cluster& cluster = request.cluster;
   std::string text = fmt::format(

@@ -1,3 +1,5 @@
+// Completes and checks a run as the planner sees it. A layout that is impossible is a ConfigError with the messages of
+// the run itself, since the search skips such layouts and a user should read the same words in both places.
 #include "megalith/plan/run_shape.h"
 
 #include <fmt/format.h>
@@ -13,6 +15,7 @@ namespace megalith::plan {
 
 namespace {
 
+// Collects messages.
 class Problems {
  public:
   template <typename... Args>
@@ -42,6 +45,7 @@ int64_t padded_length(const RunShape& run) {
   return (run.sequence_length + multiple - 1) / multiple * multiple;
 }
 
+// A dense model on ep > 1 would be planned as if it had experts.
 void check_experts(const RunShape& run, Problems& problems) {
   const model::ModelConfig& m = *run.model;
   if (!m.moe) {
@@ -56,6 +60,7 @@ void check_experts(const RunShape& run, Problems& problems) {
 
 }  // namespace
 
+// Tokens of one micro-batch on one context-parallel rank.
 double RunShape::tokens() const {
   return static_cast<double>(sequences()) * static_cast<double>(sequence_length) / grid.cp;
 }
@@ -75,6 +80,7 @@ std::vector<std::string> layout_problems(const RunShape& run) {
   return problems.take();
 }
 
+// The grid comes first: the other checks divide by its sizes.
 RunShape complete(RunShape run) {
   check<ConfigError>(run.sequence_length >= 1, "the sequence length is {}; it must be positive", run.sequence_length);
   std::vector<std::string> found;

@@ -18,7 +18,8 @@ namespace megalith::plan {
 
 using nn::Machinery;
 
-// The user's choice of which activations are computed twice; ModelOptions::recompute has the details.
+// The user's choice of which activations are computed twice; ModelOptions::recompute has the details. kNone keeps all
+// activations, kSelective repeats some modules, kFull keeps the inputs of layers only.
 enum class Recompute { kNone, kSelective, kFull };
 
 // run::run_shape makes it from options; code that fills it in by hand calls complete() at the end.
@@ -45,6 +46,8 @@ struct RunShape {
   double offload_fraction = 0;
   bool saves_in_background = false;  // save points are copied to the host and written from there
 
+  // Return the dense data-parallel size, model chunks per pipeline rank, whether parameters have 16 bits, and bytes
+  // per parameter or activation.
   int dp() const { return grid.dp(); }
   int chunks() const { return pipeline.chunks; }
   bool half() const { return options.dtype != at::kFloat; }
@@ -54,7 +57,9 @@ struct RunShape {
   double tokens() const;
   double shard_tokens() const;
   int64_t sequences() const { return micro_batch_size * answers; }  // sequences per micro-batch
+  // Samples per step over all replicas.
   double global_batch() const { return static_cast<double>(micro_batch_size * microbatches * dp()); }
+  // Returns the layers of every stage. Throws ConfigError if there is no such split.
   layout::LayerSplit split() const;
 };
 

@@ -18,6 +18,7 @@ namespace {
 // GPUs per replica that large runs use; the global batch is rounded up so that it divides over that many replicas.
 constexpr int kReplica = 128;
 
+// Rounds up: 1000 sequences for 2048 GPUs (16 replicas) become 1008.
 int64_t batch_for(int gpus, int64_t base) {
   const int64_t replicas = std::max(1, gpus / kReplica);
   return (base + replicas - 1) / replicas * replicas;
@@ -32,13 +33,13 @@ CheckpointCost checkpoint_cost(const Candidate& candidate, const Cluster& cluste
   const model::ModelFootprint model(*run.model, run.options, rank_sizes(run));
   for (int rank = 0; rank < run.grid.pp; ++rank) elements += state_bytes(run, model, split, rank).elements;
   // Parameters, two fp32 moments and, for 16-bit parameters, their fp32 copies.
-  const double whole = elements * run.grid.tp * (run.element_bytes() + (run.half() ? 12 : 8));
+  const double checkpoint_bytes = elements * run.grid.tp * (run.element_bytes() + (run.half() ? 12 : 8));
   const double nodes = std::max(1.0, static_cast<double>(run.grid.world_size) / cluster.gpus_per_node);
   CheckpointCost cost;
   // Fixed overheads are assumed besides: one second per save, twenty per load.
-  cost.stall_s = whole / run.grid.world_size / cluster.host_bytes_per_second + 1;
-  cost.write_s = cost.stall_s + whole / (nodes * cluster.storage_bytes_per_second);
-  cost.load_s = whole / (nodes * cluster.storage_bytes_per_second) + 20;
+  cost.stall_s = checkpoint_bytes / run.grid.world_size / cluster.host_bytes_per_second + 1;
+  cost.write_s = cost.stall_s + checkpoint_bytes / (nodes * cluster.storage_bytes_per_second);
+  cost.load_s = checkpoint_bytes / (nodes * cluster.storage_bytes_per_second) + 20;
   return cost;
 }
 
@@ -47,12 +48,13 @@ std::vector<ScalingRow> scaling_study(const ScalingRequest& request) {
   for (const int gpus : request.sizes) {
     SearchRequest search = request.search;
     search.gpus = gpus;
+    // Only the fastest layout of each size is compared.
     search.best = 1;
     search.global_batch = batch_for(gpus, request.search.global_batch);
     ScalingRow row{.gpus = gpus, .global_batch = search.global_batch};
-    SearchResult found = search_layouts(search);
-    if (!found.best.empty()) {
-      row.layout = std::move(found.best.front());
+    SearchResult layouts = search_layouts(search);
+    if (!layouts.best.empty()) {
+      row.layout = std::move(layouts.best.front());
       row.checkpoint = checkpoint_cost(*row.layout, search.cluster);
       SimulatedRun run{.gpus = gpus,
                        .step_s = row.layout->time.total(),
@@ -60,6 +62,7 @@ std::vector<ScalingRow> scaling_study(const ScalingRequest& request) {
                        .days = request.days,
                        .faults = request.faults,
                        .checkpoint = row.checkpoint};
+      // Young's formula is shown beside the simulated optimum, as the value that most people would use.
       row.young_s = young_interval_s(run);
       row.interval_s = best_interval_s(run, request.seed, request.courses);
       run.interval_s = row.interval_s;

@@ -15,6 +15,7 @@ struct ScalingRequest {
   SearchRequest search;  // its gpus and global_batch are set for each size
   std::vector<int> sizes{16, 64, 256, 1024, 4096, 16384, 65536, 98304};
   FaultModel faults{};
+  // Length and number of the simulated runs.
   double days = 30;
   int courses = 20;  // simulated runs that are averaged
   uint64_t seed = 1;

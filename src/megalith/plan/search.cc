@@ -22,11 +22,13 @@ namespace megalith::plan {
 
 namespace {
 
+// Returns the word of recompute_granularity, or "none".
 const char* recompute_name(Recompute recompute) {
   if (recompute == Recompute::kFull) return "full";
   return recompute == Recompute::kSelective ? "selective" : "none";
 }
 
+// Layouts with equal sizes are variants of one proposal; chunks, micro-batches and recomputation do not count.
 std::tuple<int, int, int, int, int> sizes_of(const RunShape& run) {
   return {run.grid.tp, run.grid.cp, run.grid.pp, run.grid.ep, run.grid.expert_tp()};
 }
@@ -51,6 +53,7 @@ std::optional<Candidate> timed(const SearchRequest& request, const LayoutChoice&
 
 double seconds_of(const Candidate& candidate) { return candidate.time.total(); }
 
+// The outcome of one search.
 struct Weighed {
   std::vector<Candidate> fitting;     // fastest first, at most as many as wanted, one per set of sizes
   std::optional<Candidate> smallest;  // the one that needs the least memory of those that do not fit
@@ -63,6 +66,7 @@ void weigh(std::vector<Candidate> candidates, const Cluster& cluster, size_t wan
   for (Candidate& candidate : candidates) {
     if (result.fitting.size() >= wanted) return;
     const auto same = [&](const Candidate& other) { return sizes_of(other.run) == sizes_of(candidate.run); };
+    // A faster variant of the same sizes has been taken, so this one's memory is not worth computing.
     if (std::ranges::any_of(result.fitting, same)) continue;
     candidate.memory = fullest(plan_memory(candidate.run, scratch.schedules));
     ++result.count;
@@ -77,6 +81,7 @@ void weigh(std::vector<Candidate> candidates, const Cluster& cluster, size_t wan
 // is close to the order of their best times.
 Weighed search(const SearchRequest& request, size_t wanted,
                const std::function<double(const Candidate&)>& order = seconds_of) {
+  // Enough sizes that the fastest variant overall is among them, few enough that memory is rarely computed.
   constexpr size_t kAtATime = 100;
   Scratch scratch;
   std::vector<std::pair<double, LayoutChoice>> sizes;
@@ -99,19 +104,20 @@ Weighed search(const SearchRequest& request, size_t wanted,
 
 // Distance of a run from the user's sizes: the sum of the factors of two between them. Chunks and recomputation weigh
 // half, since they are easier to change.
-double distance(const SearchRequest& wish, const RunShape& run) {
+double distance(const SearchRequest& request, const RunShape& run) {
   const auto apart = [](std::optional<int> asked, int is) {
     return asked ? std::abs(std::log2(1.0 * is / *asked)) : 0;
   };
-  const GivenLayout& p = wish.given;
+  const GivenLayout& p = request.given;
   double sum =
       apart(p.tp, run.grid.tp) + apart(p.pp, run.grid.pp) + apart(p.cp, run.grid.cp) + apart(p.ep, run.grid.ep);
   sum += apart(p.micro_batch, static_cast<int>(run.micro_batch_size));
   if (p.vpp) sum += 0.5 * apart(p.vpp, run.chunks());
-  if (wish.recompute != run.recompute) sum += 0.5;
+  if (request.recompute != run.recompute) sum += 0.5;
   return sum;
 }
 
+// Names the layout that comes closest, with its parts, so that a reader sees what to shrink.
 std::string too_large(const Candidate& c, const Cluster& cluster) {
   const RankMemory& m = c.memory;
   return fmt::format(
@@ -135,21 +141,23 @@ std::string impossible(const SearchRequest& request) {
 }
 
 // Returns the request without the sizes that the user gave.
-SearchRequest without_wishes(const SearchRequest& request) {
+SearchRequest without_given_sizes(const SearchRequest& request) {
   SearchRequest free = request;
   free.given = {};
   return free;
 }
 
+// Looks for one layout only: the first that fits in the order of distance.
 std::optional<Candidate> nearest_fitting(const SearchRequest& request) {
-  Weighed weighed =
-      search(without_wishes(request), 1, [&](const Candidate& candidate) { return distance(request, candidate.run); });
+  Weighed weighed = search(without_given_sizes(request), 1,
+                           [&](const Candidate& candidate) { return distance(request, candidate.run); });
   if (weighed.fitting.empty()) return std::nullopt;
   return std::move(weighed.fitting.front());
 }
 
 }  // namespace
 
+// "tp 2 x pp 4 (2 chunks) x dp 8, micro-batch 1 x 16, recompute none"; sizes of 1 are left out except for tp and dp.
 std::string Candidate::text() const {
   const layout::GridShape& g = run.grid;
   std::string sizes = fmt::format("tp {}", g.tp);
@@ -182,9 +190,9 @@ SearchResult search_layouts(const SearchRequest& request) {
       if (choice) choice->offload = true;
       return request.shape(mine, choice);
     };
-    Weighed again = search(offloading, request.best);
-    again.count += weighed.count;
-    if (!again.fitting.empty()) weighed = std::move(again);
+    Weighed offloaded = search(offloading, request.best);
+    offloaded.count += weighed.count;
+    if (!offloaded.fitting.empty()) weighed = std::move(offloaded);
   }
   result.weighed = weighed.count;
   result.best = std::move(weighed.fitting);
@@ -194,6 +202,7 @@ SearchResult search_layouts(const SearchRequest& request) {
   return result;
 }
 
+// Only options that differ between layouts, so that the file can be put beside those of a model and its data.
 std::string train_yaml(const Candidate& candidate) {
   const RunShape& run = candidate.run;
   std::string text = fmt::format("# {} GPUs: {}\n", run.grid.world_size, candidate.text());

@@ -1,4 +1,12 @@
-// Searches the layouts in which a model can be trained on a number of GPUs: the fastest that fit, and what limits each.
+// Searches the layouts in which a model can be trained on a number of GPUs: the fastest that fit, and what limits
+// each.
+//
+//   SearchRequest request = run::search_request(model, args);
+//   request.gpus = 64; request.global_batch = 1024; request.sequence_length = 8192;
+//   request.cluster = find_cluster("h100-80g");
+//   for (const Candidate& c : search_layouts(request).best) print(c.text(), c.time.total());
+//
+// No GPU is needed and nothing is allocated. A search takes seconds.
 #pragma once
 
 #include <functional>
@@ -24,6 +32,7 @@ struct LayoutChoice {
   RecomputeChoice recompute = RecomputeChoice::kNone;
   bool offload = false;  // keep all optimizer state on the host
 
+  // Returns the data-parallel size on so many GPUs.
   int dp(int gpus) const { return gpus / (tp * cp * pp); }
 };
 
@@ -43,6 +52,7 @@ struct SearchRequest {
   // no such run.
   std::function<RunShape(const SearchRequest& request, const std::optional<LayoutChoice>& choice)> shape;
   int64_t global_batch = 0;  // sequences per step
+  // The batch, the machines, and the number of layouts to return.
   int64_t sequence_length = 0;
   int gpus = 1;
   Cluster cluster;
@@ -55,6 +65,7 @@ struct Candidate {
   StepTime time;
   RankMemory memory;  // memory of the fullest stage
 
+  // Returns whether the fullest stage fits into the memory that tensors may use.
   bool fits(const Cluster& cluster) const { return memory.peak() <= cluster.usable_bytes(); }
   // "tp 2 x pp 4 (2 chunks) x dp 8, micro-batch 1, recompute full"
   std::string text() const;

@@ -11,12 +11,14 @@ namespace megalith::plan {
 
 namespace {
 
+// Bounds beyond which no run is sensible; they keep a search over thousands of GPUs short.
 constexpr int kMaxTp = 16;
 constexpr int kMaxPp = 64;
 constexpr int kMaxCp = 64;
 constexpr int kMaxChunks = 8;
 constexpr int64_t kLeastCpTokens = 2048;  // per rank and sequence: a ring does not pay off with fewer
 
+// Returns the divisors of `number` up to `limit`, in order.
 std::vector<int> divisors(int64_t number, int limit) {
   std::vector<int> result;
   for (int i = 1; i <= std::min<int64_t>(number, limit); ++i)
@@ -24,6 +26,7 @@ std::vector<int> divisors(int64_t number, int limit) {
   return result;
 }
 
+// A size that the user gave stands for all sizes.
 std::vector<int> given_or(const std::optional<int>& given, std::vector<int> otherwise) {
   return given ? std::vector<int>{*given} : std::move(otherwise);
 }
@@ -50,6 +53,7 @@ class Space {
       if (model::tensor_parallel_problems(model_, tp).empty()) sizes.push_back(tp);
     return sizes;
   }
+  // Powers of two whose zigzag halves are equal and long enough.
   std::vector<int> cp_sizes() const {
     std::vector<int> sizes{1};
     if (!model::context_parallel_problems(model_, 2).empty()) return sizes;
@@ -62,6 +66,8 @@ class Space {
     return divisors(request_.gpus / others, static_cast<int>(std::min<int64_t>(kMaxPp, model_.num_layers)));
   }
 
+  // Experts divide the ranks of a stage in their own way: ep * etp * edp = tp * cp * dp. etp is 1 or tp, the two
+  // useful cases.
   void add_experts(LayoutChoice choice) {
     if (!model_.moe) {
       choice.ep = 1;
@@ -86,6 +92,7 @@ class Space {
       if (model_.num_layers % (int64_t{choice.pp} * vpp) == 0) sizes.push_back(vpp);
     for (const int vpp : given_or(request_.given.vpp, sizes)) {
       choice.vpp = vpp;
+      // Keeps only the leanest form; ways_of() expands those that turn out to be fast.
       const auto ways = ways_of(request_, choice);
       if (!ways.empty()) choices_.push_back(ways.front());
     }

@@ -25,6 +25,7 @@ struct RankTime : PassTimes {
   double work() const { return forward.total() + backward.total(); }
 };
 
+// Adds up the layers of all chunks. A depth of multi-token prediction costs a layer and a head of its own.
 RankTime rank_time(const RunShape& run, const LayerTimes& layers, const layout::LayerSplit& split, int rank) {
   RankTime time;
   for (int chunk = 0; chunk < split.chunks(); ++chunk) {
@@ -44,18 +45,20 @@ RankTime rank_time(const RunShape& run, const LayerTimes& layers, const layout::
 // Returns the seconds of gradient reduction and parameter gathering that computation does not hide.
 double exposed_dp(const RunShape& run, const Cluster& cluster, const StateBytes& state, const RankTime& time) {
   const bool sharded = run.gradients.use_distributed_optimizer;
+  // Gradients are summed over dp and cp, whose ranks lie tp apart.
   const GroupSpeed group(cluster, run.dp() * run.grid.cp, run.grid.tp);
   if (group.size <= 1) return 0;
   const double reduce = sharded ? group.reduce_scatter(state.gradients) : group.all_reduce(state.gradients);
   const double gather = sharded ? group.all_gather(state.parameters) : 0;
-  const auto hidden = [](double communication, double behind, bool overlap) {
+  const auto hidden = [](double communication, double computation, bool overlap) {
     // The last bucket is never hidden: no computation is left. A tenth stands for it.
-    return overlap ? std::max(0.1 * communication, communication - 0.9 * behind) : communication;
+    return overlap ? std::max(0.1 * communication, communication - 0.9 * computation) : communication;
   };
   return hidden(reduce, time.backward.total(), run.gradients.overlap_grad_reduce) +
          hidden(gather, time.forward.total(), run.overlap_param_gather);
 }
 
+// Returns the seconds of the update: bound by memory on the device, by the link and the host's memory for the rest.
 double optimizer_seconds(const RunShape& run, const Cluster& cluster, const StateBytes& state) {
   const double host_part = state.optimizer_host / std::max(1.0, state.optimizer + state.optimizer_host);
   const double here = state.owned * (1 - host_part), there = state.owned * host_part;
@@ -66,6 +69,7 @@ double optimizer_seconds(const RunShape& run, const Cluster& cluster, const Stat
   return device + there * (4 + run.element_bytes()) / cluster.host_bytes_per_second + there * update / 20e9;
 }
 
+// Adds a pass `times` times.
 void add(StepTime& step, const PartTimes& part, double times) {
   step.gemm += times * part.gemm;
   step.attention += times * part.attention;
@@ -76,13 +80,16 @@ void add(StepTime& step, const PartTimes& part, double times) {
   step.ep += times * part.ep;
 }
 
+// Returns the seconds of one activation between two stages: [s, h], s tokens of this rank's shard.
 double message_seconds(const RunShape& run, const Cluster& cluster) {
+  // Neighboring stages are a whole stage of ranks apart.
   const GroupSpeed group(cluster, run.grid.pp, run.grid.world_size / run.grid.pp);
   return group.message(run.shard_tokens() * static_cast<double>(run.model->hidden_size) * run.element_bytes());
 }
 
 }  // namespace
 
+// Products and attention are the purpose of a step, so they are never its limit.
 std::string StepTime::limit() const {
   const std::array parts{std::pair("bubble", bubble),
                          std::pair("tp communication", tp),
@@ -97,6 +104,7 @@ std::string StepTime::limit() const {
   return fmt::format("{} {:.0f} %", most->first, 100 * most->second / total());
 }
 
+// Returns idle time in units of a chunk's forward.
 double BubbleBook::idle_units(const layout::PipelineShape& shape, double backward_over_forward) {
   if (shape.pp == 1) return 0;
   layout::PipelineShape cut = shape;
@@ -143,6 +151,7 @@ double GroupSpeed::all_to_all(double bytes) const {
   return far / inter_bytes_per_second + (others - far) / intra_bytes_per_second + latency_s * (1 + std::log2(size));
 }
 
+// The busiest rank sets the pace of the whole pipeline; the others wait for it within the same step.
 StepTime plan_step_time(const RunShape& run, const Cluster& cluster, BubbleBook& book) {
   const model::ModelFootprint model(*run.model, run.options, rank_sizes(run));
   const LayerTimes layers(model, cluster);

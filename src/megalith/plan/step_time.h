@@ -22,6 +22,7 @@ namespace megalith::plan {
 struct StepTime {
   double gemm = 0, attention = 0, memory_bound = 0, recompute = 0;  // seconds of the busiest stage
   double tp = 0, cp = 0, ep = 0, pp = 0, dp = 0;                    // exposed communication
+  // Idle time of the pipeline, and the update.
   double bubble = 0, optimizer = 0;
 
   double tokens = 0;      // per step
@@ -30,6 +31,7 @@ struct StepTime {
 
   double compute() const { return gemm + attention + memory_bound + recompute; }
   double exposed() const { return tp + cp + ep + pp + dp; }
+  // Return the seconds of a step, its tokens per second, and its model FLOPs utilization: useful work over the peak.
   double total() const { return compute() + exposed() + bubble + optimizer; }
   double tokens_per_second() const { return tokens / total(); }
   double mfu() const { return model_flop / (total() * peak_flops); }
@@ -60,6 +62,7 @@ struct GroupSpeed {
   double outside = 0;  // share of the members that are on other nodes
   double inter_bytes_per_second = 1, intra_bytes_per_second = 1;
 
+  // `stride` is the distance of neighboring members in ranks: 1 for tp, tp for cp, and so on.
   GroupSpeed(const Cluster& cluster, int size, int stride);
   // Return the seconds of a collective. `bytes` is the size of the whole tensor: what every rank has in the end (all-
   // gather) or at the beginning (reduce-scatter).
@@ -68,6 +71,7 @@ struct GroupSpeed {
   double all_reduce(double bytes) const { return 2 * all_gather(bytes); }
   // Returns the seconds when a rank sends `bytes` to all members together, itself included.
   double all_to_all(double bytes) const;
+  // Returns the seconds of one message to another member.
   double message(double bytes) const { return size > 1 ? bytes / bytes_per_second + latency_s : 0; }
 };
 

@@ -14,6 +14,7 @@ namespace megalith::run {
 
 namespace {
 
+// Command options are 64 bits wide; ports, ranks and counts are not.
 int to_int(const std::optional<int64_t>& value, int otherwise) {
   if (!value) return otherwise;
   check<ConfigError>(*value >= INT32_MIN && *value <= INT32_MAX, "{} is too large for a launch option", *value);
@@ -22,6 +23,7 @@ int to_int(const std::optional<int64_t>& value, int otherwise) {
 
 }  // namespace
 
+// Flags that every command with ranks has, named as torchrun names them.
 std::vector<config::CommandOption> LaunchFlags::options() {
   return {{"nproc", "ranks to start on this machine; without it the variables of torchrun, Slurm or Open MPI are read",
            &nproc},
@@ -32,6 +34,7 @@ std::vector<config::CommandOption> LaunchFlags::options() {
           {"log_dir", "write the output of each rank to rank-N.log in this folder", &log_dir}};
 }
 
+// Flags of commands that train: they can save, so they can be restarted. Names follow NVIDIA's resiliency extension.
 std::vector<config::CommandOption> LaunchFlags::run_options() {
   auto all = options();
   all.push_back({"max_restarts",
@@ -46,6 +49,7 @@ std::vector<config::CommandOption> LaunchFlags::run_options() {
   return all;
 }
 
+// Without look_after() nobody sends heartbeats, and there is nothing to limit.
 std::optional<comm::SectionLimits> LaunchFlags::limits() const {
   if (!warmup_steps_) return std::nullopt;
   comm::SectionLimits limits;
@@ -68,6 +72,7 @@ comm::LaunchOptions LaunchFlags::launch_options() const {
   launch.master_port = to_int(master_port, 0);
   launch.log_dir = log_dir.value_or("");
   if (connect_timeout_s_) launch.connect_timeout = std::chrono::seconds(*connect_timeout_s_);
+  // A run that saves on a signal must not be killed while it does.
   launch.kill_after_signal = !ends_in_order;
   launch.rank0_talks = ends_in_order;
   launch.max_restarts = to_int(max_restarts, 0);
@@ -85,6 +90,7 @@ RunWorld LaunchFlags::world() const {
   return {.size = launch.nproc * launch.nnodes, .one_machine = launch.nnodes == 1};
 }
 
+// Exactly one process of a job may complain about an output folder that is not empty.
 bool LaunchFlags::begins_run() const {
   if (nproc) return node_rank.value_or(0) == 0;
   const comm::Rendezvous place = comm::rendezvous_from_env();
@@ -104,6 +110,7 @@ void LaunchFlags::check_without_nproc() const {
 void LaunchFlags::check(const config::CommConfig& comm) {
   check_without_nproc();
   connect_timeout_s_ = comm.store_connect_timeout_s;
+  // Mistakes that would otherwise show up once per rank are reported here, once.
   if (comm.backend == config::CommBackend::kNccl) comm::resolve_backend("nccl", !comm.use_cpu, comm::nccl_available());
   if (nproc) parallel::check_gpus_for(launch_options().nproc, device_settings(comm));
 }

@@ -1,3 +1,10 @@
+// Builds the model of a run, the reference of preference training, and the objective.
+//
+//   adapter  checkpoint  from scratch   weights
+//   yes      any         any            the base of the folder; the adapter of the checkpoint, of its folder, or fresh
+//   no       yes         any            those of the checkpoint
+//   no       no          yes            initialized
+//   no       no          no             those of the folder
 #include "megalith/run/load_model.h"
 
 #include "megalith/base/error.h"
@@ -14,12 +21,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// An adapter cannot continue as a whole model, nor the other way around: their optimizer states differ.
 void check_kind(const fs::path& checkpoint, bool lora) {
   const bool adapter = peft::is_adapter_folder(checkpoint);
   check<ConfigError>(adapter == lora, "the checkpoint {} holds {}; continue it with finetuning_type {}",
                      checkpoint.string(), adapter ? "an adapter" : "a whole model", adapter ? "lora" : "full");
 }
 
+// Loads in the layout of the policy, so that the same micro-batches run through both.
 std::unique_ptr<train::ReferenceModel> load_reference(const PreferencePlan& plan, const RunSettings& run,
                                                       parallel::ParallelContext& context) {
   const model::ModelSettings settings = settings_on(run.model, context.device());
@@ -42,6 +51,7 @@ model::VirtualModels load_model(const ModelPlan& plan, const model::ModelSetting
     if (checkpoint) source.trained = *checkpoint;
     return model::with_adapter(plan.folder, here, context, source, own);
   }
+  // The common case goes through the public entry point. The others need a config of their own.
   if (!checkpoint && !plan.fresh && !own) return model::AutoModel::from_pretrained(plan.folder.string(), here, context);
   const model::ModelConfig config = model::read_model_config(plan.folder, own);
   if (!checkpoint && plan.fresh) return model::AutoModel::from_config(config, here, context);
@@ -59,6 +69,7 @@ void precompute_reference(const RunPlan& plan, parallel::ParallelContext& contex
       plan.settings.trainer.eval.micro_batch_size, context);
 }
 
+// nullptr means the trainer's own objective, next-token prediction.
 std::unique_ptr<train::Objective> make_objective(const RunPlan& plan, model::VirtualModels& policy) {
   if (plan.own.objective) return plan.own.objective(policy);
   if (!plan.preference) return nullptr;

@@ -23,14 +23,16 @@ namespace megalith::run {
 
 namespace {
 
+// An option, and the bytes that it would save on this rank.
 struct Saving {
   double bytes = 0;
   std::string advice;
 };
 
+// Returns the planned bytes of a part; 0 for a part that the plan does not have.
 double part(const MemoryFacts& facts, std::string_view name) {
-  for (const auto& [each, bytes] : facts.planned)
-    if (each == name) return bytes;
+  for (const auto& [part_name, bytes] : facts.planned)
+    if (part_name == name) return bytes;
   return 0;
 }
 
@@ -39,19 +41,24 @@ std::vector<Saving> savings(const plan::RunShape& run, const MemoryFacts& facts)
   const double planned = part(facts, "parameters") + part(facts, "gradients") + part(facts, "optimizer");
   const double logits = static_cast<double>(facts.tokens) * static_cast<double>(facts.vocab) * run.element_bytes();
   const bool whole_logits = run.options.loss_chunk == 0;
+  // Activations are planned where the planner knows the model; elsewhere they are the rest of what was in use.
   const double kept = std::max({0.0, part(facts, "activations"), facts.used - planned - (whole_logits ? logits : 0)});
   std::vector<Saving> all;
+  // 0.9: full recomputation still keeps the inputs of layers.
   if (run.recompute != plan::Recompute::kFull)
     all.push_back({0.9 * kept, "recompute_granularity full (layers are computed twice)"});
-  if (const int64_t each = run.micro_batch_size; each > 1)
-    all.push_back({(kept + (whole_logits ? logits : 0)) / 2,
-                   fmt::format("per_device_train_batch_size {} with twice the gradient_accumulation_steps", each / 2)});
+  if (const int64_t micro_batch = run.micro_batch_size; micro_batch > 1)
+    all.push_back(
+        {(kept + (whole_logits ? logits : 0)) / 2,
+         fmt::format("per_device_train_batch_size {} with twice the gradient_accumulation_steps", micro_batch / 2)});
   if (whole_logits) all.push_back({logits, "cross_entropy_loss_fusion (the loss some tokens at a time)"});
   if (!run.gradients.use_distributed_optimizer && facts.sharers > 1)
     all.push_back({part(facts, "optimizer") * (1 - 1.0 / facts.sharers),
                    fmt::format("use_distributed_optimizer over {} data-parallel ranks", facts.sharers)});
   if (run.offload_fraction == 0)
     all.push_back({part(facts, "optimizer"), "optimizer_cpu_offload (its state on the host)"});
+  // The one remedy that needs more hardware. It halves the state, and is last in the list only if the others save
+  // more.
   all.push_back({planned / 2, "tensor_model_parallel_size, doubled, on more GPUs"});
   std::ranges::stable_sort(all, std::ranges::greater{}, &Saving::bytes);
   return all;
@@ -113,12 +120,14 @@ void explain_out_of_memory(const plan::RunShape& run, const std::function<Memory
     work();
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
+    // The run ends with a plain Error, not with the allocator's type: exit codes and messages come from the text.
     throw Error(out_of_memory_text(run, facts()));
   }
 }
 
 namespace {
 
+// Index of the sum over small and large blocks in libtorch's statistics.
 constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
 
 c10::DeviceIndex index_of(c10::Device device) {
@@ -129,6 +138,7 @@ auto stats_of(c10::Device device) { return c10::getDeviceAllocator(device.type()
 
 }  // namespace
 
+// On a CPU the resident set is all that the system reports, and it includes the program itself.
 int64_t peak_bytes(c10::Device device) {
   if (device.is_cuda()) return stats_of(device).allocated_bytes[kAll].peak;
   rusage usage{};

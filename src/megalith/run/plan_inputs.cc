@@ -48,11 +48,14 @@ bool was_given(const config::OptionReport& report, std::string_view name) {
   return std::ranges::any_of(report.uses, [&](const config::OptionUse& use) { return use.name == name; });
 }
 
+// LLaMA-Factory's default is LoRA, but a planner that is asked about a model is usually asked about all of its
+// weights.
 config::TrainingArguments planned_arguments(config::TrainingArguments args, const config::OptionReport& report) {
   if (!was_given(report, "finetuning_type")) args.run.finetuning_type = config::FinetuningType::kFull;
   return args;
 }
 
+// --model wins over model_name_or_path; without a folder the options describe the model. Weights are not needed.
 model::ModelConfig planned_model(const std::optional<std::string>& model, const config::TrainingArguments& args) {
   const std::optional<std::string>& path = model ? model : args.source.model_name_or_path;
   if (path)
@@ -65,6 +68,7 @@ model::ModelConfig planned_model(const std::optional<std::string>& model, const 
   return model_from_options(args, {.size = *args.shape.vocab_size});
 }
 
+// Counts by names and shapes of the whole model, so no tensor is allocated.
 int64_t parameter_count(const model::ModelConfig& model) {
   int64_t elements = 0;
   for (const hf::GlobalTensor& tensor : model::global_tensors(model)) {
@@ -98,18 +102,19 @@ std::optional<plan::RankMemory> planned_memory(const RunSettings& run, const mod
 
 void check_memory(const RunSettings& run, const model::ModelConfig& model, const parallel::ParallelContext& context) {
   const at::Device device = context.device();
+  // A plan that is not possible or a device whose memory is unknown never stops a run.
   const auto planned = planned_memory(run, model, run.sequence_length, device);
   const double usable = device_bytes(context);
   if (!planned || usable <= 0 || planned->peak() <= usable) return;
-  const std::string found = fmt::format(
+  const std::string shortage = fmt::format(
       "the run needs {} on a rank of stage {} and {} {} free", observe::bytes_text(planned->peak()), planned->pp_rank,
       observe::bytes_text(usable), device.is_cuda() ? "are" : "of host memory for each rank are");
   if (!run.switches.force)
     throw ConfigError(
         fmt::format("{}; `megalith preview memory` shows the parts, `megalith plan` finds layouts that"
                     " fit, --force starts it anyway",
-                    found));
-  if (context.rank() == 0) log_warning("{}; --force: it is started anyway", found);
+                    shortage));
+  if (context.rank() == 0) log_warning("{}; --force: it is started anyway", shortage);
 }
 
 }  // namespace megalith::run

@@ -34,6 +34,7 @@ class ExitWatch : public train::TrainerCallback {
   }
 
  private:
+  // The cluster's autoresume service is asked every `interval` iterations only: the question may be a remote call.
   bool is_terminated(int64_t iteration) const {
     const std::optional<Autoresume>& service = run_.autoresume();
     return service && iteration % service->interval == 0 && service->termination_requested();
@@ -66,6 +67,8 @@ class AfterEvaluation : public train::TrainerCallback {
     if (!functions_.process_non_loss_data) return;
     std::vector<at::Tensor> data;
     if (functions_.non_loss_data) data = functions_.non_loss_data(models_);
+    // The program collects data on all ranks, since that may communicate; the last rank, which has the losses, uses
+    // it.
     if (run_.rank() != run_.world_size() - 1) return;
     functions_.process_non_loss_data(functions_.non_loss_data ? data : objective_.non_loss_data(),
                                      event.state.global_step, run_.tensorboard());
@@ -80,10 +83,12 @@ class AfterEvaluation : public train::TrainerCallback {
   int64_t evaluations_ = 0;
 };
 
+// The window already has the right number of samples, so no limit is set.
 train::EvalData evaluation_of(std::shared_ptr<const data::Dataset> dataset, const data::Collator& collator) {
   return {.dataset = std::move(dataset), .collator = collator, .name = {}, .max_samples = {}};
 }
 
+// Reached by programs that fill in settings themselves; validate() has told users of the command line already.
 void check_length(const RunSettings& run) {
   const train::LengthSettings& length = run.trainer.length;
   check<ConfigError>(length.max_steps > 0 || length.train_samples > 0 || run.pretrain.skip_train,
@@ -123,6 +128,7 @@ struct Prepared {
   std::optional<train::EvalData> test;
 };
 
+// Combines what the program provides with what the options say. Nothing here communicates between ranks.
 Prepared prepare(RunContext& run, model::VirtualModels& models, const PretrainFunctions& functions,
                  const ProvidedDatasets& datasets) {
   const PretrainSettings& settings = run.settings().pretrain;
@@ -141,6 +147,8 @@ Prepared prepare(RunContext& run, model::VirtualModels& models, const PretrainFu
     order.size = datasets.train->size();
     setup.train_data = train::numbered_data(datasets.train, order, collator);
   }
+  // Each evaluation reads the next eval_iters batches of the validation set, as Megatron does, not the same ones
+  // again.
   if (datasets.valid && evaluation > 0) {
     auto window = std::make_shared<EvaluationWindow>(datasets.valid, evaluation);
     setup.callbacks.push_back(std::make_unique<AfterEvaluation>(run, models, functions, *objective, window));
@@ -169,6 +177,7 @@ ModelProvider gpt_model_provider(const RunContext& run) {
   };
 }
 
+// Only the number of layers is known here: the provider alone knows what kind of model it makes.
 model::VirtualModels make_models(RunContext& run, const ModelProvider& provider) {
   const RunSettings& settings = run.settings();
   parallel::ParallelContext& context = run.context();
@@ -185,10 +194,13 @@ model::VirtualModels make_models(RunContext& run, const ModelProvider& provider)
                                     .place = place}));
     check<ConfigError>(chunks.back() != nullptr, "the model provider returned nullptr for chunk {}", number);
   }
+  // Initialized as a whole, so that tied and replicated parameters agree between ranks; the seed and not the layout
+  // decides about the values.
   model::VirtualModels models(std::move(chunks), context);
   models.initialize_parameters(settings.model.seed);
   int64_t elements = 0;
   for (const nn::Parameter* parameter : models.parameters()) elements += parameter->value.numel();
+  // Megatron's line, once for each part of the model.
   if (context.place().dp_cp_rank == 0)
     log_info("number of parameters on (tensor, pipeline) model parallel rank ({}, {}): {}", context.place().tp_rank,
              context.place().pp_rank, elements);
@@ -209,6 +221,7 @@ PretrainOutput pretrain(RunContext& run, PretrainFunctions functions) {
   const ProvidedDatasets datasets = functions.datasets(run, samples_needed(settings, run.microbatches()));
   check<ConfigError>(datasets.train || !trains,
                      "there is no data to train on; give data_path, train_data_path or mock_data");
+  // The trainer holds references to models, flag and callbacks, all of which outlive it here.
   train::StopFlag stop;
   Prepared prepared = prepare(run, models, functions, datasets);
   prepared.setup.resume = std::move(resume);
@@ -229,6 +242,7 @@ PretrainOutput pretrain(RunContext& run, PretrainFunctions functions) {
     if (!settings.output.folder.empty()) trainer.save_model(settings.output.folder);
     const auto& service = run.autoresume();
     if (output.training.interrupted && service && service->request_resume && run.rank() == 0) service->request_resume();
+    // A run that was told to stop leaves at once; its allocation may end in seconds.
     if (output.end != PretrainEnd::kFinished) return output;
   }
   if (validates) output.validation = trainer.evaluate();

@@ -1,3 +1,5 @@
+// The outermost layer of a rank: connects, runs the work, and turns what it throws into an exit code and a report to
+// the other ranks. A rank that fails tells the others why, so that they end with that reason and not with a timeout.
 #include "megalith/run/rank_main.h"
 
 #include <fmt/format.h>
@@ -31,6 +33,7 @@ int run_as_rank(const parallel::RuntimeSettings& settings,
     work(runtime.initialize(settings, end_process));
     runtime.shutdown();
     return kDone;
+    // Another rank has failed and prints its own error; with our launcher, repeating it here would only add noise.
   } catch (const comm::PeerFailure& error) {
     log_to_file(error.what());
     if (!env_flag("MEGALITH_LAUNCHER")) fmt::print(stderr, "megalith: {}\n", error.what());

@@ -55,18 +55,18 @@ struct StartedRun {
 // then opens the rank's log in it. All ranks call it. Throws ConfigError.
 StartedRun start_run(const RunPlan& plan, comm::RankLaunch launch, const train::StopFlag& stop,
                      parallel::ParallelContext& context) {
-  const comm::Rendezvous& place = context.world().place();
+  const comm::Rendezvous& rendezvous = context.world().place();
   comm::StartRecord* record = context.world().record();  // counts torchrun's starts; nullptr with our launcher
   if (record != nullptr) {
-    launch.restarts = record->continues(place.restarts) ? place.restarts : 0;
-    if (place.rank == 0) {
+    launch.restarts = record->continues(rendezvous.restarts) ? rendezvous.restarts : 0;
+    if (rendezvous.rank == 0) {
       launch = record->complete(std::move(launch));
       launch.on_step = [record](const comm::Attempt& done) { record->note(done); };
     }
   }
   const OutputSettings& output = plan.settings.output;
   const bool continues_itself = launch.restarts > 0 && holds_checkpoints(output.folder);
-  if (record != nullptr && place.rank == 0) {
+  if (record != nullptr && rendezvous.rank == 0) {
     check_output_folder(output, launch.restarts == 0);
     record->begin();
   }
@@ -75,7 +75,7 @@ StartedRun start_run(const RunPlan& plan, comm::RankLaunch launch, const train::
   if (record != nullptr) context.world().world().barrier("output_dir");
   train::check_shared_folder(output.folder, context.world());
   // From now on this rank's messages are also kept in its log.
-  add_log_file(output.folder / "log" / fmt::format("rank-{}.log", place.rank));
+  add_log_file(output.folder / "log" / fmt::format("rank-{}.log", rendezvous.rank));
   return run;
 }
 
@@ -163,9 +163,9 @@ std::vector<std::pair<std::string, std::string>> describe(const data::PerSplit<i
 }
 
 void pretrain_on_rank(StartedRun& started, PretrainFunctions functions) {
-  RunSettings now = started.plan.settings;
-  if (started.continues_itself) now.pretrain.load.folder = now.output.folder;
-  RunContext run(started.plan.options, std::move(now),
+  RunSettings settings_now = started.plan.settings;
+  if (started.continues_itself) settings_now.pretrain.load.folder = settings_now.output.folder;
+  RunContext run(started.plan.options, std::move(settings_now),
                  {.stop = &started.stop,
                   .heartbeat = started.launch.heartbeat,
                   .rejection_tracker = started.plan.settings.switches.rejection_tracker,

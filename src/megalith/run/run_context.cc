@@ -30,6 +30,7 @@ parallel::Runtime& process_runtime() {
   return runtime;
 }
 
+// The reference's rule: a program that forgets a GPU machine should fail and not train slowly.
 void check_device(const config::TrainingArguments& args, const InitializeOptions& options) {
   if (options.allow_no_cuda || args.comm.use_cpu) return;
   check<ConfigError>(at::hasCUDA() && at::detail::getCUDAHooks().deviceCount() > 0,
@@ -49,6 +50,7 @@ std::vector<std::string> with_defaults(std::span<const std::string> words, const
                                        config::UnknownNames unknown, std::vector<std::string>& overruled) {
   std::vector<std::string> all(words.begin(), words.end());
   if (options.args_defaults.empty()) return all;
+  // Parsed once only to see which options are given; the real parse follows with the defaults appended.
   const auto given = config::parse_arguments(options.dialect, words, options.extra_args, unknown);
   for (const auto& [name, value] : options.args_defaults) {
     const auto match = config::OptionTable::instance().find(name);
@@ -67,6 +69,7 @@ std::vector<std::string> with_defaults(std::span<const std::string> words, const
 // Starts a run from options as given; refused options and notes have been handled by the caller.
 std::unique_ptr<RunContext> start_run(const config::TrainingArguments& args, InitializeOptions options) {
   check_device(args, options);
+  // The program brings its model and data, so the options need not name them.
   config::validate(args, {.world_size = place_of(options).world_size, .needs_inputs = false});
   const auto effective = config::derive(args);
   const bool skip = options.skip_mpu_initialization;
@@ -82,6 +85,7 @@ std::unique_ptr<RunContext> start_run(const config::TrainingArguments& args, Ini
 RunContext::RunContext(config::TrainingArguments args, InitializeOptions options)
     : RunContext(args, run_settings(args, world_of(place_of(options))), std::move(options)) {}
 
+// Three ways to a connection: the caller's context, the caller's world (tests with threads), or the process's own.
 RunContext::RunContext(config::TrainingArguments args, RunSettings settings, InitializeOptions options)
     : args_(std::move(args)),
       settings_(std::move(settings)),
@@ -94,6 +98,7 @@ RunContext::RunContext(config::TrainingArguments args, RunSettings settings, Ini
   if (options_.world != nullptr) thread_runtime_ = std::make_unique<parallel::Runtime>(*options_.world);
   if (options_.context == nullptr) runtime_ = thread_runtime_ ? thread_runtime_.get() : &process_runtime();
   microbatches_.emplace(settings_.trainer.batch);
+  // The last rank writes, as in Megatron: it is the one that has the losses of a pipeline.
   if (options_.tensorboard && args_.logging.logging_dir && rank_ == world_size_ - 1)
     tensorboard_ = options_.tensorboard(*args_.logging.logging_dir);
 }
@@ -118,6 +123,7 @@ void RunContext::finish_mpu_init() {
   finished_ = true;
   if (!options_.autoresume || !options_.autoresume->init) return;
   const comm::Group all_ranks = context().world().world();
+  // The service may be a file or a daemon of the machine; no rank may use it before every rank is there.
   all_ranks.barrier("autoresume");
   options_.autoresume->init();
   all_ranks.barrier("autoresume: done");
@@ -142,6 +148,7 @@ std::unique_ptr<RunContext> initialize_megatron(const config::TrainingArguments&
 std::unique_ptr<RunContext> initialize_megatron(std::span<const std::string> words, InitializeOptions options) {
   const auto unknown = options.ignore_unknown_args ? config::UnknownNames::kIgnore : config::UnknownNames::kRefuse;
   std::vector<std::string> overruled;
+  // Defaults of the program are appended as words, so that they pass the same checks as the user's.
   const auto all_words = with_defaults(words, options, unknown, overruled);
   auto parsed = config::parse_arguments(options.dialect, all_words, options.extra_args, unknown);
   parsed.report.check_runnable();

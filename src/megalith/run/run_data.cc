@@ -1,3 +1,5 @@
+// Opens the data of a fine-tuning run: samples to train on (a table or a stream), samples held out of them, and
+// separate evaluation sets.
 #include "megalith/run/run_data.h"
 
 #include <fmt/format.h>
@@ -6,6 +8,7 @@ namespace megalith::run {
 
 namespace {
 
+// Returns "1 sample" or "N samples".
 std::string samples_of(const data::Dataset& dataset) {
   return fmt::format("{} {}", dataset.size(), dataset.size() == 1 ? "sample" : "samples");
 }
@@ -20,6 +23,7 @@ void add_eval_datasets(const data::DataRequest& request, const data::Collator& c
   }
 }
 
+// The plan knows the order but not the size, which tokenizing has just determined.
 train::TrainingData in_order(const DataPlan& plan, const std::shared_ptr<const data::Dataset>& dataset,
                              const data::Collator& collator) {
   data::SamplerOptions order = plan.order;
@@ -39,6 +43,7 @@ RunData open_run_data(const DataPlan& plan) {
     result.train = train::streamed_data(streams.train, collator);
     validation = streams.validation;
     result.described.emplace_back("train", "a stream");
+    // An evaluation alone reads the training data only if val_size holds samples out of it.
   } else if (plan.trains || request.data.eval_dataset.empty()) {
     const auto loaded = data::load_tokenized_data(request);
     result.reports.push_back(loaded.report);

@@ -11,6 +11,7 @@
 
 namespace megalith::run {
 
+// Data that is open and ready to be read by a trainer.
 struct RunData {
   std::optional<train::TrainingData> train;                    // nothing when only evaluation is asked for
   std::vector<train::EvalData> eval;                           // val_size, or eval_dataset (each, when asked)

@@ -29,16 +29,18 @@ void write_stderr(std::string_view text) {
 }
 
 // Prints a text once for all ranks, and into the log of each.
-void say(const parallel::ParallelContext& context, const std::string& text) {
+void print_and_log(const parallel::ParallelContext& context, const std::string& text) {
   if (context.rank() == 0) write_stderr(text);
   log_to_file("\n" + text);
 }
 
+// Returns 0 if stderr is not a terminal.
 int terminal_columns() {
   winsize size{};
   return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
+// Returns the number of parameters on this rank; without an adapter all of them are trained.
 int64_t elements_of(const model::VirtualModels& models, bool trained_only) {
   const bool all = !trained_only || !model::has_adapter(models);
   int64_t elements = 0;
@@ -80,17 +82,19 @@ std::vector<std::pair<std::string, double>> planned_parts(const model::VirtualMo
   return memory ? plan::parts_of(*memory) : memory_of(run.shape, elements, trained, shape.dp() * shape.cp);
 }
 
+// Returns the name that options use.
 std::string precision_of(at::ScalarType dtype) {
   return dtype == at::kBFloat16 ? "bf16" : dtype == at::kHalf ? "fp16" : "fp32";
 }
 
+// Fills in the summary. All ranks call it: the extremes over ranks are reduced here.
 observe::StartSummary start_summary(const model::VirtualModels& models, const RunSettings& run,
                                     const DataSummary& data) {
   const parallel::ParallelContext& context = models.context();
   const model::ModelConfig& config = models.config();
-  const int64_t mine = elements_of(models, false), trained = elements_of(models, true);
+  const int64_t own_elements = elements_of(models, false), trained = elements_of(models, true);
   // One reduction for a minimum and two maxima: the minimum is the negated maximum of the negated numbers.
-  const at::Tensor extremes = at::tensor({-mine, mine, trained}, at::kLong).to(context.device());
+  const at::Tensor extremes = at::tensor({-own_elements, own_elements, trained}, at::kLong).to(context.device());
   context.world().world().all_reduce(extremes, comm::ReduceOp::kMax, "summary");
   const layout::GridShape& shape = context.grid().shape();
   const layout::MicrobatchCalculator batches(run.trainer.batch);
@@ -117,11 +121,13 @@ observe::StartSummary start_summary(const model::VirtualModels& models, const Ru
   return summary;
 }
 
+// Names a rank in traces: "rank 5: tp 1, pp 0, dp 2".
 std::string rank_label(const parallel::ParallelContext& context) {
   const layout::RankPlace& place = context.place();
   return fmt::format("rank {}: tp {}, pp {}, dp {}", context.rank(), place.tp_rank, place.pp_rank, place.dp_rank);
 }
 
+// Gives the observers what they cannot know themselves: device memory, communication times, FLOPs per token.
 observe::ObserverSetup observer_setup(const model::VirtualModels& models, const RunSwitches& switches,
                                       const DataSummary& data, TraceRecorder& trace) {
   const parallel::ParallelContext& context = models.context();
@@ -135,6 +141,7 @@ observe::ObserverSetup observer_setup(const model::VirtualModels& models, const 
   setup.progress.terminal = ::isatty(STDERR_FILENO) == 1;
   setup.progress.columns = terminal_columns();
   const int64_t length = std::max<int64_t>(1, data.sequence_length);
+  // Attention costs more per token in longer rows, so a row of the usual length is divided by its tokens.
   setup.flops_per_token =
       layout::model_flops(model::flops_shape(models.config()), 1, length) / static_cast<double>(length);
   setup.peak_bytes = [device = context.device()] { return peak_bytes(device); };
@@ -151,6 +158,7 @@ observe::EndSummary end_summary(const observe::ReportSettings& reports, const tr
   observe::EndSummary summary = observe::end_summary(reports, state, output.start_step, seconds);
   summary.tokens = state.num_input_tokens_seen - output.start_input_tokens;
   summary.peak_bytes = static_cast<double>(peak_bytes);
+  // The closing lines name the model first; the TensorBoard folder was named at the start.
   std::erase_if(summary.files, [](const auto& file) { return file.first == "tensorboard"; });
   if (!reports.output_dir.empty()) summary.files.insert(summary.files.begin(), {"model", reports.output_dir.string()});
   return summary;
@@ -161,7 +169,7 @@ observe::EndSummary end_summary(const observe::ReportSettings& reports, const tr
 std::vector<std::unique_ptr<train::TrainerCallback>> watch_run(const model::VirtualModels& models,
                                                                const RunSettings& run, const DataSummary& data,
                                                                TraceRecorder& trace, const comm::RankLaunch& launch) {
-  say(models.context(), observe::text_of(start_summary(models, run, data)));
+  print_and_log(models.context(), observe::text_of(start_summary(models, run, data)));
   observe::ObserverSetup setup = observer_setup(models, run.switches, data, trace);
   setup.launch = launch;
   return observe::make_observers(run.reports, setup);
@@ -171,7 +179,7 @@ void print_end(const parallel::ParallelContext& context, const observe::ReportSe
                const train::TrainerState& state, const train::TrainOutput& output) {
   const at::Tensor peak = at::tensor({peak_bytes(context.device())}, at::kLong).to(context.device());
   context.world().world().all_reduce(peak, comm::ReduceOp::kMax, "summary");
-  say(context, observe::text_of(end_summary(reports, state, output, peak.item<int64_t>())));
+  print_and_log(context, observe::text_of(end_summary(reports, state, output, peak.item<int64_t>())));
 }
 
 }  // namespace megalith::run

@@ -1,4 +1,4 @@
-// What a run reports: a summary at the start, callbacks that show its progress, a summary at the end.
+// Reports of a run: a summary at the start, callbacks that show its progress, a summary at the end.
 //
 //   for (auto& callback : run::watch_run(models, settings, data, trace, launch))
 //     setup.callbacks.push_back(std::move(callback));            // progress line, metrics.jsonl, TensorBoard, …
@@ -30,6 +30,7 @@ struct DataSummary {
 // Records the operations of all groups in `trace` while it lives.
 class WorldTrace {
  public:
+  // Both must outlive it.
   WorldTrace(comm::World& world, TraceRecorder& trace) : world_(world) { world.set_trace(&trace); }
   ~WorldTrace() { world_.set_trace(nullptr); }
   WorldTrace(const WorldTrace&) = delete;

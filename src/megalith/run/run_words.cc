@@ -1,3 +1,5 @@
+// The command line of `train` and `pretrain`: options of the run, flags of the launch, and switches of the command
+// itself. Everything that can be decided without ranks is decided here, so that a mistake is reported once.
 #include "megalith/run/run_words.h"
 
 #include <fmt/format.h>
@@ -13,6 +15,7 @@ void apply_log_level(const config::LoggingConfig& logging) {
 }
 
 bool RunWords::read(config::Dialect dialect, std::span<const std::string> words, const std::string& name) {
+  // Switches of the command are not options of the run: args.yaml does not record them.
   auto own = launch_.run_options();
   for (config::CommandOption option : std::initializer_list<config::CommandOption>{
            {"dry_run", "check everything, print every effective option as YAML, and stop", &dry_run_},
@@ -31,6 +34,7 @@ bool RunWords::read(config::Dialect dialect, std::span<const std::string> words,
                config::help_text(dialect, topic_, own));
     return false;
   }
+  // Before the checks: the checkpoint may bring the options that they require.
   if (dialect == config::Dialect::kPretrain) take_checkpoint_arguments(parsed_);
   launch_.check(parsed_.args.comm);
   launch_.look_after(parsed_.args.fault);

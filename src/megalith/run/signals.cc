@@ -1,3 +1,6 @@
+// Signals are blocked and read from a signalfd by a thread of their own, so the reaction is ordinary code: it may
+// lock, log and allocate, none of which a signal handler may do. An eventfd beside it wakes the thread when its owner
+// goes away.
 #include "megalith/run/signals.h"
 
 #include <poll.h>
@@ -19,6 +22,7 @@ EndingSignals::EndingSignals(std::initializer_list<int> also) {
   sigemptyset(&set_);
   for (const int number : {SIGINT, SIGTERM}) sigaddset(&set_, number);
   for (const int number : also) sigaddset(&set_, number);
+  // A blocked signal stays pending until the descriptor is read. Threads that start later inherit the mask.
   pthread_sigmask(SIG_BLOCK, &set_, nullptr);
   signals_ = ::signalfd(-1, &set_, SFD_CLOEXEC);
   cancel_ = ::eventfd(0, EFD_CLOEXEC);
@@ -37,6 +41,7 @@ std::optional<int> EndingSignals::wait() {
   // An interrupted poll is tried again.
   while (::poll(waiting, 2, -1) < 0) {
   }
+  // Cancelling wins over a signal that arrives at the same time.
   if (waiting[1].revents != 0) return std::nullopt;
   signalfd_siginfo info{};
   if (::read(signals_, &info, sizeof info) != sizeof info) return std::nullopt;
@@ -45,6 +50,7 @@ std::optional<int> EndingSignals::wait() {
 
 void EndingSignals::cancel() { ::eventfd_write(cancel_, 1); }
 
+// Restoring the default action first makes the exit status that of the signal, which launchers look at.
 void EndingSignals::deliver(int signal) const {
   std::signal(signal, SIG_DFL);
   pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
@@ -66,6 +72,7 @@ InterruptGuard::~InterruptGuard() {
   thread_.join();
 }
 
+// SIGUSR1 is a warning and never counts as the second request.
 StopOnSignal::StopOnSignal() : signals_({SIGUSR1}) {
   thread_ = std::thread([this, speaks = comm::rendezvous_from_env().rank == 0] {
     int asked = 0;

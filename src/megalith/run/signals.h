@@ -17,6 +17,7 @@ namespace megalith::run {
 // in the calling thread and in the threads that it starts.
 class EndingSignals {
  public:
+  // Blocks the signals and starts to collect them. Throws InternalError if the system has no descriptors left.
   explicit EndingSignals(std::initializer_list<int> also);
   ~EndingSignals();
   EndingSignals(const EndingSignals&) = delete;

@@ -24,12 +24,14 @@ const std::vector<Command>& data_commands() {
   return table;
 }
 
+// Returns the names of the sub-commands, for messages.
 std::vector<std::string> names() {
   std::vector<std::string> names;
   for (const Command& command : data_commands()) names.push_back(command.name);
   return names;
 }
 
+// The text of `megalith data --help`.
 std::string list_of_commands() {
   std::string text = "megalith data COMMAND …: prepares training data\n\n";
   for (const Command& command : data_commands()) text += fmt::format("  {:<16} {}\n", command.name, command.summary);
@@ -65,11 +67,13 @@ int run_data(Words words) {
 
 std::vector<std::string> read_data_words(Words words, std::span<const config::CommandOption> options) {
   std::vector<std::string> free_words, option_words;
+  // The option table knows no free words, so they are picked out first: an option and its value stay together.
   for (size_t i = 0; i < words.size(); ++i) {
     if (!words[i].starts_with("--")) {
       free_words.push_back(words[i]);
       continue;
     }
+    // Unknown options stay here, and parse_arguments() reports them.
     option_words.push_back(words[i]);
     std::string name = words[i].substr(2, words[i].find('=') - 2);
     std::ranges::replace(name, '-', '_');

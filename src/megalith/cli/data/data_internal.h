@@ -1,4 +1,5 @@
-// Declarations shared by the sub-commands of `megalith data`.
+// Declarations shared by the sub-commands of `megalith data`, which prepare .bin/.idx files and tokenizers. They run
+// in one process without ranks; output appears only when it is complete.
 #pragma once
 
 #include <span>
@@ -10,6 +11,7 @@
 
 namespace megalith::cli {
 
+// The sub-commands. Each gets the words after its name and returns an exit code.
 int data_tokenize(Words words);
 int data_inspect(Words words);
 int data_verify(Words words);

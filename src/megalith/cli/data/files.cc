@@ -21,6 +21,7 @@ using data::IndexedDataset;
 using nlohmann::ordered_json;
 using tokenizer::Tokenizer;
 
+// Texts of --help.
 constexpr const char* kInspectUsage =
     R"(megalith data inspect PREFIX: what PREFIX.bin and PREFIX.idx hold
 
@@ -44,13 +45,15 @@ constexpr const char* kMergeUsage =
   --json            print one JSON object in place of a line
 )";
 
+// Options of the three commands; each offers those that it has.
 struct FileFlags {
   std::optional<std::string> tokenizer, output;
   std::optional<int64_t> vocab_size, tokens;
   bool overwrite = false, json = false, help = false;
   std::vector<std::string> prefixes;
 
-  // Parses the words. Returns false if --help was given, after printing it.
+  // Parses the words. Returns false if --help was given, after printing it. Every command has --json and --help
+  // besides its own options.
   bool read(Words words, std::vector<config::CommandOption> options, const char* usage) {
     options.push_back({"json", "print JSON", &json});
     options.push_back({"help", "print this", &help});
@@ -70,6 +73,7 @@ ordered_json facts_of(const IndexedDataset& set) {
           {"tokens", static_cast<int64_t>(set.bin_bytes()) / data::token_bytes(set.token_type())}};
 }
 
+// "corpus: 10 documents, 12 sequences, 3456 tokens (uint16)".
 std::string in_words(const ordered_json& facts) {
   return fmt::format("{}: {} documents, {} sequences, {} tokens ({})", facts["prefix"].get<std::string>(),
                      facts["documents"].get<int64_t>(), facts["sequences"].get<int64_t>(),
@@ -79,6 +83,7 @@ std::string in_words(const ordered_json& facts) {
 // Returns the first tokens of the first sequences.
 ordered_json first_sequences(const IndexedDataset& set, const FileFlags& flags,
                              const std::optional<Tokenizer>& tokenizer) {
+  // Enough to recognize the data; more is the task of a viewer.
   constexpr int64_t kShownSequences = 3;
   ordered_json sequences = ordered_json::array();
   for (int64_t i = 0; i < std::min(kShownSequences, set.sequence_count()); ++i) {
@@ -91,6 +96,7 @@ ordered_json first_sequences(const IndexedDataset& set, const FileFlags& flags,
   return sequences;
 }
 
+// A histogram of lengths, then the first sequences.
 std::string inspect_text(const ordered_json& facts) {
   std::string text = in_words(facts) + "\n\ntokens of a sequence   sequences\n";
   for (const auto& range : facts["lengths"])
@@ -118,6 +124,7 @@ int data_inspect(Words words) {
   check<ConfigError>(flags.tokens.value_or(0) >= 0, "--tokens is {}; 0 is the least", flags.tokens.value_or(0));
   std::optional<Tokenizer> tokenizer;
   if (flags.tokenizer) tokenizer = Tokenizer::from_folder(*flags.tokenizer);
+  // With a tokenizer, ids that it does not have are reported while reading.
   const IndexedDataset set(flags.prefixes[0], tokenizer ? std::optional<int64_t>(tokenizer->id_end()) : std::nullopt);
   const data::IndexedSummary summary = data::summarize(set);
   ordered_json facts = facts_of(set);
@@ -141,6 +148,7 @@ int data_verify(Words words) {
                      flags.vocab_size.value_or(0));
   check<ConfigError>(!flags.vocab_size || !flags.tokenizer, "give --vocab_size or --tokenizer, not both");
   if (flags.tokenizer) flags.vocab_size = Tokenizer::from_folder(*flags.tokenizer).id_end();
+  // The first fault is thrown; what was verified before it is not printed then.
   ordered_json checked = ordered_json::array();
   std::string text;
   for (const std::string& prefix : flags.prefixes) {
@@ -162,6 +170,7 @@ int data_merge(Words words) {
   check<ConfigError>(flags.overwrite || !std::filesystem::exists(data::idx_path(*flags.output)),
                      "{} is there; choose another --output, or add --overwrite",
                      data::idx_path(*flags.output).string());
+  // Written under temporary names and renamed by commit(), so readers never see half of a merge.
   data::StagedFiles files;
   const run::InterruptGuard guard([&] { files.discard(); });  // Ctrl-C leaves no half-written files
   data::merge_indexed(flags.prefixes, *flags.output, files);

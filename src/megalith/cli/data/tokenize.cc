@@ -22,6 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// The text of --help.
 constexpr const char* kDataTokenizeUsage =
     R"(megalith data tokenize FILE… --tokenizer DIR --output PREFIX: JSON lines into .bin/.idx files
 
@@ -38,6 +39,7 @@ stdin. The files PREFIX_KEY_document.bin and .idx are those of Megatron's prepro
   --json                print one JSON object in place of a table
 )";
 
+// The command's own options.
 struct DataTokenizeFlags {
   std::optional<std::string> tokenizer, output, json_keys;
   std::optional<int64_t> workers;
@@ -57,6 +59,7 @@ struct DataTokenizeFlags {
             {"help", "print this", &help}};
   }
 
+  // Checks the flags, and turns them into options of module `data`.
   data::TokenizeCorpusOptions corpus_options(std::vector<std::string> inputs) const {
     check<ConfigError>(tokenizer.has_value(), "--tokenizer is missing: the folder of a model, with its tokenizer.json");
     check<ConfigError>(output.has_value() && !output->empty(), "--output is missing: the prefix of the files to write");
@@ -79,15 +82,18 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 class ProgressLine {
  public:
   void show(const data::TokenizeCorpusProgress& progress) {
+    // Called for every block of documents, so most calls return here.
     if (seconds_since(last_) < (terminal_ ? 0.5 : 30)) return;
     last_ = Clock::now();
     const double seconds = seconds_since(start_);
     const std::string text = fmt::format("{} documents, {:.1f} MB/s, {:.0f} tokens/s", progress.documents,
                                          static_cast<double>(progress.input_bytes) / 1e6 / seconds,
                                          static_cast<double>(progress.tokens) / seconds);
+    // "\r\x1b[K" returns to the start of the line and clears it.
     fmt::print(stderr, "{}{}{}", terminal_ ? "\r\x1b[K" : "", text, terminal_ ? "" : "\n");
     shown_ = true;
   }
+  // Clears the line, so that the result or an error does not follow half of it.
   ~ProgressLine() {
     if (terminal_ && shown_) fmt::print(stderr, "\r\x1b[K");
   }
@@ -108,6 +114,7 @@ void check_absent(const data::TokenizeCorpusOptions& options) {
   }
 }
 
+// `seconds` is the only field that differs between two runs on the same data.
 std::string as_json(const data::TokenizeCorpusResult& result, double seconds) {
   nlohmann::ordered_json object{{"outputs", nlohmann::ordered_json::array()},
                                 {"documents", result.total.documents},
@@ -125,6 +132,7 @@ std::string as_json(const data::TokenizeCorpusResult& result, double seconds) {
   return object.dump() + "\n";
 }
 
+// One line per field, in the order of --json_keys.
 std::string as_text(const data::TokenizeCorpusResult& result) {
   std::string text;
   for (const auto& output : result.outputs)
@@ -149,6 +157,7 @@ int data_tokenize(Words words) {
   const run::InterruptGuard guard([&] { files.discard(); });
   ProgressLine line;
   const auto result = data::tokenize_corpus(tokenizer, options, files, [&](const auto& p) { line.show(p); });
+  // From here on the files have their names; only reports follow.
   files.commit();
   for (const std::string& message : result.bad_line_messages) log_warning("left out: {}", message);
   if (result.total.bad_lines > 0) log_warning("{} bad lines were left out", result.total.bad_lines);

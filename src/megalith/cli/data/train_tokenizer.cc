@@ -24,6 +24,7 @@ namespace {
 using tokenizer::BpeTrainerOptions;
 using tokenizer::PreTokenization;
 
+// The text of --help.
 constexpr const char* kDataTrainTokenizerUsage =
     R"(megalith data train-tokenizer FILE… --vocab_size N --output DIR [options]
 
@@ -42,6 +43,7 @@ of Hugging Face's trainer. A text is a line of a .txt file, or the field "text" 
   --json                print a JSON object that describes the result
 )";
 
+// The command's own options; files come before the first of them.
 struct TrainFlags {
   std::vector<std::string> files;
   std::optional<std::string> output, special_tokens, pre_tokenizer, text_key;
@@ -65,6 +67,7 @@ struct TrainFlags {
     config::parse_arguments(config::Dialect::kTrain, words.subspan(files.size()), options).report.check_not_refused();
   }
 
+  // Checked before the corpus is read, which may take minutes.
   void check() const {
     megalith::check<ConfigError>(!files.empty(),
                                  "no texts are given; name files first: megalith data train-tokenizer corpus.txt "
@@ -78,6 +81,7 @@ struct TrainFlags {
                                  "threads is {}; it must be from 1 to 1024", threads.value_or(1));
   }
 
+  // qwen2 splits numbers into digits and handles contractions in any case; gpt2 is the original pattern.
   PreTokenization kind() const {
     const std::string name = pre_tokenizer.value_or("qwen2");
     megalith::check<ConfigError>(name == "qwen2" || name == "gpt2", "pre_tokenizer is \"{}\"; it must be qwen2 or gpt2",
@@ -90,10 +94,12 @@ struct TrainFlags {
     result.vocab_size = static_cast<int32_t>(std::clamp<int64_t>(*vocab_size, 0, INT32_MAX));
     result.min_frequency = static_cast<uint64_t>(min_frequency.value_or(static_cast<int64_t>(result.min_frequency)));
     if (special_tokens) result.special_tokens = split(*special_tokens, ',');
+    // Checks that the vocabulary has room for special tokens and the 256 bytes.
     result.validate();
     return result;
   }
 
+  // hardware_concurrency() may return 0 for "unknown".
   int thread_count() const {
     return static_cast<int>(threads.value_or(std::max(1U, std::thread::hardware_concurrency())));
   }
@@ -116,6 +122,7 @@ int data_train_tokenizer(Words words) {
   for (const std::string& file : flags.files) counter.add_file(file, flags.text_key.value_or("text"));
   check<DataError>(counter.bytes() > 0, "there is no text in {}", list_in_words(flags.files));
   const tokenizer::TrainedBpe model = train_bpe(counter, options);
+  // A small corpus runs out of pairs; the tokenizer is still good.
   if (std::ssize(model.tokens) < options.vocab_size)
     log_warning("the corpus gives {} tokens, not {}: no other pair occurs in it {} times", model.tokens.size(),
                 options.vocab_size, options.min_frequency);

@@ -37,6 +37,7 @@ namespace megalith::cli {
 
 namespace {
 
+// One line of the report.
 struct Finding {
   std::string topic, value;
   std::string advice;  // remedy if something is missing; empty if all is well
@@ -50,6 +51,7 @@ double memory_gib(const std::string& name) {
   return 0;
 }
 
+// Returns the network interfaces that are up: NCCL_SOCKET_IFNAME takes one of these names.
 std::string interfaces() {
   std::set<std::string> names;
   ifaddrs* list = nullptr;
@@ -60,6 +62,7 @@ std::string interfaces() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+// Returns the space that a user without privileges may use; 0 if the file system does not say.
 double free_disk_gib(const char* path) {
   struct statvfs status {};
   return statvfs(path, &status) == 0
@@ -82,6 +85,7 @@ Finding cuda_finding() {
   return {"CUDA", fmt::format("{} GPU{}", devices, devices == 1 ? "" : "s"), ""};
 }
 
+// Looks at this process's machine only, and starts nothing.
 std::vector<Finding> examine() {
   const double free_gib = memory_gib("MemAvailable");
   std::vector<Finding> findings;
@@ -97,15 +101,17 @@ std::vector<Finding> examine() {
   findings.push_back(cuda_finding());
   findings.push_back({"backends", comm::nccl_available() ? "gloo, nccl" : "gloo", ""});
   findings.push_back({"network", interfaces(), ""});
-  const comm::Rendezvous place = comm::rendezvous_from_env();
+  const comm::Rendezvous rendezvous = comm::rendezvous_from_env();
   findings.push_back({"launcher",
-                      place.alone() ? place.source
-                                    : fmt::format("{}: rank {} of {}, store at {}:{}", place.source, place.rank,
-                                                  place.world_size, place.master_addr, place.master_port),
+                      rendezvous.alone()
+                          ? rendezvous.source
+                          : fmt::format("{}: rank {} of {}, store at {}:{}", rendezvous.source, rendezvous.rank,
+                                        rendezvous.world_size, rendezvous.master_addr, rendezvous.master_port),
                       ""});
   return findings;
 }
 
+// Advice follows its finding after an arrow, or as a field of the same object.
 int print_findings(bool json) {
   const auto findings = examine();
   if (json) {
@@ -127,6 +133,7 @@ int print_findings(bool json) {
   return kDone;
 }
 
+// All ranks measure; the first writes. The file is replaced atomically.
 void write_measured(parallel::ParallelContext& context, const std::optional<std::string>& output) {
   const std::string yaml = plan::to_yaml(measure_machine(context));
   if (context.rank() != 0) return;
@@ -146,6 +153,7 @@ std::optional<std::filesystem::path> chosen_folder(const config::ParseResult& pa
 // Returns the size of large messages; std::nullopt for the default of the device.
 std::optional<int64_t> message_bytes(const std::optional<std::string>& size) {
   if (!size) return std::nullopt;
+  // More would measure the allocator and not the links.
   constexpr uint64_t kLargest = uint64_t{16} << 30;
   const uint64_t bytes = parse_byte_size("size", *size);
   check<ConfigError>(bytes <= kLargest, "size is \"{}\"; a message of the self-check has at most 16GiB", *size);
@@ -162,6 +170,7 @@ void check_doctor_settings(bool measure, const std::optional<std::string>& outpu
 
 }  // namespace
 
+// Three modes in one command: findings without ranks, a self-check with them, and --measure with or without.
 int run_doctor(Words words) {
   run::LaunchFlags launch;
   bool json = false, help = false, measure = false;
@@ -188,6 +197,7 @@ int run_doctor(Words words) {
   parsed.report.check_not_refused();
   check_doctor_settings(measure, output, size, json);
   SelfCheckOptions check_options{.json = json, .bytes = message_bytes(size), .folder = chosen_folder(parsed)};
+  // Without ranks there is nothing to check but the machine itself.
   if (!measure && !launch.nproc && comm::rendezvous_from_env().alone()) return print_findings(json);
   launch.check(parsed.args.comm);
   config::validate(parsed.args, {.world_size = launch.world().size, .needs_inputs = false});
@@ -200,6 +210,7 @@ int run_doctor(Words words) {
       else
         ok = print_self_check(context, check_options);
     });
+    // A layout that computes wrong results is a failure of the command, although nothing was thrown.
     return code == kDone && !ok ? kFailed : code;
   });
 }

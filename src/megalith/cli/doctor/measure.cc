@@ -21,6 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Kernels are asynchronous: without waiting, only their launches would be timed.
 void finish(at::Device device) {
   if (device.is_cuda()) at::accelerator::synchronizeDevice(device.index());
 }
@@ -37,10 +38,10 @@ double seconds_of(at::Device device, const std::function<void()>& work, size_t r
   const double first = once();
   if (runs == 0 && first > 1) return first;
   std::vector<double> times;
-  const auto goes_on = [&](double spent) {
+  const auto continues = [&](double spent) {
     return runs > 0 ? times.size() < runs : times.size() < 3 || (spent < 0.2 && times.size() < 50);
   };
-  for (double spent = 0; goes_on(spent);) {
+  for (double spent = 0; continues(spent);) {
     times.push_back(once());
     spent += times.back();
   }
@@ -48,6 +49,7 @@ double seconds_of(at::Device device, const std::function<void()>& work, size_t r
   return times[times.size() / 2];
 }
 
+// Square products, as plan::Cluster's curve expects.
 double gemm_speed(at::Device device, at::ScalarType type, int64_t edge) {
   const at::Tensor a = at::randn({edge, edge}, device).to(type), b = at::randn({edge, edge}, device).to(type);
   at::Tensor c = at::empty({edge, edge}, a.options());
@@ -59,6 +61,7 @@ struct AttentionSpeed {
   double forward, backward;
 };
 
+// Heads of 128 channels, the size that plan's corrections start from.
 AttentionSpeed attention_speed(at::Device device) {
   const int64_t length = device.is_cuda() ? 4096 : 1024, heads = device.is_cuda() ? 32 : 4, size = 128;
   const auto options = at::TensorOptions(device).dtype(at::kBFloat16);
@@ -71,6 +74,7 @@ AttentionSpeed attention_speed(at::Device device) {
   return {flop / forward, 2.5 * flop / backward};  // backward has five products where forward has two
 }
 
+// A copy reads and writes every byte, hence the factor 2. The sizes exceed all caches.
 double memory_speed(at::Device device) {
   const int64_t bytes = device.is_cuda() ? int64_t{1} << 30 : int64_t{1} << 27;
   const at::Tensor from = at::zeros({bytes}, at::TensorOptions(device).dtype(at::kByte));
@@ -93,6 +97,7 @@ plan::LinkSpeed link_speed(const comm::Group& world, at::Device device) {
   return {moved / std::max(1e-9, large - small), small / (1 + std::log2(static_cast<double>(n)))};
 }
 
+// Returns 0 if the system does not say.
 double host_memory_bytes() {
   std::ifstream file("/proc/meminfo");
   for (std::string key, line; file >> key && std::getline(file, line);)
@@ -107,6 +112,7 @@ double agreed(const comm::Group& world, double value, at::Device device, comm::R
   return all.item<double>();
 }
 
+// The preset that fills in what cannot be measured.
 plan::Cluster base_of(at::Device device) { return plan::find_cluster(device.is_cuda() ? "h100-80g" : "cpu"); }
 
 }  // namespace
@@ -127,6 +133,7 @@ plan::Cluster measure_machine(parallel::ParallelContext& context) {
   for (const int64_t edge : edges) {
     const auto size = static_cast<double>(edge);
     cluster.gemm.push_back({2 * size * size * size, slowest(gemm_speed(device, at::kBFloat16, edge))});
+    // Only the largest product counts for the ratio; the smaller ones are overwritten.
     fp32 = slowest(gemm_speed(device, at::kFloat, edge));
   }
   cluster.fp32_factor = fp32 / cluster.gemm.back().flops_per_second;
@@ -138,6 +145,7 @@ plan::Cluster measure_machine(parallel::ParallelContext& context) {
   if (world.size() > 1) {
     plan::LinkSpeed link = link_speed(world, device);
     link = {slowest(link.bytes_per_second), agreed(world, link.latency_s, device, comm::ReduceOp::kMax)};
+    // A group over several machines runs at the speed of the network between them.
     (cluster.nodes > 1 ? cluster.inter : cluster.intra) = link;
   }
   cluster.memory_bytes = device.is_cuda() ? static_cast<double>(at::accelerator::getMemoryInfo(device.index()).second)

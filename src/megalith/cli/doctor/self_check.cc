@@ -23,8 +23,10 @@ using train::LayoutReport;
 using train::LinkRow;
 
 constexpr double kGiga = 1e9;  // as nccl-tests counts
+// A broken link makes every operation over it fail; twenty lines show the pattern.
 constexpr size_t kShownProblems = 20;
 
+// Returns "[0,1] [2,3] … (64 groups)".
 std::string shown_groups(const std::vector<std::vector<int>>& groups, size_t limit) {
   std::vector<std::string> words;
   for (size_t i = 0; i < std::min(limit, groups.size()); ++i)
@@ -46,6 +48,8 @@ ordered_json json_head(const parallel::ParallelContext& context, bool ok) {
   return json;
 }
 
+// Barriers move no bytes and have a latency only. "Bus" bandwidth counts what the wires carry, so that operations and
+// group sizes are comparable: 2 (n-1)/n of the message for an all-reduce.
 ordered_json json_of(const LinkRow& row) {
   ordered_json json{{"group", row.group},
                     {"purpose", row.purpose},
@@ -72,6 +76,7 @@ ordered_json json_of(const PairSummary& summary, const std::vector<std::string>&
           {"share_of_median", summary.slowest_share()},   {"suspicious", summary.suspicious()}};
 }
 
+// Everything that was measured, group by group, for programs that compare machines.
 ordered_json json_of(const LayoutReport& report, const parallel::ParallelContext& context) {
   ordered_json json = json_head(context, report.ok());
   json["machines"] = report.hosts;
@@ -98,6 +103,7 @@ ordered_json json_of(const LayoutReport& report, const parallel::ParallelContext
 
 // ---- For people ----
 
+// At most eight groups of each kind, which is enough to see how ranks are numbered.
 void print_layout(const parallel::ParallelContext& context) {
   const auto& grid = context.grid();
   const auto& shape = grid.shape();
@@ -109,7 +115,8 @@ void print_layout(const parallel::ParallelContext& context) {
     fmt::print("{:<20} {}\n", layout::name(kind), shown_groups(grid.groups(kind), 8));
 }
 
-// Returns the slowest group of each kind and operation.
+// Returns the slowest group of each kind and operation. Rows of one kind and operation are neighbors in `links`, so
+// comparing with the last one is enough.
 std::vector<LinkRow> slowest_of_each_kind(const std::vector<LinkRow>& links) {
   std::vector<LinkRow> slowest;
   const auto cost = [](const LinkRow& row) { return row.time.bytes > 0 ? row.time.seconds : row.time.latency_s; };
@@ -155,6 +162,7 @@ void print_pairs(const LayoutReport& report) {
   }
 }
 
+// If everything is right, one sentence says so; otherwise every check gets a line.
 void print_report(const LayoutReport& report, const parallel::ParallelContext& context) {
   print_layout(context);
   fmt::print("\n");
@@ -174,6 +182,7 @@ void print_report(const LayoutReport& report, const parallel::ParallelContext& c
   fmt::print("\n{:.2f} s in all\n", report.seconds);
 }
 
+// On stderr, so that a table or JSON on stdout stays readable.
 void print_problems(const LayoutReport& report) {
   for (const train::CheckOutcome& outcome : report.outcomes) {
     for (size_t i = 0; i < std::min(kShownProblems, outcome.problems.size()); ++i)
@@ -196,10 +205,12 @@ void print_failure_object(const parallel::ParallelContext& context, const std::s
 bool print_self_check(const parallel::ParallelContext& context, const SelfCheckOptions& options) {
   const bool speaks = context.rank() == 0;
   train::LayoutCheckOptions checks{.bytes = options.bytes, .folder = options.folder};
+  // check_layout() calls it on rank 0 only.
   checks.progress = [](const std::string& step) { fmt::print(stderr, "doctor: {}\n", step); };
   LayoutReport report;
   try {
     report = train::check_layout(context, checks);
+    // A collective that times out ends the check; programs still get an object, and the caller the error.
   } catch (const std::exception& error) {
     if (speaks && options.json) print_failure_object(context, error.what());
     throw;

@@ -25,6 +25,7 @@ using nlohmann::ordered_json;
 
 // The walk is cut after so many rows: the phases hold the same information in a few.
 constexpr int64_t kMaxWalkRows = 100'000;
+// Far beyond any run, and small enough that sums do not overflow.
 constexpr int64_t kMaxSamples = 1'000'000'000'000'000;
 
 constexpr PreviewUsage kPreviewBatchUsage{
@@ -64,6 +65,7 @@ std::optional<BatchSizes> sizes_at(const MicrobatchCalculator& calculator, int64
   }
 }
 
+// Without a length the course ends with the phase that lasts; with one, after so many samples.
 Course course_of(const MicrobatchCalculator& calculator, std::optional<int64_t> samples) {
   Course course;
   int64_t consumed = 0;
@@ -71,6 +73,7 @@ Course course_of(const MicrobatchCalculator& calculator, std::optional<int64_t> 
     Phase& phase = course.phases.emplace_back(Phase{consumed, std::nullopt, std::nullopt});
     phase.sizes = sizes_at(calculator, consumed, course.problem);
     if (!phase.sizes) break;
+    // The running batch is the one rounded down to whole micro-batches for all data-parallel ranks.
     const int64_t running = phase.sizes->running_global_batch_size;
     if (running == 0) {
       course.problem = fmt::format(
@@ -83,12 +86,14 @@ Course course_of(const MicrobatchCalculator& calculator, std::optional<int64_t> 
     const int64_t change = std::min(calculator.next_change(consumed).value_or(kMaxSamples), kMaxSamples);
     if (change == kMaxSamples && !samples) break;
     const int64_t end = std::min(change, samples.value_or(kMaxSamples));
+    // A threshold in the middle of a step takes effect after it.
     phase.steps = (end - consumed + running - 1) / running;
     consumed += *phase.steps * running;
   }
   return course;
 }
 
+// [consumed, micro-batches, global batch, running batch]; null in second place for a refused batch.
 ordered_json row(int64_t consumed, const std::optional<BatchSizes>& sizes) {
   if (!sizes) return ordered_json::array({consumed, nullptr});
   return ordered_json::array(
@@ -108,6 +113,7 @@ bool append_walk(const Course& course, ordered_json& walk) {
   return false;
 }
 
+// The inputs, under the names of the golden file.
 ordered_json plan_json(const BatchPlan& plan, const MicrobatchCalculator& calculator) {
   ordered_json json{{"global_batch_size", calculator.final_global_batch_size()},
                     {"micro_batch_size", plan.micro_batch_size},
@@ -134,6 +140,7 @@ std::vector<Phase> moments(const MicrobatchCalculator& calculator, const std::op
   return rows;
 }
 
+// Everything that text and JSON show.
 struct BatchPreview {
   const BatchPlan& plan;
   const MicrobatchCalculator& calculator;
@@ -144,6 +151,7 @@ struct BatchPreview {
 
 std::string batch_json(const BatchPreview& preview) {
   ordered_json json{{"cfg", plan_json(preview.plan, preview.calculator)}};
+  // Unchecked: the reference reports the first sizes even if no step can run with them.
   const BatchSizes initial = preview.calculator.unchecked_at(0);
   json["initial"] = {initial.num_microbatches, initial.global_batch_size, initial.running_global_batch_size};
   if (!preview.moments.empty()) json["updates"] = ordered_json::array();
@@ -162,6 +170,7 @@ std::string batch_json(const BatchPreview& preview) {
   return json.dump() + "\n";
 }
 
+// One row of the table; the last column appears only where the batch is rounded down.
 std::string phase_line(const Phase& phase, const BatchPlan& plan) {
   if (!phase.sizes) return fmt::format("{:>14}  refused, see the message\n", phase.from);
   const BatchSizes& sizes = *phase.sizes;

@@ -1,3 +1,4 @@
+// A curve of block characters: each column shows the value in eighths of a character, so ten lines have 80 levels.
 #include "megalith/cli/preview/curve.h"
 
 #include <fmt/format.h>
@@ -13,10 +14,12 @@
 namespace megalith::cli {
 namespace {
 
+// Room for "1.234e-05" and a blank.
 constexpr int kLabelWidth = 10;
 constexpr int kEighths = 8;  // levels that one character can show
 constexpr std::array<std::string_view, kEighths + 1> kBlocks{" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
 
+// Lines are compared by tests and pasted into documents, where trailing blanks get lost.
 std::string without_trailing_blanks(std::string line) {
   line.erase(line.find_last_not_of(' ') + 1);
   return line;
@@ -65,6 +68,7 @@ std::string draw_curve(const std::function<double(double)>& value, std::span<con
   const std::vector<int> level = levels(values, low, high, frame.height);
 
   std::string text;
+  // Rows from top to bottom; a column of level n fills n / 8 rows from below.
   for (int row = frame.height - 1; row >= 0; --row) {
     std::string label;
     if (row == frame.height - 1) label = fmt::format("{:.4g}", high);
@@ -87,6 +91,7 @@ std::string draw_curve(const std::function<double(double)>& value, std::span<con
 
 int terminal_width() {
   constexpr int kUsual = 80;
+  // Below this a curve is not readable, so it is allowed to wrap.
   constexpr int kNarrow = 40;
   winsize size{};
   if (isatty(STDOUT_FILENO) == 0 || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kUsual;

@@ -1,4 +1,8 @@
 // Draws curves in block characters for a terminal.
+//
+//   3e-04│▁▃▅▇█▇▆▅▄▃▂▁
+//        └────────────
+//          a              a: warm-up ends
 #pragma once
 
 #include <functional>

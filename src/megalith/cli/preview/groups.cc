@@ -18,6 +18,7 @@ namespace {
 using layout::GroupKind;
 using layout::RankGrid;
 
+// The first part is the usage line; "Parallel layout" is the topic of options that --help adds.
 constexpr PreviewUsage kPreviewGroupsUsage{
     "megalith preview groups --world-size N [--tp N] [--pp N] [--cp N] [--ep N] [--etp N] [--json]\n\n"
     "The process groups of a layout: how many of each kind, which ranks, what for; DP and EDP.",
@@ -25,6 +26,7 @@ constexpr PreviewUsage kPreviewGroupsUsage{
 
 // Says in short what a group is used for.
 const char* purpose(GroupKind kind) {
+  // The words of the column "used for"; they must stay within its width.
   switch (kind) {
     case GroupKind::kDpCp:
       return "dense gradients, optimizer shards, mean loss";
@@ -109,11 +111,13 @@ void append_json(std::string& text, const std::vector<std::vector<int>>& groups)
     text.back() = ']';
 }
 
+// One kind per line, so that a reader of a large layout can search it with line tools.
 std::string groups_json(const RankGrid& grid, const std::optional<int>& rank) {
   const layout::GridShape& shape = grid.shape();
   std::string text = fmt::format(
       R"({{"world_size":{},"tp":{},"pp":{},"cp":{},"ep":{},"etp":{},"dp":{},"edp":{},"order":"{}",)", shape.world_size,
       shape.tp, shape.pp, shape.cp, shape.ep, grid.etp(), grid.dp(), grid.edp(), shape.order);
+  // Optional sizes appear only where they are given, as in the golden files.
   if (shape.vpp) text += fmt::format(R"("vpp":{},)", *shape.vpp);
   if (shape.num_distributed_optimizer_instances > 1)
     text += fmt::format(R"("instances":{},)", shape.num_distributed_optimizer_instances);
@@ -150,6 +154,7 @@ std::string why_not_one_product(const RankGrid& grid) {
   const layout::GridShape& s = grid.shape();
   const int stage_ranks = s.world_size / s.pp;
   const double divided = static_cast<double>(grid.dp()) / s.ep;
+  // The wrong formula gives a familiar number in this one case, which is why it is so widely believed.
   const bool is_edp = s.cp == 1 && grid.etp() == s.tp;
   std::string text = fmt::format(
       "\nWhy not N = TP*PP*CP*EP*DP? The experts have no ranks of their own. They are carved out of the ranks of the "
@@ -166,6 +171,7 @@ std::string why_not_one_product(const RankGrid& grid) {
 // Returns the first groups, as many as fit on a line.
 std::string some_groups(const RankGrid& grid, GroupKind kind) {
   constexpr size_t kLineLength = 40;
+  // Asks for one group at a time: a layout of a million ranks has as many tp groups.
   const int count = grid.group_count(kind);
   std::string text;
   for (int index = 0; index < count; ++index) {
@@ -177,6 +183,7 @@ std::string some_groups(const RankGrid& grid, GroupKind kind) {
   return text;
 }
 
+// The size is that of the first group; groups of one kind are equally large.
 std::string all_groups_table(const RankGrid& grid) {
   std::string text = fmt::format("\n{:<18} {:>6} {:>6}  {:<54} {}\n", "kind", "groups", "size", "used for", "ranks");
   for (const GroupKind kind : grid.kinds())
@@ -185,7 +192,9 @@ std::string all_groups_table(const RankGrid& grid) {
   return text;
 }
 
+// The position of the rank within each group is its rank in that group's collectives.
 std::string rank_table(const RankGrid& grid, int rank) {
+  // Runs of consecutive ranks that are shown before the middle is left out.
   constexpr size_t kRuns = 8;
   std::string text =
       fmt::format("\nrank {}\n{:<18} {:>6} {:>6}  {:<54} {}\n", rank, "kind", "place", "size", "used for", "ranks");
@@ -200,6 +209,7 @@ std::string rank_table(const RankGrid& grid, int rank) {
   return text;
 }
 
+// Returns --rank if it is a rank of the layout.
 std::optional<int> checked_rank(const std::optional<int64_t>& rank, int world_size) {
   if (!rank) return std::nullopt;
   check<ConfigError>(*rank >= 0 && *rank < world_size, "rank is {}; with world_size {} it must be from 0 to {}", *rank,
@@ -225,6 +235,7 @@ int preview_groups(Words words) {
     return kDone;
   }
   std::string text = sizes_text(grid) + (rank ? rank_table(grid, *rank) : all_groups_table(grid));
+  // Without experts the two equations are one, and the question does not arise.
   if (grid.shape().ep > 1) text += why_not_one_product(grid);
   write_stdout(text);
   return kDone;

@@ -20,6 +20,7 @@ using layout::SplitRequest;
 using layout::Stage;
 using nlohmann::ordered_json;
 
+// Needs neither a model folder nor a world size: the number of layers and pp are enough.
 constexpr PreviewUsage kPreviewLayersUsage{
     "megalith preview layers --num_layers N --pp N [--vpp N | --pipeline_model_parallel_layout 'Et*3|t*4,L' | …] "
     "[--json]\n\n"
@@ -41,6 +42,7 @@ bool is_balanced(SplitRequest request) {
   return !layout::problems(request).empty();
 }
 
+// The layout in the message can be pasted, which makes the choice explicit and stable.
 void note_balanced(const LayerSplit& split) {
   log_info(
       "{} layers do not divide evenly over {} stages, so they are balanced. As a layout: "
@@ -61,6 +63,7 @@ ordered_json inputs_json(const config::TrainingArguments& args, const SplitReque
   return json;
 }
 
+// The types of layers and the depths exist only where a layout places them.
 ordered_json stage_json(const Stage& stage, bool has_layout) {
   ordered_json json{{"pp_rank", stage.pp_rank}, {"vp_stage", stage.vp_stage}, {"offset", stage.offset}};
   json["layers"] = stage.layers();
@@ -80,6 +83,7 @@ std::string layers_json(const config::TrainingArguments& args, const SplitReques
   return json.dump() + "\n";
 }
 
+// Returns the parts of a stage besides its layers.
 std::string other_parts(const Stage& stage) {
   std::vector<std::string> parts;
   if (stage.has_embedding()) parts.emplace_back("embedding");
@@ -94,6 +98,7 @@ std::string layers_table(const LayerSplit& split) {
   if (is_virtual) text += fmt::format(" of {} chunks each", split.chunks());
   text += fmt::format("\n\n{:>5}  {:>7}  {:>5}  {:>9}  {:>5}  {}\n", "stage", "pp rank", "chunk", "layers", "count",
                       "also holds");
+  // Data passes stage 0, 1, 2, … : stage = chunk * pp + rank.
   std::vector<int> layers_of_rank(static_cast<size_t>(split.pp()), 0);
   for (int global = 0; global < split.pp() * split.chunks(); ++global) {
     const Stage stage = split.stage(global % split.pp(), global / split.pp());

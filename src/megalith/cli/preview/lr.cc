@@ -27,6 +27,7 @@ using optim::ScheduleUnit;
 
 // With more steps than this, --json shows every n-th step.
 constexpr int64_t kMaxRows = 100'000;
+// Keeps products of steps and samples within 64 bits.
 constexpr int64_t kMaxRunSamples = 1'000'000'000'000'000;
 
 constexpr PreviewUsage kPreviewLrUsage{
@@ -42,6 +43,7 @@ class Progress {
   Progress(const MicrobatchCalculator& calculator, const RunSchedule& run) : run_(run) {
     int64_t step = 0;
     int64_t consumed = 0;
+    // Each round adds one stretch; the calculator says after how many samples the batch changes.
     while (true) {
       const int64_t samples = calculator.at(consumed).running_global_batch_size;
       check<ConfigError>(samples > 0, "after {} samples the batch leaves no micro-batch for every data-parallel rank",
@@ -52,6 +54,7 @@ class Progress {
                          kMaxRunSamples);
       const std::optional<int64_t> change = calculator.next_change(consumed);
       if (!change) return;
+      // A change takes effect with the first step after it, so the last step of a stretch may overshoot.
       const int64_t steps = std::min((*change - consumed + samples - 1) / samples, run.train_iters - step);
       if (steps <= 0) return;
       step += steps;
@@ -59,6 +62,7 @@ class Progress {
     }
   }
 
+  // Returns the samples consumed before step `step`, in O(log stretches).
   int64_t samples(int64_t step) const {
     const auto next = std::ranges::upper_bound(stretches_, step, {}, &Stretch::first_step);
     const Stretch& stretch = *std::prev(next);
@@ -93,6 +97,7 @@ class Progress {
   std::vector<Stretch> stretches_;
 };
 
+// Values by step of a run, for the table, the curves and JSON.
 struct LrPreview {
   const RunSchedule& run;
   const Progress& progress;
@@ -123,6 +128,7 @@ void validate_schedule(const config::TrainingArguments& args, int dp) {
   config::validate(only, {.world_size = dp, .needs_inputs = false});
 }
 
+// The names are those of Megatron's OptimizerParamScheduler.
 ordered_json params_json(const ScheduleParams& params) {
   ordered_json json{{"init_lr", params.init_lr},
                     {"max_lr", params.max_lr},
@@ -170,6 +176,7 @@ std::string lr_json(const LrPreview& preview) {
     json["trace"].push_back(std::move(row));
     if (step == run.train_iters) break;
   }
+  // The state that a checkpoint of the last step would hold.
   optim::ParamScheduler scheduler(run.schedule, preview.groups);
   scheduler.step(preview.progress.at(run.train_iters));
   json["state"] = ordered_json::parse(optim::to_json_text(scheduler.state()));
@@ -186,6 +193,7 @@ struct Moment {
 std::vector<Moment> turns(const LrPreview& preview) {
   const ScheduleParams& params = preview.run.schedule.params();
   std::vector<Moment> out;
+  // Moments after the end of the run are left out.
   const auto add = [&](double progress, const char* what) {
     if (const auto step = preview.progress.step_of(progress)) out.push_back({*step, what});
   };
@@ -200,11 +208,13 @@ std::vector<Moment> turns(const LrPreview& preview) {
   return out;
 }
 
+// Adds the ends and the quarters to the turns; moments of the same step share a row.
 std::vector<Moment> moments(const LrPreview& preview) {
   const int64_t last = preview.run.train_iters;
   std::vector<Moment> all = turns(preview);
   all.insert(all.begin(), {0, "the first step's rate"});
   all.push_back({last, "the run ends"});
+  // The same as last * quarter / 4, without overflow.
   for (const int64_t quarter : {1, 2, 3}) all.push_back({last / 4 * quarter + last % 4 * quarter / 4, ""});
   std::ranges::stable_sort(all, {}, &Moment::step);
   std::vector<Moment> rows;
@@ -217,6 +227,7 @@ std::vector<Moment> moments(const LrPreview& preview) {
   return rows;
 }
 
+// "steps done" counts finished steps: row 0 is the rate that the first step uses.
 std::string lr_table(const LrPreview& preview) {
   const bool decoupled = preview.groups.size() > 1;
   std::string text = fmt::format("{:>12}  {:>14}  {:>13}  ", "steps done", "samples", "learning rate");
@@ -232,6 +243,7 @@ std::string lr_table(const LrPreview& preview) {
   return text;
 }
 
+// A constant weight decay is not worth a curve.
 std::string lr_curves(const LrPreview& preview, int width) {
   const ScheduleParams& params = preview.run.schedule.params();
   const auto last = static_cast<double>(preview.run.train_iters);
@@ -261,6 +273,7 @@ int preview_lr(Words words) {
   if (!input) return kDone;
   const int data_parallel = data_parallel_size(input->args, world_size, dp);
   validate_schedule(input->args, data_parallel);
+  // References below point into these locals, which live until the text is written.
   const MicrobatchCalculator calculator(config::batch_plan(input->args, data_parallel));
   const RunSchedule run = run::make_schedule(input->args, calculator);
   const Progress progress(calculator, run);

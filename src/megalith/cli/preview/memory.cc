@@ -32,6 +32,7 @@ int preview_memory(Words words) {
   const config::EffectiveArguments effective = config::derive(run::planned_arguments(input->args, input->report));
   const model::ModelConfig model = run::planned_model(model_folder, effective.args);
   const auto cluster = gpu ? std::optional(plan::find_cluster(*gpu)) : std::nullopt;
+  // Without --gpu the memory is that of a CUDA run, and nothing is said about fitting.
   const plan::Machinery machinery = cluster ? cluster->machinery() : plan::Machinery{};
   const plan::RunShape run = run::run_shape(model, effective.args, checked_world_size(world_size),
                                             run::planned_length(effective.args), machinery);

@@ -25,6 +25,7 @@ using layout::RankSchedule;
 using layout::ScheduleKind;
 using nlohmann::ordered_json;
 
+// About a second of work and a hundred megabytes of JSON.
 constexpr int kMaxActions = 2'000'000;
 
 constexpr PreviewUsage kPreviewPipelineUsage{
@@ -34,11 +35,13 @@ constexpr PreviewUsage kPreviewPipelineUsage{
     "holds at most. F forward, B backward, W weight gradients (zero_bubble), each with its micro-batch; .1 is chunk 1.",
     "Pipeline"};
 
+// The schedule and its costs.
 struct Request {
   PipelineShape shape;
   PipelineCosts costs;
 };
 
+// Without a name the schedule follows from pp and vpp, as in a run.
 ScheduleKind kind_of(const std::optional<std::string>& asked, int pp, std::optional<int> vpp) {
   if (!asked) return PipelineShape::kind_for(pp, vpp);
   std::vector<std::string> names;
@@ -55,6 +58,7 @@ ordered_json to_json(const Request& request, const PipelineTimeline& timeline) {
   const PipelineShape& shape = request.shape;
   ordered_json json{
       {"schedule", layout::name(shape.kind)}, {"pp", shape.pp}, {"vpp", nullptr}, {"m", shape.microbatches}};
+  // `table` is the order in which all ranks go through (micro-batch, chunk).
   if (shape.kind == ScheduleKind::kInterleaved) {
     json["vpp"] = shape.chunks;
     json["group_size"] = shape.group_size.value_or(shape.pp);
@@ -89,6 +93,7 @@ std::string label(const layout::PipelineAction& action, bool chunks, size_t widt
   return text;
 }
 
+// "rank   0 |F0  F1  ....B0      B1      |": dots are waiting.
 std::string drawing(const Request& request, const PipelineTimeline& timeline, int columns) {
   // As many characters per unit of time as fit, at most four: a label does not need more.
   const double scale = std::clamp((columns - 10) / timeline.length, 0.05, 4.0);
@@ -98,6 +103,7 @@ std::string drawing(const Request& request, const PipelineTimeline& timeline, in
     for (const auto& span : timeline.ranks[rank]) {
       const auto begin = static_cast<size_t>(std::lround(span.begin * scale));
       const auto end = std::min(line.size(), static_cast<size_t>(std::lround(span.end * scale)));
+      // Too short for a character at this scale.
       if (begin >= end) continue;
       std::string cell = label(span.action, request.shape.chunks > 1, end - begin);
       cell.resize(end - begin, ' ');
@@ -108,6 +114,7 @@ std::string drawing(const Request& request, const PipelineTimeline& timeline, in
   return text;
 }
 
+// The drawing, the bubble, and the micro-batches in flight, which decide about memory.
 std::string report(const Request& request, const PipelineTimeline& timeline, int columns) {
   const PipelineShape& shape = request.shape;
   std::string text = fmt::format("{}, {} pipeline ranks", layout::name(shape.kind), shape.pp);
@@ -149,6 +156,7 @@ int preview_pipeline(Words words) {
   const int pp = input->args.parallel.pp.value_or(1);
   const double cost = backward.value_or(2);
   check<ConfigError>(std::isfinite(cost) && cost > 0, "backward_cost is {}; it must be positive", cost);
+  // Three kinds of actions per micro-batch, chunk and rank; dividing avoids an overflow.
   const auto too_many = [&](int64_t count) {
     return count > kMaxActions / std::max<int64_t>(1, pp * int64_t{pipeline.vpp.value_or(1)} * 3);
   };
@@ -160,6 +168,7 @@ int preview_pipeline(Words words) {
                    .microbatches = static_cast<int>(*microbatches),
                    .group_size = pipeline.microbatch_group_size,
                    .forward_only = forward_only};
+  // Half of a backward is the gradient of the input, half that of the weights; transfers are free in this drawing.
   request.costs = {.forward = 1, .backward = cost / 2, .weight_gradient = cost / 2, .transfer = 0};
   const PipelineTimeline timeline = layout::pipeline_timeline(request.shape, request.costs);
   write_stdout(input->json ? to_json(request, timeline).dump() + "\n" : report(request, timeline, terminal_width()));

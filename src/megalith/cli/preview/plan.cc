@@ -21,12 +21,14 @@ namespace megalith::cli {
 
 namespace {
 
+// The command's own options; those of the table that are given stay fixed in the search.
 struct PlanFlags {
   std::optional<int64_t> gpus, gpus_per_node, best;
   std::optional<std::string> model, gpu, output;
   std::optional<double> mtbf_hours, days, restart_s;
   bool simulate = false, json = false, help = false;
 
+  // Defaults are given in brackets.
   std::vector<config::CommandOption> options() {
     return {
         {"gpus", "number of GPUs", &gpus},
@@ -48,6 +50,7 @@ struct PlanFlags {
 int64_t global_batch(const config::TrainingArguments& args, int64_t length, int64_t gpus) {
   if (args.batch.global_batch_size) return *args.batch.global_batch_size;
   int64_t sequences = 1;
+  // 4 Mi tokens: the size of batch that large pre-training runs use.
   while (sequences * length < int64_t{4} << 20 || sequences < gpus) sequences *= 2;
   log_info("global_batch_size is not given: {} sequences", sequences);
   return sequences;
@@ -62,6 +65,7 @@ plan::SearchRequest request_of(const PlanFlags& flags, const config::ParseResult
   if (run::was_given(parsed.report, "per_device_train_batch_size"))
     request.given.micro_batch = parsed.args.batch.micro_batch_size;
   request.sequence_length = run::planned_length(parsed.args);
+  // With --simulate the study sets the number of GPUs for each row.
   request.gpus = static_cast<int>(flags.gpus.value_or(16));
   request.global_batch = global_batch(parsed.args, request.sequence_length, request.gpus);
   request.cluster = run::planned_cluster(flags.gpu, flags.gpus_per_node);
@@ -69,11 +73,13 @@ plan::SearchRequest request_of(const PlanFlags& flags, const config::ParseResult
   return request;
 }
 
+// Defaults of faults and days are those of plan::ScalingRequest.
 int simulate(const PlanFlags& flags, const plan::SearchRequest& request) {
   plan::ScalingRequest scaling{.search = request};
   scaling.faults.gpu_mtbf_hours = flags.mtbf_hours.value_or(scaling.faults.gpu_mtbf_hours);
   scaling.faults.restart_s = flags.restart_s.value_or(scaling.faults.restart_s);
   scaling.days = flags.days.value_or(scaling.days);
+  // One row in place of the study over eight sizes.
   if (flags.gpus) scaling.sizes = {static_cast<int>(*flags.gpus)};
   const auto rows = plan::scaling_study(scaling);
   write_stdout(flags.json ? plan::scaling_json(rows).dump() + "\n" : plan::scaling_text(scaling, rows));
@@ -102,6 +108,7 @@ int run_plan(Words words) {
   const plan::SearchResult result = plan::search_layouts(request);
   write_stdout(flags.json ? plan::search_json(request, result).dump() + "\n" : plan::search_text(request, result));
   if (flags.output && !result.best.empty()) io::replace_text_file(*flags.output, plan::train_yaml(result.best.front()));
+  // Nothing fits: the text has said so, and a script sees it by the exit code.
   return result.best.empty() ? kBadInput : kDone;
 }
 

@@ -19,12 +19,14 @@ namespace megalith::cli {
 
 namespace {
 
+// One row of the table of topics.
 struct Topic {
   std::string name;
   const char* summary;
   int (*run)(Words words);
 };
 
+// In the order of --help.
 const std::vector<Topic>& topics() {
   static const std::vector<Topic> table{
       {"groups", "process groups of every kind, data-parallel sizes", preview_groups},
@@ -43,12 +45,14 @@ std::vector<std::string> available_names() {
   return names;
 }
 
+// The text of `megalith preview --help`.
 std::string list_of_topics() {
   std::string text = "megalith preview TOPIC [run.yaml] [options] [--json]: needs no GPU, no weights, no ranks\n\n";
   for (const Topic& topic : topics()) text += fmt::format("  {:<10} {}\n", topic.name, topic.summary);
   return text + "\nmegalith preview TOPIC --help   the options of a topic\n";
 }
 
+// Suggests the nearest name, as for options.
 [[noreturn]] void throw_unknown_topic(const std::string& name) {
   const std::vector<std::string> names = available_names();
   const std::vector<std::string> near = nearest(name, names, 1);
@@ -60,6 +64,7 @@ std::string list_of_topics() {
 bool is_megatron_only(const config::OptionUse& use, const std::string& topic) {
   if (use.given.ends_with("train_iters") || use.given.ends_with("train-iters") || use.name == "train_samples")
     return true;
+  // Among the options of the topic itself, one that `train` does not list decides; others are left to their defaults.
   const auto match = config::OptionTable::instance().find(use.name);
   return match && match->option->topic == topic && !match->option->in_train;
 }
@@ -74,8 +79,8 @@ config::Dialect dialect_of(const std::optional<std::string>& asked, const config
                        *asked);
     return *asked == "train" ? config::Dialect::kTrain : config::Dialect::kPretrain;
   }
-  const auto theirs = [&topic](const config::OptionUse& use) { return is_megatron_only(use, topic); };
-  return std::ranges::any_of(report.uses, theirs) ? config::Dialect::kPretrain : config::Dialect::kTrain;
+  const auto from_megatron = [&topic](const config::OptionUse& use) { return is_megatron_only(use, topic); };
+  return std::ranges::any_of(report.uses, from_megatron) ? config::Dialect::kPretrain : config::Dialect::kTrain;
 }
 
 }  // namespace
@@ -117,6 +122,7 @@ std::optional<PreviewInput> read_preview(const PreviewUsage& usage, Words words,
     return std::nullopt;
   }
   if (usage.takes_dialect && dialect_of(dialect, parsed.report, usage.option_topic) == config::Dialect::kPretrain)
+    // The first parse has set the flags of the command already; parsing again sets them to the same values.
     parsed = config::parse_arguments(config::Dialect::kPretrain, words, own_options);
   parsed.report.check_not_refused();
   for (const std::string& note : parsed.notes) log_info("{}", note);
@@ -146,6 +152,7 @@ int data_parallel_size(const config::TrainingArguments& args, const std::optiona
 
 std::string in_ranges(std::span<const int> numbers, size_t limit) {
   std::vector<std::string> runs;
+  // {0, 1, 2, 3, 8} -> "0-3", "8".
   for (size_t begin = 0, end = 0; begin < numbers.size(); begin = end) {
     end = begin + 1;
     while (end < numbers.size() && numbers[end] == numbers[end - 1] + 1) ++end;

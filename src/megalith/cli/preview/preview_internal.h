@@ -1,4 +1,6 @@
-// Declarations shared by the topics of `megalith preview`.
+// Declarations shared by the topics of `megalith preview`. A topic parses its words by read_preview(), computes with
+// `layout`, `plan` or `run`, and writes once with write_stdout(): a table for people, or with --json one object whose
+// keys are stable. It starts no ranks and needs no GPU.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +15,7 @@
 
 namespace megalith::cli {
 
+// The topics. Each gets the words after its name, writes text or JSON to stdout and returns an exit code.
 int preview_groups(Words words);
 int preview_layers(Words words);
 int preview_batch(Words words);
@@ -29,6 +32,7 @@ struct PreviewUsage {
   bool takes_dialect = false;
 };
 
+// The parsed words of a topic. The arguments are as given: topics derive and validate what they show.
 struct PreviewInput {
   config::TrainingArguments args;
   config::OptionReport report;

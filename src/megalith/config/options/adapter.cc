@@ -5,6 +5,8 @@
 namespace megalith::config {
 namespace {
 
+// Low-rank adapters: W x + scale * B (A x), with A [rank, in] and B [out, rank]. The names are LLaMA-Factory's;
+// modules_to_save is PEFT's.
 void add_lora(OptionList& list) {
   list.topic("Adapters");
   auto lora = list.part(&TrainingArguments::lora);
@@ -20,13 +22,16 @@ void add_lora(OptionList& list) {
       .commas()
       .train_only();
   lora.add("use_rslora", &LoraConfig::use_rslora, "scale = alpha / sqrt(rank)").train_only();
+  // Adapters to start from. Without create_new_adapter the last of several is trained on, and those before it are
+  // merged into the weights.
   lora.add("create_new_adapter", &LoraConfig::create_new_adapter, "merge the given adapters, start a fresh one")
       .train_only();
   lora.add("adapter_name_or_path", &LoraConfig::adapter_name_or_path,
            "adapters: all but the last are merged, the last is trained on")
       .commas()
       .train_only();
-  lora.add("adapter_folder", &LoraConfig::adapter_folder, "folder that holds them").train_only();
+  lora.add("adapter_folder", &LoraConfig::adapter_folder, "folder that holds the adapters").train_only();
+  // LoRA+: B starts at zero and profits from a higher rate than A.
   lora.add("loraplus_lr_ratio", &LoraConfig::loraplus_lr_ratio, "learning rate of B over that of A")
       .at_least(0)
       .train_only();
@@ -35,6 +40,8 @@ void add_lora(OptionList& list) {
       .train_only();
 }
 
+// Preference training on pairs (chosen, rejected). The formulas of the losses are in
+// train/preference/preference_loss.h.
 void add_preferences(OptionList& list) {
   list.topic("Preferences");
   auto preference = list.part(&TrainingArguments::preference);
@@ -61,13 +68,16 @@ void add_preferences(OptionList& list) {
       .at_most(0.5)
       .train_only();
   preference.add("simpo_gamma", &PreferenceConfig::simpo_gamma, "margin that simpo asks for").at_least(0).train_only();
+  // The reference model is frozen. It needs memory of its own unless its log-probabilities are computed beforehand, or
+  // the policy is a LoRA adapter, whose base is the reference.
   preference.add("ref_model", &PreferenceConfig::ref_model, "reference model (none: the policy at the start)")
       .train_only();
   preference
       .add("precompute_ref_log_probs", &PreferenceConfig::precompute_ref_log_probs,
            "run the reference once over the data, before training; its answers are kept between runs")
       .train_only();
-  preference.add("ref_model_adapters", &PreferenceConfig::ref_model_adapters, "adapters merged into it")
+  preference
+      .add("ref_model_adapters", &PreferenceConfig::ref_model_adapters, "adapters merged into the reference model")
       .commas()
       .train_only();
 }

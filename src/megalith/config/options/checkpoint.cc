@@ -1,9 +1,14 @@
 // Options of checkpoints (what is written when, how, and what is read back) and of fault detection.
+//
+// Saving follows Hugging Face for `train` (output_dir, save_strategy, checkpoint-N folders) and Megatron for
+// `pretrain` (save, save_interval, load). Many of Megatron's switches choose between file formats; Megalith has one
+// format that every layout reads, so they have no effect.
 #include "megalith/config/option_list_internal.h"
 
 namespace megalith::config {
 namespace {
 
+// When to write, and what is kept.
 void add_saving(OptionList& list) {
   auto save = list.part(&TrainingArguments::save);
   save.add("output_dir", &SaveConfig::output_dir, "everything that the run writes; pretrain without it writes nothing")
@@ -11,6 +16,7 @@ void add_saving(OptionList& list) {
       .no_pretrain_default();
   save.add("overwrite_output_dir", &SaveConfig::overwrite_output_dir, "start over in an output_dir that is not empty")
       .train_only();
+  // Continuing: resume_from_checkpoint names one checkpoint, `load` a folder of them.
   save.add("resume_from_checkpoint", &SaveConfig::resume_from_checkpoint,
            "checkpoint folder; true or latest: the last in output_dir; auto: the newest there that is whole, if any")
       .train_only();
@@ -22,6 +28,7 @@ void add_saving(OptionList& list) {
       .alias({"save_interval"})
       .at_least(0)
       .no_pretrain_default();
+  // Old checkpoints are removed only after a newer one is complete.
   save.add("save_total_limit", &SaveConfig::total_limit, "checkpoints kept; the best is always one of them")
       .at_least(0)
       .train_only();
@@ -37,6 +44,7 @@ void add_saving(OptionList& list) {
       .refuse({"false"}, "weights are always safetensors; pickle files are not written");
 }
 
+// How to write.
 void add_files(OptionList& list) {
   auto checkpoint = list.part(&TrainingArguments::checkpoint);
   checkpoint.add("ckpt_format", &CheckpointConfig::format, "file kind of the reference")
@@ -44,6 +52,7 @@ void add_files(OptionList& list) {
       .choices({"legacy", "torch", "torch_dist", "torch_dcp", "zarr", "fsdp_dtensor"})
       .pretrain_default("torch_dist")
       .no_effect("Megalith writes one sharded safetensors format that every layout can read");
+  // With async_save a step waits for the copy of the state, not for the disk.
   checkpoint.add("async_save", &CheckpointConfig::async_save, "write while training continues");
   checkpoint
       .add("use_persistent_ckpt_worker", &CheckpointConfig::use_persistent_worker,
@@ -58,6 +67,7 @@ void add_files(OptionList& list) {
                 "return_unexpected", "return_all", "ignore_all"})
       .pretrain_only()
       .planned("checkpoint");
+  // Switches of the reference for what always holds here.
   checkpoint.add("ckpt_fully_parallel_save", &CheckpointConfig::fully_parallel_save, "every rank writes its share")
       .pretrain_only()
       .no_effect("ranks always write their shares of a checkpoint");
@@ -81,6 +91,7 @@ void add_files(OptionList& list) {
   checkpoint.add("no_save_rng", &CheckpointConfig::no_save_rng, "leave out random states").pretrain_only();
 }
 
+// Everything is read back by default; the options leave parts out or take them from elsewhere.
 void add_loading(OptionList& list) {
   auto checkpoint = list.part(&TrainingArguments::checkpoint);
   checkpoint.add("no_load_optim", &CheckpointConfig::no_load_optim, "start with a fresh optimizer").pretrain_only();
@@ -122,6 +133,8 @@ void add_checkpoint_options(OptionList& list) {
 void add_fault_options(OptionList& list) {
   list.topic("Faults");
   auto fault = list.part(&TrainingArguments::fault);
+  // A bad result may come from the data, the program or broken hardware. Computing it again on the same and then on
+  // another device tells them apart (train/faults/rerun_machine.h).
   fault.add("rerun_mode", &FaultConfig::rerun_mode,
             "NaN, Inf or a spike: compute the step again, here and then elsewhere (validate_results); end at once"
             " (disabled); or run every step twice and report (report_determinism_stats)");
@@ -133,11 +146,12 @@ void add_fault_options(OptionList& list) {
       .choices({"correct_result", "transient_error", "persistent_error"});
   fault.add("check_for_spiky_loss", &FaultConfig::check_for_spiky_loss,
             "a loss 10 times the largest of the first 100 is suspicious");
-  fault.add("check_for_large_grads", &FaultConfig::check_for_large_grads, "likewise gradients");
+  fault.add("check_for_large_grads", &FaultConfig::check_for_large_grads, "the same check for gradients");
   fault
       .add("ft_num_warmup_iters", &FaultConfig::ft_num_warmup_iters,
            "steps after a start that have the time limit of the set-up")
       .at_least(0);
+  // Ranks that slow the others down.
   fault.add("log_straggler", &FaultConfig::log_straggler, "compute and wait times of all ranks; name slow ones");
   fault.add("straggler_minmax_count", &FaultConfig::straggler_minmax_count, "how many ranks the report names")
       .at_least(1);

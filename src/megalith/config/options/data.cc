@@ -1,9 +1,13 @@
 // Options of data: LLaMA-Factory's datasets, Megatron's indexed files, and the tokenizer.
+//
+// The two dialects read different kinds of data and share no option: `train` tokenizes records (JSON or text)
+// at the start, `pretrain` maps files of tokens that were prepared before.
 #include "megalith/config/option_list_internal.h"
 
 namespace megalith::config {
 namespace {
 
+// The order of samples, and the loader's processes of the references, which Megalith does not have.
 void add_sampler(OptionList& list) {
   auto sampler = list.part(&TrainingArguments::sampler);
   sampler.add("train_sampling_strategy", &SamplerConfig::train_sampling_strategy, "order of the samples of an epoch")
@@ -33,14 +37,18 @@ void add_sampler(OptionList& list) {
 void add_data_options(OptionList& list) {
   list.topic("Data");
   auto data = list.part(&TrainingArguments::data);
+  // Sources: names that dataset_info.json describes, or paths of files.
   data.add("dataset", &DataConfig::dataset, "names in dataset_info.json, or paths").commas().train_only();
-  data.add("eval_dataset", &DataConfig::eval_dataset, "the same for evaluation").commas().train_only();
+  data.add("eval_dataset", &DataConfig::eval_dataset, "evaluation data, named like dataset").commas().train_only();
   data.add("dataset_dir", &DataConfig::dataset_dir, "folder of dataset_info.json").train_only();
+  // From a record to a row of tokens: the template writes the conversation, the cutoff shortens it, and masks decide
+  // which tokens count in the loss.
   data.add("template", &DataConfig::template_name, "chat template by name (none, or tokenizer: the tokenizer's own)")
       .train_only();
   data.add("cutoff_len", &DataConfig::cutoff_len, "tokens of a sample").at_least(1).train_only();
   data.add("train_on_prompt", &DataConfig::train_on_prompt, "loss on prompts too; sft only").train_only();
   data.add("mask_history", &DataConfig::mask_history, "loss on the last turn only; sft only").train_only();
+  // Mixing and splitting. A stream has no known length, so validate() demands max_steps with it.
   data.add("streaming", &DataConfig::streaming, "read the data as training goes; needs max_steps").train_only();
   data.add("buffer_size", &DataConfig::buffer_size, "records shuffled at a time when streaming")
       .at_least(1)
@@ -54,10 +62,13 @@ void add_data_options(OptionList& list) {
       .train_only();
   data.add("eval_on_each_dataset", &DataConfig::eval_on_each_dataset, "one set of metrics per dataset").train_only();
   data.add("max_samples", &DataConfig::max_samples, "records kept of each dataset").at_least(1).train_only();
+  // Three names for rows of several samples, from weak to strict: packing lets samples see each other, neat_packing
+  // and sequence_packing do not.
   data.add("packing", &DataConfig::packing, "several samples per row (none: on for pt)").train_only();
   data.add("neat_packing", &DataConfig::neat_packing, "packing without attention between samples; sft only")
       .train_only();
   data.add("sequence_packing", &DataConfig::sequence_packing, "the adapter's name for neat packing").train_only();
+  // The work of tokenizing: results depend on the batch size (packing looks no further) but never on the threads.
   data.add("tokenized_path", &DataConfig::tokenized_path, "load tokens from here, or save them here").train_only();
   data.add("preprocessing_batch_size", &DataConfig::preprocessing_batch_size,
            "records tokenized at a time; packing horizon")
@@ -80,11 +91,15 @@ void add_data_options(OptionList& list) {
 void add_indexed_data_options(OptionList& list) {
   list.topic("Indexed data and tokenizer");
   auto indexed = list.part(&TrainingArguments::indexed);
+  // Exactly one of the sources is given (validate_run.cc): mixed or per split, in words or in a file.
   indexed.add("data_path", &IndexedDataConfig::data_path, "prefixes of .bin/.idx files, with or without weights")
       .pretrain_only();
-  indexed.add("train_data_path", &IndexedDataConfig::train_data_path, "the same, training only").pretrain_only();
-  indexed.add("valid_data_path", &IndexedDataConfig::valid_data_path, "the same, evaluation only").pretrain_only();
-  indexed.add("test_data_path", &IndexedDataConfig::test_data_path, "the same, test only").pretrain_only();
+  indexed.add("train_data_path", &IndexedDataConfig::train_data_path, "like data_path, for training only")
+      .pretrain_only();
+  indexed.add("valid_data_path", &IndexedDataConfig::valid_data_path, "like data_path, for evaluation only")
+      .pretrain_only();
+  indexed.add("test_data_path", &IndexedDataConfig::test_data_path, "like data_path, for the test only")
+      .pretrain_only();
   indexed.add("data_args_path", &IndexedDataConfig::data_args_path, "file with the words of data_path").pretrain_only();
   indexed
       .add("per_split_data_args_path", &IndexedDataConfig::per_split_data_args_path, "JSON file with the three lists")
@@ -95,15 +110,20 @@ void add_indexed_data_options(OptionList& list) {
   indexed
       .add("data_cache_path", &IndexedDataConfig::data_cache_path, "folder of sample indices (none: beside the data)")
       .pretrain_only();
+  // Documents are joined by end-of-document tokens. By default attention, positions and loss cross them.
   indexed.add("eod_mask_loss", &IndexedDataConfig::eod_mask_loss, "no loss on end-of-document tokens").pretrain_only();
-  indexed.add("reset_position_ids", &IndexedDataConfig::reset_position_ids, "positions restart after them")
+  indexed
+      .add("reset_position_ids", &IndexedDataConfig::reset_position_ids,
+           "positions restart after end-of-document tokens")
       .pretrain_only();
-  indexed.add("reset_attention_mask", &IndexedDataConfig::reset_attention_mask, "no attention across them")
+  indexed
+      .add("reset_attention_mask", &IndexedDataConfig::reset_attention_mask,
+           "no attention across end-of-document tokens")
       .pretrain_only();
 
   auto tokenizer = list.part(&TrainingArguments::tokenizer);
   tokenizer.add("tokenizer_type", &TokenizerConfig::type, "Megatron's name of a tokenizer class").pretrain_only();
-  tokenizer.add("tokenizer_model", &TokenizerConfig::model, "its file or folder").pretrain_only();
+  tokenizer.add("tokenizer_model", &TokenizerConfig::model, "file or folder of the tokenizer").pretrain_only();
   tokenizer.add("vocab_file", &TokenizerConfig::vocab_file, "GPT-2 vocabulary").pretrain_only();
   tokenizer.add("merge_file", &TokenizerConfig::merge_file, "GPT-2 merges").pretrain_only();
   tokenizer.add("tiktoken_pattern", &TokenizerConfig::tiktoken_pattern, "word pattern of a tiktoken vocabulary")

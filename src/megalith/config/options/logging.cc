@@ -1,11 +1,14 @@
-// Options of logging, timers, profiles and evaluation.
+// Options of logging, timers, profiles and evaluation. Intervals follow Hugging Face: a number of 1 or more counts
+// steps, a number below 1 is a fraction of the whole run.
 #include "megalith/config/option_list_internal.h"
 
 namespace megalith::config {
 namespace {
 
+// Hugging Face's levels; passive leaves the choice to the environment.
 const std::vector<std::string> kLogLevels{"debug", "info", "warning", "error", "critical", "passive"};
 
+// One line per interval, and where it is sent.
 void add_lines(OptionList& list) {
   auto logging = list.part(&TrainingArguments::logging);
   logging.add("logging_strategy", &LoggingConfig::strategy, "when a line is logged")
@@ -27,6 +30,7 @@ void add_lines(OptionList& list) {
   logging.add("run_name", &LoggingConfig::run_name, "title of the loss plot, name in the dashboard").train_only();
   logging.add("logging_dir", &LoggingConfig::logging_dir, "TensorBoard files (none: output_dir/tensorboard)")
       .alias({"tensorboard_dir"});
+  // Older versions of the reference had a boolean here.
   logging
       .add("include_num_input_tokens_seen", &LoggingConfig::include_num_input_tokens_seen,
            "count all tokens or those that are not padding; true means all")
@@ -38,6 +42,7 @@ void add_lines(OptionList& list) {
       .train_only();
 }
 
+// Megatron's measurements, and traces of a few steps.
 void add_timers(OptionList& list) {
   auto logging = list.part(&TrainingArguments::logging);
   logging.add("timing_log_level", &LoggingConfig::timing_log_level, "0 to 2: how many timers")
@@ -57,10 +62,13 @@ void add_timers(OptionList& list) {
   logging.add("profile_step_start", &LoggingConfig::profile_step_start, "first step of the trace")
       .at_least(0)
       .pretrain_only();
-  logging.add("profile_step_end", &LoggingConfig::profile_step_end, "step after its last").at_least(0).pretrain_only();
+  logging.add("profile_step_end", &LoggingConfig::profile_step_end, "step after the last of the trace")
+      .at_least(0)
+      .pretrain_only();
   logging.add("profile_ranks", &LoggingConfig::profile_ranks, "ranks that record").at_least(0).pretrain_only();
 }
 
+// When to evaluate, and which metric decides about the best checkpoint.
 void add_evaluation(OptionList& list) {
   list.topic("Evaluation");
   auto eval = list.part(&TrainingArguments::eval);
@@ -77,6 +85,7 @@ void add_evaluation(OptionList& list) {
   eval.add("prediction_loss_only", &EvalConfig::prediction_loss_only, "the reference's evaluation requires it")
       .no_effect("evaluation computes losses only")
       .train_only();
+  // The metric is one of evaluation: derive() adds the prefix eval_ and, unless given, the direction.
   eval.add("load_best_model_at_end", &EvalConfig::load_best_model_at_end, "end with the best checkpoint's weights")
       .train_only();
   eval.add("metric_for_best_model", &EvalConfig::metric_for_best_model, "which metric (none: loss)").train_only();

@@ -1,10 +1,14 @@
-// Options of the model: its source, and the shape of one that is trained from scratch. describes_new_model() marks what
-// config.json decides when there is a model folder.
+// Options of the model: its source, and the shape of one that is trained from scratch. describes_new_model() marks
+// what config.json decides when there is a model folder.
+//
+// Most members are optional: without a value the model folder decides. pretrain_default() then supplies Megatron's
+// default for a model without a folder, and `train` has none.
 #include "megalith/config/option_list_internal.h"
 
 namespace megalith::config {
 namespace {
 
+// The folder that a model is read from, and options that change how it is read.
 void add_source(OptionList& list) {
   list.topic("Model");
   auto source = list.part(&TrainingArguments::source);
@@ -27,6 +31,8 @@ void add_source(OptionList& list) {
       .no_effect("Megalith has one implementation of its layers");
 }
 
+// Sizes of the residual stream, heads and vocabulary. num_layers, seq_length and vocab_size are not marked with
+// describes_new_model(): they also matter beside a folder (pipeline splits, data, padding).
 void add_shape(OptionList& list) {
   list.topic("Model shape");
   auto shape = list.part(&TrainingArguments::shape);
@@ -34,6 +40,7 @@ void add_shape(OptionList& list) {
   shape.add("hidden_size", &ModelShapeConfig::hidden_size, "width of the residual stream")
       .at_least(1)
       .describes_new_model();
+  // 4h is the usual width with two matrices. A gated MLP has three, so 2/3 of that keeps the number of parameters.
   shape
       .add("ffn_hidden_size", &ModelShapeConfig::ffn_hidden_size,
            "MLP width (none: 4h; with swiglu 4h*2/3 rounded down to a multiple of 64)")
@@ -57,6 +64,7 @@ void add_shape(OptionList& list) {
       .at_least(1)
       .describes_new_model();
   shape.add("vocab_size", &ModelShapeConfig::vocab_size, "tokens before padding").at_least(1);
+  // The vocabulary is padded so that tp ranks get equal shares, and to a multiple of 128 that suits matrix products.
   shape.add("padded_vocab_size", &ModelShapeConfig::padded_vocab_size, "tokens after padding (none: computed)")
       .at_least(1)
       .describes_new_model();
@@ -70,9 +78,13 @@ void add_shape(OptionList& list) {
   shape.add("mtp_num_layers", &ModelShapeConfig::mtp_num_layers, "multi-token-prediction depths")
       .at_least(0)
       .no_pretrain_default();
-  shape.add("mtp_loss_scaling_factor", &ModelShapeConfig::mtp_loss_scaling_factor, "weight of their loss").at_least(0);
+  shape
+      .add("mtp_loss_scaling_factor", &ModelShapeConfig::mtp_loss_scaling_factor,
+           "weight of the loss of multi-token prediction")
+      .at_least(0);
 }
 
+// Contents of a layer: norm, activation, biases, dropout.
 void add_layer(OptionList& list) {
   auto layer = list.part(&TrainingArguments::layer);
   layer.add("normalization", &LayerConfig::normalization, "kind of norm")
@@ -83,6 +95,7 @@ void add_layer(OptionList& list) {
       .at_least(0)
       .pretrain_default(1e-5)
       .describes_new_model();
+  // At most one of these three, as in Megatron; without any of them the activation is GELU.
   layer.add("swiglu", &LayerConfig::swiglu, "gated SiLU MLP").pretrain_default(false).describes_new_model();
   layer.add("squared_relu", &LayerConfig::squared_relu, "squared ReLU MLP")
       .pretrain_default(false)
@@ -100,6 +113,7 @@ void add_layer(OptionList& list) {
   layer.add("qk_layernorm", &LayerConfig::qk_layernorm, "norm on queries and keys")
       .pretrain_default(false)
       .describes_new_model();
+  // The reference's remedies for numeric problems of fp16; none is needed here, for the reasons given.
   layer.add("apply_layernorm_1p", &LayerConfig::apply_layernorm_1p, "norm weights stored as w - 1")
       .pretrain_default(false)
       .no_effect("norm weights are stored as they are; they do not decay, so training is the same");
@@ -111,11 +125,12 @@ void add_layer(OptionList& list) {
   layer.add("attention_softmax_in_fp32", &LayerConfig::attention_softmax_in_fp32, "attention softmax in fp32")
       .pretrain_default(false)
       .no_effect("always so");
-  layer.add("hidden_dropout", &LayerConfig::hidden_dropout, "after attention and MLP")
+  // Megatron's default is dropout of 0.1, which hardly any recent model uses: set both to 0 unless it is meant.
+  layer.add("hidden_dropout", &LayerConfig::hidden_dropout, "dropout after attention and MLP")
       .at_least(0)
       .at_most(1)
       .pretrain_default(0.1);
-  layer.add("attention_dropout", &LayerConfig::attention_dropout, "on attention probabilities")
+  layer.add("attention_dropout", &LayerConfig::attention_dropout, "dropout on attention probabilities")
       .at_least(0)
       .at_most(1)
       .pretrain_default(0.1);
@@ -127,6 +142,8 @@ void add_layer(OptionList& list) {
       .planned("models");
 }
 
+// Positions and multi-latent attention. Two families of rotary scaling exist side by side, as in Megatron: the first
+// group is for ordinary attention, rope_type and the yarn options for latent attention.
 void add_position(OptionList& list) {
   list.topic("Positions and latent attention");
   auto position = list.part(&TrainingArguments::position);
@@ -152,7 +169,8 @@ void add_position(OptionList& list) {
   position.add("use_rope_scaling", &PositionConfig::use_rope_scaling, "llama 3 scaling")
       .pretrain_default(false)
       .describes_new_model();
-  position.add("rope_scaling_factor", &PositionConfig::rope_scaling_factor, "its factor").pretrain_default(8.0);
+  position.add("rope_scaling_factor", &PositionConfig::rope_scaling_factor, "factor of llama 3 scaling")
+      .pretrain_default(8.0);
   position.add("rope_type", &PositionConfig::rope_type, "latent attention: rope or yarn").describes_new_model();
   position.add("rotary_scaling_factor", &PositionConfig::rotary_scaling_factor, "latent attention: yarn factor")
       .pretrain_default(1.0);
@@ -168,6 +186,8 @@ void add_position(OptionList& list) {
   list.no_effect("add_position_embedding", flag(true), "positions are chosen by position_embedding_type")
       .negated_by({"no_position_embedding"});
 
+  // Sizes of DeepSeek's attention: queries, keys and values pass through a narrow layer, and only part of a head
+  // rotates.
   auto mla = list.part(&TrainingArguments::mla);
   mla.add("multi_latent_attention", &MlaConfig::multi_latent_attention, "DeepSeek's low-rank attention")
       .describes_new_model();

@@ -1,9 +1,13 @@
 // Options of experts and their router, of recomputation, fused kernels and CUDA graphs.
+//
+// Experts follow Megatron's vocabulary. A model folder brings most of them in its config.json, so they are optional;
+// the balancing loss and the dispatcher belong to the run and may be given beside a folder.
 #include "megalith/config/option_list_internal.h"
 
 namespace megalith::config {
 namespace {
 
+// Number, width and communication of experts.
 void add_experts(OptionList& list) {
   auto moe = list.part(&TrainingArguments::moe);
   moe.add("num_experts", &MoeConfig::num_experts, "experts per MoE layer (none: dense)")
@@ -24,21 +28,26 @@ void add_experts(OptionList& list) {
       .describes_new_model();
   moe.add("moe_shared_expert_overlap", &MoeConfig::shared_expert_overlap,
           "run the shared expert beside the token exchange; alltoall only");
+  // allgather moves all tokens to all ranks and is simple and fast for few ranks; alltoall moves each token only to
+  // the ranks of its experts.
   moe.add("moe_token_dispatcher_type", &MoeConfig::token_dispatcher, "how tokens reach their experts")
       .refuse({"flex"}, "the flex dispatcher needs DeepEP; use alltoall");
   moe.add("moe_grouped_gemm", &MoeConfig::grouped_gemm, "one kernel for all local experts")
       .pretrain_default(false)
       .no_effect("the experts of a rank are always computed together");
+  // Capacity = factor * tokens * topk / experts rows per expert. Rows beyond it are dropped by the policy below;
+  // without a factor nothing is dropped and the shapes depend on the routing.
   moe.add("moe_expert_capacity_factor", &MoeConfig::expert_capacity_factor,
           "rows of an expert over the fair share; negative or none: nothing is dropped");
   moe.add("moe_pad_expert_input_to_capacity", &MoeConfig::pad_expert_input_to_capacity,
-          "always exactly that many rows; needs moe_expert_capacity_factor")
+          "pad every expert to its capacity; needs moe_expert_capacity_factor")
       .pretrain_default(false);
   moe.add("moe_token_drop_policy", &MoeConfig::token_drop_policy, "drop the smallest weights or the last positions")
       .pretrain_default(DropPolicy::kProbs);
   moe.add("moe_enable_routing_replay", &MoeConfig::enable_routing_replay, "record routing decisions and replay them");
 }
 
+// Scores, choice and balance.
 void add_router(OptionList& list) {
   auto router = list.part(&TrainingArguments::router);
   router.add("moe_router_topk", &RouterConfig::topk, "experts per token")
@@ -62,6 +71,8 @@ void add_router(OptionList& list) {
   router.add("moe_router_pre_softmax", &RouterConfig::pre_softmax, "softmax over all experts before choosing")
       .pretrain_default(false)
       .describes_new_model();
+  // Group-limited routing (DeepSeek V3): the experts form groups, and a token may use experts of its best groups only,
+  // which bounds the number of machines it is sent to.
   router.add("moe_router_num_groups", &RouterConfig::num_groups, "group-limited routing: groups")
       .at_least(1)
       .describes_new_model();
@@ -70,20 +81,25 @@ void add_router(OptionList& list) {
       .describes_new_model();
   router.add("moe_router_topk_scaling_factor", &RouterConfig::topk_scaling_factor, "multiplies the chosen weights")
       .describes_new_model();
+  // Balance without a loss (DeepSeek V3): a bias per expert takes part in the choice but not in the weights, and
+  // moves by a fixed rate against the load.
   router
       .add("moe_router_enable_expert_bias", &RouterConfig::enable_expert_bias,
            "balance by a bias on the choice in place of a loss")
       .pretrain_default(false);
-  router.add("moe_router_bias_update_rate", &RouterConfig::bias_update_rate, "step of that bias")
+  router.add("moe_router_bias_update_rate", &RouterConfig::bias_update_rate, "step of the balancing bias")
       .pretrain_default(1e-3);
   router.add("moe_input_jitter_eps", &RouterConfig::input_jitter_eps, "noise on the router's input").at_least(0);
 }
 
+// Memory for time. Three front ends ask for it in three ways (granularity, gradient_checkpointing,
+// recompute_activations); derive() brings them into one.
 void add_recompute(OptionList& list) {
   auto recompute = list.part(&TrainingArguments::recompute);
   recompute.add("recompute_granularity", &RecomputeConfig::granularity, "full layers or selected modules");
   recompute.add("recompute_method", &RecomputeConfig::method, "with full: groups of n layers, or the first n");
-  recompute.add("recompute_num_layers", &RecomputeConfig::num_layers, "that n").at_least(1);
+  recompute.add("recompute_num_layers", &RecomputeConfig::num_layers, "the n of recompute_method").at_least(1);
+  // Megatron's names of modules.
   recompute
       .add("recompute_modules", &RecomputeConfig::modules, "with selective: what is computed twice (none: core_attn)")
       .choices({"core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "mlp_act", "moe", "shared_experts"})
@@ -104,12 +120,16 @@ void add_recompute(OptionList& list) {
   recompute.add("cpu_offloading", &RecomputeConfig::cpu_offloading, "keep activations in host memory")
       .pretrain_only()
       .planned("gpu");
-  recompute.add("cpu_offloading_num_layers", &RecomputeConfig::cpu_offloading_num_layers, "number of those layers")
+  recompute
+      .add("cpu_offloading_num_layers", &RecomputeConfig::cpu_offloading_num_layers,
+           "layers whose activations are kept in host memory")
       .at_least(0)
       .pretrain_only()
       .planned("gpu");
 }
 
+// Fused kernels of the reference are the only kernels here, so most of these switches have no effect. The exceptions
+// change results (bias_activation_fusion) or memory (cross_entropy_loss_fusion).
 void add_fusion(OptionList& list) {
   auto fusion = list.part(&TrainingArguments::fusion);
   fusion
@@ -128,6 +148,7 @@ void add_fusion(OptionList& list) {
            "weight gradients straight into the fp32 buffer")
       .pretrain_only()
       .no_effect("weight gradients always go straight into the gradient buffer");
+  // CUDA graphs replay a recorded micro-batch without launching its kernels one by one.
   fusion
       .add("cuda_graph_impl", &FusionConfig::cuda_graph_impl,
            "local: forward and backward of micro-batches of equal shape as CUDA graphs; one GPU, no experts")

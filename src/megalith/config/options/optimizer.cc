@@ -1,17 +1,22 @@
-// Options of the optimizer, gradient buffers, precision and the learning-rate schedule. Hugging Face and Megatron name
-// the same things differently; both names lead to one member where they mean the same.
+// The rate over time has two vocabularies: Hugging Face's first, then Megatron's. A run is described in one of them;
+// run/resolve/schedule.cc turns either into the same schedule. Options of the optimizer, gradient buffers, precision
+// and the learning-rate schedule. Hugging Face and Megatron name the same things differently; both names lead to one
+// member where they mean the same.
 #include "megalith/config/option_list_internal.h"
 
 namespace megalith::config {
 namespace {
 
+// Refusals name the remedy; both `optimizer` and `optim` lead here.
 constexpr const char* kNoSuchOptimizer = "Megalith has adam (AdamW) and sgd; set optimizer or optim to one of them";
 
+// The update rule and its hyperparameters. `optimizer` is Megatron's name and `optim` Hugging Face's; derive() lets an
+// sgd of either win, because each has adam as its default.
 void add_update_rule(OptionList& list) {
   auto optimizer = list.part(&TrainingArguments::optimizer);
   optimizer.add("optimizer", &OptimizerConfig::optimizer, "adam (AdamW) or sgd")
       .refuse({"muon", "dist_muon"}, kNoSuchOptimizer);
-  optimizer.add("optim", &OptimizerConfig::optim, "HF's name for the same; sgd selects sgd")
+  optimizer.add("optim", &OptimizerConfig::optim, "HF's name of the optimizer; sgd selects sgd")
       .refuse_others(kNoSuchOptimizer)
       .train_only();
   optimizer.add("learning_rate", &OptimizerConfig::learning_rate, "peak learning rate (required by pretrain)")
@@ -21,12 +26,17 @@ void add_update_rule(OptionList& list) {
   optimizer.add("weight_decay", &OptimizerConfig::weight_decay, "decoupled; not on biases and norms")
       .at_least(0)
       .pretrain_default(0.01);
+  // Megatron moves weight decay over the run; weight_decay itself is then ignored in favor of start and end.
   optimizer
       .add("weight_decay_incr_style", &OptimizerConfig::weight_decay_incr_style,
-           "how it changes over the run; linear and cosine need start and end")
+           "how weight decay changes over the run; linear and cosine need start and end")
       .pretrain_only();
-  optimizer.add("start_weight_decay", &OptimizerConfig::start_weight_decay, "at the start").at_least(0).pretrain_only();
-  optimizer.add("end_weight_decay", &OptimizerConfig::end_weight_decay, "at the end").at_least(0).pretrain_only();
+  optimizer.add("start_weight_decay", &OptimizerConfig::start_weight_decay, "weight decay at the start of the run")
+      .at_least(0)
+      .pretrain_only();
+  optimizer.add("end_weight_decay", &OptimizerConfig::end_weight_decay, "weight decay at the end of the run")
+      .at_least(0)
+      .pretrain_only();
   optimizer.add("apply_wd_to_qk_layernorm", &OptimizerConfig::apply_wd_to_qk_layernorm, "decay q/k norm weights too")
       .pretrain_only();
   optimizer.add("adam_beta1", &OptimizerConfig::adam_beta1, "first-moment decay").at_least(0).at_most(1);
@@ -41,12 +51,16 @@ void add_update_rule(OptionList& list) {
   optimizer.add("max_grad_norm", &OptimizerConfig::max_grad_norm, "clip gradients to this norm; 0: off")
       .alias({"clip_grad"})
       .at_least(0);
+  // Embedding and head are trained at a rate of their own.
   optimizer.add("decoupled_lr", &OptimizerConfig::decoupled_lr, "peak rate of embedding and head")
       .at_least(0)
       .pretrain_only();
-  optimizer.add("decoupled_min_lr", &OptimizerConfig::decoupled_min_lr, "their floor").at_least(0).pretrain_only();
+  optimizer.add("decoupled_min_lr", &OptimizerConfig::decoupled_min_lr, "smallest rate of embedding and head")
+      .at_least(0)
+      .pretrain_only();
 }
 
+// Storage of the optimizer's state: on which ranks, on which device, in which format.
 void add_state(OptionList& list) {
   auto optimizer = list.part(&TrainingArguments::optimizer);
   optimizer.add("use_distributed_optimizer", &OptimizerConfig::use_distributed_optimizer,
@@ -58,6 +72,8 @@ void add_state(OptionList& list) {
       .at_least(0)
       .at_most(1)
       .pretrain_default(1.0);
+  // Formats of Transformer Engine's optimizer. Megalith reads and checks them and refuses to start with any but
+  // fp32.
   optimizer
       .add("use_precision_aware_optimizer", &OptimizerConfig::use_precision_aware_optimizer,
            "keep optimizer state in the formats below; needs the distributed optimizer and adam")
@@ -86,6 +102,8 @@ void add_state(OptionList& list) {
       .planned("optimizer");
 }
 
+// Buckets of gradients and the collectives on them. overlap_* hide communication; align_* and delay_* decide when
+// pipeline stages start theirs, since a stage that reduces early delays the others.
 void add_gradients(OptionList& list) {
   list.topic("Gradients");
   auto ddp = list.part(&TrainingArguments::ddp);
@@ -100,6 +118,8 @@ void add_gradients(OptionList& list) {
       .no_effect("every stage starts to gather right after its update");
   ddp.add("ddp_average_in_collective", &DdpConfig::average_in_collective,
           "divide inside the collective; not with calculate_per_token_loss");
+  // Larger buckets use the network better, smaller ones start earlier. The default is Megatron's, and grows with dp so
+  // that the part of a bucket that each rank owns stays large.
   ddp.add("ddp_bucket_size", &DdpConfig::bucket_size,
           "elements per bucket (none: max(40 000 000, 1 000 000 * dp); on CPU 1 500 000)")
       .at_least(1);
@@ -126,9 +146,12 @@ void add_optimizer_options(OptionList& list) {
 void add_precision_options(OptionList& list) {
   list.topic("Precision");
   auto precision = list.part(&TrainingArguments::precision);
+  // The format of weights and activations. Master weights and sums are fp32 in every case.
   precision.add("bf16", &PrecisionConfig::bf16, "weights and activations in bfloat16");
   precision.add("fp16", &PrecisionConfig::fp16, "weights and activations in half precision, with loss scaling");
   precision.add("tf32", &PrecisionConfig::tf32, "fp32 products on GPUs in TF32 (none: in fp32)").train_only();
+  // fp8 products. The options about history belong to the delayed recipe, which scales by the largest values of past
+  // steps; the others find the scale from the tensor itself.
   precision.add("fp8", &PrecisionConfig::fp8, "fp8 products in this format (none: off)").alias({"fp8_format"});
   precision.add("fp8_recipe", &PrecisionConfig::fp8_recipe, "how fp8 scales are found (none: tensorwise)")
       .choices({"tensorwise", "delayed", "mxfp8", "blockwise"});
@@ -138,7 +161,9 @@ void add_precision_options(OptionList& list) {
   precision.add("fp8_amax_history_len", &PrecisionConfig::fp8_amax_history_len, "steps the delayed recipe looks back")
       .at_least(1)
       .pretrain_only();
-  precision.add("fp8_amax_compute_algo", &PrecisionConfig::fp8_amax_compute_algo, "which of them it uses")
+  precision
+      .add("fp8_amax_compute_algo", &PrecisionConfig::fp8_amax_compute_algo,
+           "which of those steps the delayed recipe uses")
       .choices({"most_recent", "max"})
       .pretrain_only();
   precision
@@ -146,6 +171,8 @@ void add_precision_options(OptionList& list) {
       .pretrain_only();
   precision.add("first_last_layers_bf16", &PrecisionConfig::first_last_layers_bf16, "fp8 for inner layers only")
       .pretrain_only();
+  // Loss scaling for fp16, whose gradients underflow below 6e-8: multiply the loss, divide the gradients, skip steps
+  // that overflow. bf16 has the range of fp32 and needs none of it.
   precision.add("loss_scale", &PrecisionConfig::loss_scale, "fp16: constant scale (none: dynamic)")
       .at_least(0)
       .pretrain_only();
@@ -160,12 +187,14 @@ void add_precision_options(OptionList& list) {
   precision.add("hysteresis", &PrecisionConfig::hysteresis, "dynamic scale: overflows before it halves")
       .at_least(1)
       .pretrain_only();
+  // The format in which gradients are summed up.
   precision
       .add("accumulate_allreduce_grads_in_fp32", &PrecisionConfig::accumulate_allreduce_grads_in_fp32,
            "gradient buffer in fp32; always so with bf16")
       .alias({"grad_reduce_in_fp32"})
       .no_effect("gradients are always summed up in fp32, unless grad_reduce_in_bf16 is set");
-  precision.add("grad_reduce_in_bf16", &PrecisionConfig::grad_reduce_in_bf16, "the exception to that").pretrain_only();
+  precision.add("grad_reduce_in_bf16", &PrecisionConfig::grad_reduce_in_bf16, "sum gradients in bf16 instead")
+      .pretrain_only();
 }
 
 void add_schedule_options(OptionList& list) {
@@ -187,18 +216,21 @@ void add_schedule_options(OptionList& list) {
   schedule.add("warmup_steps", &ScheduleConfig::warmup_steps, "linear warm-up: steps, or below 1 a fraction of all")
       .at_least(0)
       .train_only();
-  schedule.add("warmup_ratio", &ScheduleConfig::warmup_ratio, "the fraction, only if warmup_steps is 0")
+  schedule
+      .add("warmup_ratio", &ScheduleConfig::warmup_ratio,
+           "warm-up as a fraction of all steps, only if warmup_steps is 0")
       .at_least(0)
       .at_most(1)
       .train_only();
+  // Megatron's names. Lengths are given in iterations or in samples, never mixed (validate_optimizer.cc).
   schedule.add("lr_decay_style", &ScheduleConfig::lr_decay_style, "shape of the schedule")
       .pretrain_default(LrDecayStyle::kLinear)
       .pretrain_only();
-  schedule.add("min_lr", &ScheduleConfig::min_lr, "floor").at_least(0).pretrain_only();
+  schedule.add("min_lr", &ScheduleConfig::min_lr, "smallest learning rate").at_least(0).pretrain_only();
   schedule.add("lr_decay_iters", &ScheduleConfig::lr_decay_iters, "steps to the floor (none: all)")
       .at_least(1)
       .pretrain_only();
-  schedule.add("lr_decay_samples", &ScheduleConfig::lr_decay_samples, "the same in samples")
+  schedule.add("lr_decay_samples", &ScheduleConfig::lr_decay_samples, "samples to the floor")
       .at_least(1)
       .pretrain_only();
   schedule.add("lr_warmup_fraction", &ScheduleConfig::lr_warmup_fraction, "warm-up as a part of the decay length")
@@ -208,11 +240,15 @@ void add_schedule_options(OptionList& list) {
   schedule.add("lr_warmup_iters", &ScheduleConfig::lr_warmup_iters, "warm-up steps").at_least(0).pretrain_only();
   schedule.add("lr_warmup_samples", &ScheduleConfig::lr_warmup_samples, "warm-up samples").at_least(0).pretrain_only();
   schedule.add("lr_warmup_init", &ScheduleConfig::lr_warmup_init, "rate at step 0").at_least(0).pretrain_only();
+  // Warmup-stable-decay: the rate stays at its peak and falls in the last phase only.
   schedule.add("lr_wsd_decay_style", &ScheduleConfig::lr_wsd_decay_style, "last phase of WSD").pretrain_only();
-  schedule.add("lr_wsd_decay_iters", &ScheduleConfig::lr_wsd_decay_iters, "its steps").at_least(1).pretrain_only();
-  schedule.add("lr_wsd_decay_samples", &ScheduleConfig::lr_wsd_decay_samples, "its samples")
+  schedule.add("lr_wsd_decay_iters", &ScheduleConfig::lr_wsd_decay_iters, "steps of the last phase of WSD")
       .at_least(1)
       .pretrain_only();
+  schedule.add("lr_wsd_decay_samples", &ScheduleConfig::lr_wsd_decay_samples, "samples of the last phase of WSD")
+      .at_least(1)
+      .pretrain_only();
+  // On resume the checkpoint's schedule must match the given one; these two say which wins if it does not.
   schedule
       .add("override_opt_param_scheduler", &ScheduleConfig::override_opt_param_scheduler,
            "on resume keep the values given here")

@@ -1,4 +1,8 @@
 // Options of the layout over ranks: sizes, pipeline, communication, batch and seeds.
+//
+// The sizes are optional members, so that "not given" stays distinct from 1: `train` takes a missing size from the
+// checkpoint's config, and derive() makes it 1 if that has none. Ranges here concern one value; rules between options
+// (tp * pp * cp divides the world size, and so on) are in validate_parallel.cc and in module `layout`.
 #include "megalith/config/option_list_internal.h"
 
 namespace megalith::config {
@@ -7,6 +11,7 @@ namespace {
 void add_sizes(OptionList& list) {
   list.topic("Parallel layout");
   auto parallel = list.part(&TrainingArguments::parallel);
+  // The five axes. The short aliases are those that run scripts and papers use.
   parallel.add("tensor_model_parallel_size", &ParallelConfig::tp, "ranks that split each weight matrix (none: 1)")
       .alias({"tp", "model_parallel_size"})
       .at_least(1);
@@ -22,18 +27,22 @@ void add_sizes(OptionList& list) {
   parallel.add("expert_tensor_parallel_size", &ParallelConfig::etp, "ranks that split an expert's matrices (none: tp)")
       .alias({"etp"})
       .at_least(1);
+  // A request, not a decision: derive() switches it off without tp > 1, and on where experts meet tp > 1.
   parallel.add("sequence_parallel", &ParallelConfig::sequence_parallel,
                "split norms and dropout over tp along the tokens; off without tp > 1, on with tp > 1 and experts");
   parallel
       .add("num_distributed_optimizer_instances", &ParallelConfig::num_distributed_optimizer_instances,
            "replicas of the sharded optimizer state over the data-parallel ranks")
       .at_least(1);
+  // The default order keeps tp and cp on neighboring ranks (one machine) and puts pipeline stages farthest apart,
+  // since they exchange the least.
   parallel.add("use_tp_pp_dp_mapping", &ParallelConfig::use_tp_pp_dp_mapping,
                "number ranks in the order tp-cp-ep-pp-dp in place of tp-cp-ep-dp-pp");
   parallel
       .add("hierarchical_context_parallel_sizes", &ParallelConfig::hierarchical_cp_sizes,
            "sizes of the levels of hierarchical context parallelism; their product is cp")
       .at_least(1);
+  // all_gather and allgather are two spellings of one way.
   parallel
       .add("cp_comm_type", &ParallelConfig::cp_comm_type,
            "how context-parallel attention exchanges keys and values (none: p2p); one for all layers or one per layer")
@@ -45,6 +54,8 @@ void add_sizes(OptionList& list) {
 void add_pipeline(OptionList& list) {
   list.topic("Pipeline");
   auto pipeline = list.part(&TrainingArguments::pipeline);
+  // Three ways of asking for virtual stages: their number, the layers of each, or a drawn layout. validate()
+  // rejects contradictions, and derive() turns all of them into the first.
   pipeline
       .add("virtual_pipeline_model_parallel_size", &PipelineConfig::vpp,
            "model chunks per pipeline rank (interleaved schedule); 1 means none; follows from a layout")
@@ -56,6 +67,7 @@ void add_pipeline(OptionList& list) {
       .at_least(1);
   pipeline.add("pipeline_model_parallel_layout", &PipelineConfig::layout,
                "stages split by |: E embedding, t layer, m MTP, L loss; x*n and (...)*n repeat: E,t*3|t*4,L");
+  // Uneven splits: the first and last rank also hold the embedding and the head, so they may take fewer layers.
   pipeline.add("decoder_first_pipeline_num_layers", &PipelineConfig::first_stage_layers, "layers of the first rank")
       .at_least(1);
   pipeline.add("decoder_last_pipeline_num_layers", &PipelineConfig::last_stage_layers, "layers of the last rank")
@@ -68,6 +80,8 @@ void add_pipeline(OptionList& list) {
       "pipeline_schedule", &PipelineConfig::schedule,
       "order of work on the stages (none: 1f1b, or interleaved with virtual stages); zero_bubble computes weight"
       " gradients while a stage would wait");
+  // Communication of the interleaved schedule. The reference has separate switches for phases that Megalith always
+  // overlaps.
   pipeline
       .add("microbatch_group_size_per_virtual_pipeline_stage", &PipelineConfig::microbatch_group_size,
            "micro-batches that a chunk runs in a row (none: pp)")
@@ -87,6 +101,7 @@ void add_pipeline(OptionList& list) {
       .add("variable_seq_lengths", &PipelineConfig::variable_seq_lengths,
            "micro-batches of one step may differ in length")
       .no_effect("every stage knows the length of each micro-batch: they may always differ");
+  // Deferred weight gradients of the head alone; zero_bubble defers those of all layers and is implemented.
   pipeline
       .add("defer_embedding_wgrad_compute", &PipelineConfig::defer_embedding_wgrad_compute,
            "run the head's weight gradients in the pipeline flush; needs pp > 1 and gradient accumulation fusion")
@@ -107,6 +122,8 @@ void add_communication(OptionList& list) {
       .alias({"distributed_backend"})
       .refuse({"mpi", "xccl", "hccl", "cncl", "mccl", "rccl"},
               "Megalith communicates through nccl (CUDA) or gloo (CPU)");
+  // Time limits, from general to specific: Hugging Face gives seconds, Megatron minutes, and both may be tightened
+  // after the first iteration, when nothing is compiled or loaded any more.
   comm.add("ddp_timeout", &CommConfig::ddp_timeout_s, "time limit of a collective in seconds").at_least(1);
   comm.add("distributed_timeout_minutes", &CommConfig::distributed_timeout_minutes,
            "time limit of a collective in minutes; wins over ddp_timeout when set")
@@ -126,6 +143,7 @@ void add_communication(OptionList& list) {
       .negated_by({"disable_gloo_process_groups"})
       .no_effect("groups are made when they are first used, so switching them off saves nothing")
       .pretrain_only();
+  // Settings of NCCL by group (parallel/nccl_options.h reads the file).
   comm.add("nccl_communicator_config_path", &CommConfig::nccl_communicator_config_path,
            "a YAML file that tunes NCCL's communicators by group: cga_cluster_size, min_ctas, max_ctas, net_name, "
            "is_high_priority_stream");
@@ -145,6 +163,8 @@ void add_parallel_options(OptionList& list) {
 void add_batch_options(OptionList& list) {
   list.topic("Batch and seed");
   auto batch = list.part(&TrainingArguments::batch);
+  // global = micro * dp * accumulation: two of the three numbers determine the step. pretrain has no default, so
+  // that a forgotten micro-batch is an error there, as in Megatron.
   batch
       .add("per_device_train_batch_size", &BatchConfig::micro_batch_size,
            "micro-batch: sequences in one pass of one data-parallel rank (required by pretrain)")
@@ -159,6 +179,7 @@ void add_batch_options(OptionList& list) {
       .add("global_batch_size", &BatchConfig::global_batch_size,
            "sequences per step over all ranks (none: micro-batch * dp * gradient_accumulation_steps)")
       .at_least(1);
+  // The two ways in which a batch grows over a run; both end at the global batch (layout/microbatches.h).
   batch
       .add("rampup_batch_size", &BatchConfig::rampup_batch_size,
            "start, increment and samples of a growing batch; global_batch_size is its end")
@@ -180,6 +201,8 @@ void add_batch_options(OptionList& list) {
       .pretrain_only();
 
   auto seeds = list.part(&TrainingArguments::seeds);
+  // The dialects start from different seeds, like their references; the same data in the same order needs the same
+  // seed.
   seeds.add("seed", &SeedConfig::seed, "positive; every random number follows from it")
       .at_least(1)
       .pretrain_default(1234);

@@ -6,6 +6,7 @@ namespace megalith::config {
 void add_run_options(OptionList& list) {
   list.topic("Run");
   auto run = list.part(&TrainingArguments::run);
+  // Data and weights that are trained. `pretrain` always trains all weights on plain text.
   run.add("stage", &RunConfig::stage, "what is trained: pt (text), sft (conversations), dpo (preferences)")
       .refuse({"rm", "ppo", "kto"}, "reward models, PPO and KTO are not part of Megalith; use pt, sft or dpo")
       .pretrain_default(Stage::kPretrain)
@@ -14,9 +15,11 @@ void add_run_options(OptionList& list) {
       .refuse({"oft", "freeze"}, "OFT and layer freezing are not part of Megalith; use lora or full")
       .pretrain_default(FinetuningType::kFull)
       .train_only();
+  // Hugging Face asks for training and evaluation one by one; Megatron trains unless told to skip it.
   run.add("do_train", &RunConfig::do_train, "train; also when neither do_train nor do_eval is given").train_only();
   run.add("do_eval", &RunConfig::do_eval, "evaluate; alone: evaluate once and end").train_only();
   run.add("skip_train", &RunConfig::skip_train, "do not train, only evaluate").pretrain_only();
+  // The length of the run: epochs, steps or samples. A positive number of steps wins over epochs.
   run.add("num_train_epochs", &RunConfig::num_train_epochs, "passes over the data, unless max_steps is set")
       .at_least(0)
       .train_only();
@@ -28,6 +31,7 @@ void add_run_options(OptionList& list) {
       .pretrain_only();
   run.add("iterations_to_skip", &RunConfig::iterations_to_skip, "1-based iterations whose data is consumed unused")
       .pretrain_only();
+  // Early ends: a multiple of steps, minutes of wall time (before a job's limit), or no better metric.
   run.add("exit_interval", &RunConfig::exit_interval, "leave when the iteration is a multiple of this")
       .at_least(1)
       .pretrain_only();

@@ -1,3 +1,4 @@
+// The adapters of a run: those merged into the weights, the one that is trained, and the shape of a fresh one.
 #include "megalith/run/resolve/adapter_source.h"
 
 #include "megalith/peft/adapter_folder.h"
@@ -14,6 +15,7 @@ model::AdapterSource adapter_source(const config::TrainingArguments& args,
     source.trained = source.merged.back();
     source.merged.pop_back();
   }
+  // A resumed run continues with its own adapter, whatever it started from.
   if (checkpoint) source.trained = *checkpoint;
   source.fresh = new_adapter(args.lora);
   source.base_name = args.source.model_name_or_path.value_or("");

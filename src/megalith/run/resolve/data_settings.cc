@@ -1,3 +1,5 @@
+// Options of data as settings of module `data`: the stage becomes a kind of sample, and the three names of packing
+// become one enumeration.
 #include "megalith/run/resolve/data_settings.h"
 
 #include <algorithm>
@@ -29,11 +31,13 @@ data::Packing packing_of(const config::DataConfig& data, config::Stage stage) {
   return data.packing.value_or(documents) ? data::Packing::kPlain : data::Packing::kNone;
 }
 
+// Three states: unset keeps the thoughts of records and passes nothing to a Jinja template.
 data::Thinking thinking_of(std::optional<bool> enable_thinking) {
   if (!enable_thinking) return data::Thinking::kUnset;
   return *enable_thinking ? data::Thinking::kOn : data::Thinking::kOff;
 }
 
+// Tokenizing is a matter of minutes and uses every core; hardware_concurrency() may return 0 for "unknown".
 int all_cores() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
 }  // namespace
@@ -65,12 +69,15 @@ data::SftSettings sft_settings(const config::TrainingArguments& args) {
   return settings;
 }
 
+// Hugging Face drops what does not fill the last batch of an epoch.
 data::SamplerOptions epoch_sampler(const config::SamplerConfig& sampler, int64_t size, uint64_t seed) {
   const bool sequential =
       sampler.disable_shuffling || sampler.train_sampling_strategy == config::SamplingStrategy::kSequential;
   return {.size = size, .shuffle = !sequential, .seed = seed, .end = data::EpochEnd::kDrop};
 }
 
+// Megatron's `single` stops at the end of the data, whose length the index has matched to the run; `cyclic` goes
+// around.
 data::SamplerOptions megatron_sampler(const config::SamplerConfig& sampler, int64_t size, uint64_t seed) {
   const bool cyclic = sampler.dataloader_type == config::DataloaderType::kCyclic;
   return {

@@ -32,14 +32,17 @@ class LayerList {
   }
 
  private:
+  // One message for every syntax error: the text is short enough to see the place.
   void need(bool ok) const {
     check<ConfigError>(ok, "moe_layer_freq is \"{}\"; give a number, or a list such as ([1]*3+[0]*2)", text_);
   }
+  // Consumes `c` if it comes next.
   bool take(char c) {
     if (at_ >= text_.size() || text_[at_] != c) return false;
     ++at_;
     return true;
   }
+  // Repeats beyond 100 000 layers are mistakes, and the limit bounds the work of a hostile text.
   int64_t number() {
     int64_t value = 0;
     const auto [end, error] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
@@ -84,12 +87,14 @@ class LayerList {
   int depth_ = 0;
 };
 
+// Returns for each layer whether it has experts.
 std::vector<bool> expert_layers(const TrainingArguments& args) {
   return parse_layer_freq(args.moe.layer_freq.value_or("1"), *args.shape.num_layers);
 }
 
 bool sigmoid(const TrainingArguments& args) { return args.router.score_function == config::ScoreFunction::kSigmoid; }
 
+// The table of the head of this file.
 const char* family_of(const TrainingArguments& args) {
   if (sigmoid(args)) return "glm4_moe";
   if (on(args.layer.qk_layernorm)) return "qwen3_moe";
@@ -105,6 +110,7 @@ int64_t width_of(const TrainingArguments& args) {
 
 std::vector<bool> parse_layer_freq(const std::string& text, int64_t layers) {
   std::vector<bool> all;
+  // "1" -> all layers, "2" -> layers 0, 2, 4, …; "([0]*1+[1]*3)" -> {0, 1, 1, 1}. Seven digits cannot be a step.
   if (!text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; })) {
     const int64_t step = text.size() < 7 ? std::stoll(text) : 0;
     check<ConfigError>(step > 0, "moe_layer_freq is {}; it must be 1 or more: every how many layers have experts",
@@ -119,9 +125,9 @@ std::vector<bool> parse_layer_freq(const std::string& text, int64_t layers) {
 }
 
 std::vector<std::string> expert_problems(const TrainingArguments& args) {
-  std::vector<std::string> found;
-  const auto need = [&found](bool ok, std::string_view text) {
-    if (!ok) found.emplace_back(text);
+  std::vector<std::string> problems;
+  const auto need = [&problems](bool ok, std::string_view text) {
+    if (!ok) problems.emplace_back(text);
   };
   const std::string family = family_of(args);
   const std::vector<bool> layers = expert_layers(args);
@@ -157,7 +163,7 @@ std::vector<std::string> expert_problems(const TrainingArguments& args) {
     need(std::ranges::is_sorted(layers),
          "sigmoid scores make a glm4_moe model, whose dense layers come first: moe_layer_freq ([0]*m+[1]*n)");
   }
-  return found;
+  return problems;
 }
 
 void add_experts(io::Json& json, const TrainingArguments& args) {
@@ -165,6 +171,7 @@ void add_experts(io::Json& json, const TrainingArguments& args) {
   const std::vector<bool> layers = expert_layers(args);
   json["model_type"] = family;
   json["num_experts_per_tok"] = args.router.topk.value_or(2);
+  // The base was written for a dense llama or qwen model; families with experts have no bias in their MLPs.
   json.erase("mlp_bias");
   if (family == "mixtral") {
     json["num_local_experts"] = *args.moe.num_experts;
@@ -172,6 +179,7 @@ void add_experts(io::Json& json, const TrainingArguments& args) {
     return;
   }
   json["moe_intermediate_size"] = width_of(args);
+  // Softmax before the choice leaves weights that do not add up to 1, exactly when they are not normalized after it.
   json["norm_topk_prob"] = !on(args.router.pre_softmax);
   if (family == "glm4_moe") {
     json["n_routed_experts"] = *args.moe.num_experts;
@@ -186,6 +194,7 @@ void add_experts(io::Json& json, const TrainingArguments& args) {
     return;
   }
   json["num_experts"] = *args.moe.num_experts;
+  // Every layer has experts but those listed: the general form, which any pattern fits.
   json["decoder_sparse_step"] = 1;
   json["mlp_only_layers"] = io::Json::array();
   for (size_t layer = 0; layer < layers.size(); ++layer)

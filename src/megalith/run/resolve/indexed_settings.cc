@@ -1,3 +1,5 @@
+// Reads the sources of indexed data from options and from the files that options name. A source is a blend: weights
+// and prefixes of .bin/.idx pairs, such as "0.3 wiki 0.7 books".
 #include "megalith/run/resolve/indexed_settings.h"
 
 #include <nlohmann/json.hpp>
@@ -11,8 +13,10 @@ namespace megalith::run {
 
 namespace {
 
+// 64 MiB: a million prefixes fit, and a mistaken path to a data file does not fill the memory.
 constexpr uint64_t kLongestArgsFile = uint64_t{64} << 20;
 
+// Splits at blanks and line ends.
 std::vector<std::string> words_of(const std::string& text) {
   std::istringstream stream(text);
   std::vector<std::string> words;
@@ -34,11 +38,13 @@ std::vector<std::string> words_of_field(const io::JsonFields& fields, const char
   return words;
 }
 
+// Returns std::nullopt if there are no words; `option` is the name that messages show.
 std::optional<data::Blend> blend_or_nothing(std::span<const std::string> words, const std::string& option) {
   if (words.empty()) return std::nullopt;
   return data::parse_blend(words, option);
 }
 
+// The file has the form {"train": ["0.3", "a", …], "valid": "b", "test": []}.
 data::PerSplit<std::optional<data::Blend>> read_split_file(const std::string& path) {
   const io::JsonFile file = io::read_json_file(path);
   const io::JsonFields fields = file.fields();
@@ -62,6 +68,7 @@ data::DataSources data_sources(const config::IndexedDataConfig& indexed) {
     sources.all = data::parse_blend(words_of(io::read_text_file(*indexed.data_args_path, kLongestArgsFile)),
                                     fmt::format("data_args_path {}", *indexed.data_args_path));
   if (indexed.per_split_data_args_path) sources.by_split = read_split_file(*indexed.per_split_data_args_path);
+  // Files replace what options said; validate() rejects two sources that are both given.
   sources.validate();
   check<ConfigError>(sources.all || sources.mock || !indexed.split,
                      "split cuts data_path; leave it out with other sources of data");

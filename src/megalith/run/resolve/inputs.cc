@@ -24,6 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using config::TrainingArguments;
 
+// The files of a fast tokenizer, of GPT-2 and of SentencePiece.
 bool has_tokenizer(const fs::path& folder) {
   return fs::exists(folder / "tokenizer.json") || fs::exists(folder / "vocab.json") ||
          fs::exists(folder / "tokenizer.model");
@@ -36,6 +37,7 @@ fs::path cache_for(const char* what) {
   return {};
 }
 
+// Returns the folder of the reference model: that of ref_model, or of the policy.
 fs::path find_reference(const TrainingArguments& args, const ModelPlan& model) {
   const auto& name = args.preference.ref_model;
   if (!name) return model.folder;
@@ -57,6 +59,7 @@ std::vector<fs::path> find_reference_adapters(const TrainingArguments& args, con
   return found;
 }
 
+// The reference costs nothing below an adapter (its base is the same weights) or when its scores are precomputed.
 PreferencePlan::Reference reference_of(const config::PreferenceConfig& how, const ModelPlan& model) {
   using Reference = PreferencePlan::Reference;
   if (how.precompute_ref_log_probs) return Reference::kPrecomputed;
@@ -78,6 +81,7 @@ ModelPlan model_plan(const fs::path& folder, const TrainingArguments& args,
       .folder = folder, .config = model_overrides(args).applied_to(in_files), .fresh = args.source.train_from_scratch};
   if (!trains_adapter(args)) return plan;
   plan.adapter = adapter_source(args);
+  // The base serves as the reference, so modules that are trained in full keep a copy of their first weights.
   plan.adapter->keep_base = args.run.stage == config::Stage::kDpo && config::needs_reference(args.preference.loss);
   model::adapter_config(*plan.adapter, in_files);  // throws for targets that the model does not have
   return plan;
@@ -110,10 +114,12 @@ DataPlan data_plan(const TrainingArguments& args, const DataTools& tools) {
     request.tokenizer = tokenizer::Tokenizer::from_folder(tools.tokenizer_folder);
     request.tokenizer_folder = tools.tokenizer_folder;
   }
+  // The encoder knows the columns it needs; a dataset without them is reported before anything is tokenized.
   const auto encoder = data::make_record_encoder(request);
   for (const auto* names : {&args.data.dataset, &args.data.eval_dataset})
     for (const auto& dataset : data::find_datasets(*names, args.data.dataset_dir)) encoder->check_dataset(dataset);
   plan.collator = data::collator_options(request.data.kind, encoder->pad_id());
+  // Rows are padded to a multiple of what splits them along the tokens.
   plan.collator.tp = args.parallel.sequence_parallel ? args.parallel.tp.value_or(1) : 1;
   plan.collator.cp = args.parallel.cp.value_or(1);
   plan.collate = tools.collate;

@@ -24,11 +24,11 @@ ModelPlan model_plan(const std::filesystem::path& folder, const config::Training
 // Throws ConfigError or DataError.
 std::optional<PreferencePlan> preference_plan(const config::TrainingArguments& args, const ModelPlan& model);
 
-// What turns records into batches. The tokenizer folder stays empty for data that consists of token ids.
+// The tools that turn records into batches. The tokenizer folder stays empty for data that consists of token ids.
 struct DataTools {
   std::filesystem::path tokenizer_folder{};
-  int64_t vocab_size = 0;                // of the model
-  std::filesystem::path cache_folder{};  // keeps tokens between runs; empty: they are not kept
+  int64_t vocab_size = 0;                // ids that the model knows
+  std::filesystem::path cache_folder{};  // keeps tokens between runs; if empty, they are not kept
   data::CollateFunction collate{};       // the program's own collator, for training and evaluation
 };
 // Returns the tools for the model of a folder: the tokenizer beside its weights, and the user's cache.

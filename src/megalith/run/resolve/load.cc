@@ -1,3 +1,6 @@
+// Finds the checkpoint that a run continues. `train` resumes by resume_from_checkpoint, with the choice made together
+// by all ranks; `pretrain` loads by Megatron's options, found once before ranks exist. A checkpoint counts only with
+// its manifest, which is written last.
 #include "megalith/run/resolve/load.h"
 
 #include <fmt/ranges.h>
@@ -20,6 +23,7 @@ namespace fs = std::filesystem;
 // Returns the folder of the run in the form that checkpoint:: expects: never empty.
 fs::path checkpoints_of(const fs::path& run_folder) { return run_folder.empty() ? fs::path(".") : run_folder; }
 
+// Compares sizes with the manifest and no contents, so it takes milliseconds even for terabytes.
 void check_complete(const fs::path& checkpoint) {
   const auto problems = checkpoint::problems_of_sizes(checkpoint, checkpoint::read_manifest(checkpoint));
   check<DataError>(problems.empty(), "{} is broken: {}", checkpoint.string(), list_in_words(problems, 8));
@@ -45,6 +49,7 @@ void check_resume(const std::optional<std::string>& wanted, const fs::path& run_
 std::optional<fs::path> find_resume(const std::optional<std::string>& wanted, const fs::path& run_folder,
                                     const parallel::ParallelContext& context) {
   if (!wanted) return std::nullopt;
+  // Ranks agree on one folder: a network file system may show a new checkpoint to some of them first.
   const checkpoint::ResumeChoice choice = checkpoint::choose_checkpoint(*wanted, checkpoints_of(run_folder), context);
   if (context.rank() == 0) {
     for (const std::string& skipped : choice.skipped) log_warning("{}", skipped);
@@ -63,6 +68,7 @@ LoadRequest find_load(const LoadSettings& settings) {
     check<ConfigError>(request.folder || !settings.must_exist,
                        "load {} holds no checkpoint, and exit_on_missing_checkpoint is given", folder.string());
   }
+  // The fallback brings weights only: it belongs to another run, whose steps do not count here.
   if (!request.folder && settings.pretrained) {
     request = {checkpoint_in(*settings.pretrained), true};
     check<ConfigError>(request.folder.has_value(), "pretrained_checkpoint {} holds no checkpoint",
@@ -82,6 +88,7 @@ void take_checkpoint_arguments(config::ParseResult& parsed) {
                      args.save.load.value_or(""));
   const fs::path file = *folder / train::kArgumentsFile;
   check<DataError>(fs::is_regular_file(file), "use_checkpoint_args: there is no file {}", file.string());
+  // A saved args.yaml is read like the command line of that run, so its defaults and checks apply.
   const std::string words[]{file.string()};
   const config::TrainingArguments saved = config::parse_arguments(config::Dialect::kPretrain, words).args;
   check<ConfigError>(saved.shape.num_layers.has_value(),

@@ -37,6 +37,7 @@ class ModelProblems {
   std::vector<std::string> found_;
 };
 
+// Returns whether the MLP has a gate, and so three matrices.
 bool gated(const LayerConfig& layer) { return on(layer.swiglu) || on(layer.quick_geglu); }
 
 // Requires the options without which no model can be built.
@@ -138,6 +139,7 @@ void check_latent(const TrainingArguments& args, ModelProblems& problems) {
                    kWhy);
 }
 
+// Ids that a tokenizer does not have are written as null, as transformers does.
 io::Json vocabulary_json(const ModelVocabulary& vocabulary) {
   const auto id = [](const std::optional<int64_t>& value) { return value ? io::Json(*value) : io::Json(nullptr); };
   return {{"bos_token_id", id(vocabulary.bos_id)},
@@ -145,6 +147,7 @@ io::Json vocabulary_json(const ModelVocabulary& vocabulary) {
           {"pad_token_id", id(vocabulary.pad_id)}};
 }
 
+// GPT-2's names. Its config.json has no sizes of heads or groups: check_gpt2 has excluded what it cannot say.
 io::Json gpt2_json(const TrainingArguments& args) {
   const char* activation = on(args.layer.squared_relu)   ? "relu2"
                            : args.fusion.bias_activation ? "gelu_new"  // the reference's fused kernel: tanh
@@ -187,6 +190,7 @@ io::Json yarn_scaling(const PositionConfig& position) {
   return scaling;
 }
 
+// deepseek_v3's names. first_k_dense_replace covers all layers, because experts with latent attention are refused.
 io::Json latent_json(const TrainingArguments& args) {
   const PositionConfig& position = args.position;
   const config::MlaConfig& mla = args.mla;
@@ -212,16 +216,22 @@ io::Json latent_json(const TrainingArguments& args) {
                 {"rope_theta", position.rotary_base.value_or(10000)}};
   if (position.rope_type != config::RopeType::kYarn) return json;
   json["rope_scaling"] = yarn_scaling(position);
+  // DeepSeek's attention also scales its softmax by mscale_all_dim, so both are written beside their ratio.
   json["rope_scaling"]["mscale"] = position.mscale.value_or(1);
   json["rope_scaling"]["mscale_all_dim"] = position.mscale_all_dim.value_or(0);
   return json;
 }
 
+//   norms on queries and keys   qkv bias only   family
+//   yes                         -               qwen3
+//   no                          yes             qwen2
+//   no                          no              llama (whose attention_bias and mlp_bias cover add_bias_linear)
 const char* decoder_family(const LayerConfig& layer) {
   if (on(layer.qk_layernorm)) return "qwen3";
   return on(layer.add_qkv_bias) && !on(layer.add_bias_linear) ? "qwen2" : "llama";
 }
 
+// The names that llama and the qwen families share.
 io::Json decoder_json(const TrainingArguments& args) {
   const PositionConfig& position = args.position;
   const std::string family = decoder_family(args.layer);
@@ -245,6 +255,7 @@ io::Json decoder_json(const TrainingArguments& args) {
   return json;
 }
 
+// Returns the format of exported weights, in torch's words.
 const char* dtype_name(const config::PrecisionConfig& precision) {
   return precision.bf16 ? "bfloat16" : precision.fp16 ? "float16" : "float32";
 }
@@ -257,6 +268,7 @@ model::ModelConfig model_from_options(const TrainingArguments& args, const Model
   check_given(args, problems);
   check_known_parts(args, problems);
   problems.throw_if_any();  // the checks below read these options
+  // The norm and the kind of attention determine the family, so the others' rules are never reported.
   const bool latent = args.mla.multi_latent_attention;
   if (latent)
     check_latent(args, problems);
@@ -272,12 +284,14 @@ model::ModelConfig model_from_options(const TrainingArguments& args, const Model
 
   io::Json json = latent ? latent_json(args) : layer_norm ? gpt2_json(args) : decoder_json(args);
   if (args.moe.num_experts) add_experts(json, args);
+  // Fields that all families have.
   json["architectures"] = {model::family(json["model_type"].get<std::string>()).architecture};
   json["vocab_size"] = args.shape.padded_vocab_size.value_or(static_cast<int>(vocabulary.size));
   json["tie_word_embeddings"] = !on(args.shape.untie_embeddings);
   json["initializer_range"] = args.layer.init_method_std.value_or(0.02);
   json["torch_dtype"] = dtype_name(args.precision);
   json.update(vocabulary_json(vocabulary));
+  // Reading the JSON back runs the same checks as for a downloaded config.json.
   return model_overrides(args).applied_to(
       model::read_model_config(io::JsonFile(std::move(json), "the options of the model")));
 }

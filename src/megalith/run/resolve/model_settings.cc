@@ -10,6 +10,7 @@ namespace megalith::run {
 
 namespace {
 
+// Sets the flag of one of Megatron's module names; the parser has rejected others.
 void add_recomputed_module(const std::string& module, model::RecomputePlan& plan) {
   if (module == "core_attn") {
     plan.core_attention = true;
@@ -63,11 +64,13 @@ std::optional<ops::Fp8Recipe> fp8_recipe(const config::PrecisionConfig& precisio
       .margin = precision.fp8_margin};
 }
 
+// Returns whether a module is one of those that selective recomputation repeats.
 bool is_recomputed(const config::RecomputeConfig& recompute, const char* module) {
   return recompute.granularity == config::RecomputeGranularity::kSelective &&
          std::ranges::find(recompute.modules, module) != recompute.modules.end();
 }
 
+// Options of the expert layers that do not change the model, only how it is computed.
 nn::MoeOptions moe_options(const config::TrainingArguments& args) {
   using Dispatcher = nn::MoeOptions::Dispatcher;
   nn::MoeOptions options;
@@ -79,8 +82,10 @@ nn::MoeOptions moe_options(const config::TrainingArguments& args) {
   return options;
 }
 
+// sinkhorn balances by its assignment, without a loss.
 bool is_balance_loss(const std::string& type) { return type != "none" && type != "sinkhorn"; }
 
+// Tokens over which the load is averaged: the micro-batch, one sequence, or the global batch.
 nn::BalanceLoss::Kind balance_kind(const std::string& type) {
   using Kind = nn::BalanceLoss::Kind;
   return type == "aux_loss" ? Kind::kBatch : type == "seq_aux_loss" ? Kind::kSequence : Kind::kGlobal;
@@ -91,6 +96,7 @@ void set_balance_losses(const config::RouterConfig& given, model::RouterOverride
   const std::vector<double>& coeffs = given.aux_loss_coeff;
   std::vector<std::string> types = given.load_balancing_type;
   if (types.empty() && coeffs.empty()) return;
+  // A coefficient alone means the default type; a type alone keeps the coefficient of config.json.
   if (types.empty()) types = {"aux_loss"};
   overrides.sinkhorn = std::ranges::find(types, "sinkhorn") != types.end();
   overrides.losses.emplace();
@@ -102,6 +108,7 @@ void set_balance_losses(const config::RouterConfig& given, model::RouterOverride
   }
 }
 
+// Members without a value leave the router as config.json describes it.
 model::RouterOverrides router_overrides(const config::TrainingArguments& args) {
   const config::RouterConfig& given = args.router;
   model::RouterOverrides overrides;
@@ -109,6 +116,7 @@ model::RouterOverrides router_overrides(const config::TrainingArguments& args) {
   overrides.z_coeff = given.z_loss_coeff;
   overrides.jitter = given.input_jitter_eps;
   overrides.bias_update_rate = given.bias_update_rate;
+  // A bias that never moves is the same as none.
   if (!given.enable_expert_bias.value_or(true)) overrides.bias_update_rate = 0;
   if (given.dtype) overrides.dtype = *given.dtype == config::RouterDtype::kFp64 ? at::kDouble : at::kFloat;
   overrides.per_token_loss = args.ddp.calculate_per_token_loss;
@@ -144,6 +152,7 @@ model::ModelOptions model_options(const config::TrainingArguments& args, at::Dev
 
 model::ModelOptions options_on(model::ModelOptions options, at::Device device) {
   options.device = device;
+  // Rows of logits that exist at a time. The larger chunk fills a GPU; the smaller one stays in a CPU's caches longer.
   if (options.loss_chunk > 0) options.loss_chunk = device.is_cuda() ? 4096 : 1024;
   return options;
 }

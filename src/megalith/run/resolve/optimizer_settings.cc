@@ -1,3 +1,5 @@
+// Options of the update rule, the gradient buffers and loss scaling as settings of module `optim`, which knows no
+// options.
 #include "megalith/run/resolve/optimizer_settings.h"
 
 #include <cmath>
@@ -12,6 +14,7 @@ namespace {
 
 using RulePtr = std::shared_ptr<const optim::UpdateRule>;
 
+// An update rule is chosen by a table and not by a switch: a new one is a row.
 struct NamedRule {
   config::OptimizerKind name;
   RulePtr (*make)(const config::OptimizerConfig& options);
@@ -30,6 +33,7 @@ constexpr NamedRule kRules[] = {
      }},
 };
 
+// Without either option `optim` chooses by device and data-parallel size.
 optim::BucketSize bucket_size(const config::DdpConfig& ddp) {
   if (ddp.num_buckets) return optim::BucketSize::count(*ddp.num_buckets);
   if (ddp.bucket_size) return optim::BucketSize::elements(*ddp.bucket_size);
@@ -66,9 +70,11 @@ optim::DdpSettings ddp_settings(const config::TrainingArguments& args) {
   settings.pad_buckets_for_bandwidth = ddp.pad_buckets_for_high_nccl_busbw;
   settings.bucket_size = bucket_size(ddp);
   if (args.precision.grad_reduce_in_bf16) settings.grad_dtype = at::kBFloat16;
+  // The planner and reports see the settings of the first chunk; OptimizedModel makes those of the others.
   return optim::settings_of_chunk(settings, /*first_stage=*/true, /*chunk=*/0);
 }
 
+// Only fp16 needs a scale other than 1.
 optim::GradScaler grad_scaler(const config::PrecisionConfig& precision) {
   if (!precision.fp16) return optim::GradScaler::constant(1);
   if (precision.loss_scale) return optim::GradScaler::constant(*precision.loss_scale);

@@ -1,3 +1,4 @@
+// Checks the output folder before ranks exist, without creating it: a run that is refused leaves nothing on the disk.
 #include "megalith/run/resolve/output_folder.h"
 
 #include <unistd.h>
@@ -37,6 +38,7 @@ void check_output_folder(const OutputSettings& output, bool begins_run) {
                      exists ? "there is a file of that name" : fmt::format("{} is a file", nearest.string()));
   check<ConfigError>(::access(nearest.c_str(), W_OK | X_OK) == 0, "output_dir {} is not writable for this user{}",
                      folder.string(), exists ? "" : fmt::format(": {} is not", nearest.string()));
+  // A launcher's restart finds the files of its own run there; only a new run needs an empty folder.
   check<ConfigError>(!exists || !begins_run || output.overwrites || output.continues || holds_nothing(folder),
                      "output_dir {} is not empty; choose another one, continue its run with resume_from_checkpoint"
                      " (pretrain: load), or set overwrite_output_dir to start over in it",

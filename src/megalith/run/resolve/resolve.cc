@@ -70,6 +70,7 @@ TrainingArguments for_evaluation(TrainingArguments args) {
   return args;
 }
 
+// Returns the request's options as its kind of work understands them.
 TrainingArguments options_of(const RunRequest& request) {
   return request.work == Work::kEvaluate ? for_evaluation(request.options) : request.options;
 }
@@ -100,16 +101,19 @@ void check_schedule(const RunRequest& request, const RunSettings& settings) {
   train::check_pipeline_schedule(settings.trainer.step, batches, continues ? std::nullopt : std::optional<int64_t>(0));
 }
 
+// Experts of a model folder are known only after config.json is read, so validate() could not check them.
 void check_experts(const model::ModelConfig& model, const layout::GridShape& grid) {
   if (!model.moe) return;
   const auto found = nn::problems(*model.moe, grid.ep, grid.expert_tp());
   check<ConfigError>(found.empty(), "{}", fmt::join(found, "; "));
 }
 
+// Looks the names up and throws for those that neither dataset_info.json nor the disk has.
 void check_datasets(const config::DataConfig& data) {
   for (const auto* names : {&data.dataset, &data.eval_dataset}) data::find_datasets(*names, data.dataset_dir);
 }
 
+// A missing file would otherwise be noticed on every rank at once, after the model is built.
 void check_indexed_files(const data::Blend& blend) {
   for (const std::string& prefix : blend.prefixes)
     for (const char* ending : {".idx", ".bin"})
@@ -119,12 +123,14 @@ void check_indexed_files(const data::Blend& blend) {
                        prefix, ending);
 }
 
+// Returns whether any source of data is given.
 bool names_data(const config::IndexedDataConfig& indexed) {
   return indexed.mock_data || indexed.data_args_path || indexed.per_split_data_args_path ||
          !indexed.data_path.empty() || !indexed.train_data_path.empty() || !indexed.valid_data_path.empty() ||
          !indexed.test_data_path.empty();
 }
 
+// Checks the files of the blend for all splits, or of the blend for each.
 void check_indexed_data(const config::IndexedDataConfig& indexed) {
   const data::DataSources sources = data_sources(indexed);
   if (sources.all) check_indexed_files(*sources.all);
@@ -160,19 +166,21 @@ void settle(const RunRequest& request, const TrainingArguments& args, bool exper
   });
 }
 
-// Finds a model and data in Hugging Face's formats.
+// Finds a model and data in Hugging Face's formats. The order is that of dependence: the folder, its config.json, the
+// settings (which need to know about experts), then the parts that use both. If the options or the folder fail, only
+// the data can still be checked.
 void find_fine_tuning(const RunRequest& request, const TrainingArguments& args, bool options_fit, RunPlan& plan,
                       Findings& findings) {
   fs::path folder;
   model::ModelConfig in_files;
-  const bool found = findings.attempt([&] {
+  const bool has_model = findings.attempt([&] {
     check<ConfigError>(args.source.model_name_or_path || !options_fit,
                        "model_name_or_path is missing: a folder with config.json and safetensors files, or a hub name");
     if (!args.source.model_name_or_path) return;  // reported with the options
     folder = find_model(*args.source.model_name_or_path, !args.source.train_from_scratch);
     in_files = model::read_model_config(folder, request.own.family);
   });
-  if (!options_fit || !found) {
+  if (!options_fit || !has_model) {
     findings.attempt([&] { check_datasets(args.data); });
     return;
   }

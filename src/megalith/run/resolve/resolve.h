@@ -12,16 +12,18 @@
 
 namespace megalith::run {
 
+// The kinds of runs; each reads other options and inputs.
 enum class Work {
   kTrain,     // fine-tune the model of a folder: `megalith train`
   kPretrain,  // train a model that options describe: `megalith pretrain`
   kEvaluate,  // evaluate without training: `megalith eval`
 };
 
+// The input of resolve(): options as given, and what the caller knows about ranks and its own parts.
 struct RunRequest {
   Work work = Work::kTrain;
   config::TrainingArguments options;  // as given, before derive()
-  config::OptionReport report;        // what became of each option
+  config::OptionReport report;        // status of each given option
   RunWorld world;
   bool begins_run = true;  // output_dir must be empty, unless it is to be overwritten or resumed
   bool restarted = false;  // not the first start of this job: its batch size may have grown

@@ -36,9 +36,9 @@ struct ModelPlan {
   std::optional<model::AdapterSource> adapter{};  // trained in place of the model; std::nullopt: train the model
 };
 
-// Where the samples of a fine-tuning run come from and how they become micro-batches.
+// The source of a fine-tuning run's samples, and the way in which they become micro-batches.
 struct DataPlan {
-  data::DataRequest request;        // what to read and how to turn it into tokens
+  data::DataRequest request;        // files to read, and how records become tokens
   data::CollatorOptions collator;   // padding and alignment of micro-batches
   data::CollateFunction collate{};  // the program's own collator, which may call the built-in one
   data::SamplerOptions order;       // order of the samples; its size is set when the data is open
@@ -48,6 +48,7 @@ struct DataPlan {
 
 // Stage dpo: the loss over pairs of answers, and the reference model they are compared with.
 struct PreferencePlan {
+  // The source of the reference's log-probabilities.
   enum class Reference {
     kNone,          // the loss needs none
     kModel,         // a second model, from `folder`
@@ -59,7 +60,7 @@ struct PreferencePlan {
   std::filesystem::path folder;                 // ref_model, or the policy's own
   std::vector<std::filesystem::path> adapters;  // merged into the reference
   bool fresh = false;                           // the reference gets random weights from the seed
-  std::filesystem::path cache;                  // keeps precomputed scores; empty: they are not kept
+  std::filesystem::path cache;                  // keeps precomputed scores; if empty, they are not kept
 };
 
 // The parts that a program replaces by its own. Whatever it leaves empty follows the options.
@@ -82,8 +83,8 @@ struct RunPlan {
   DataPlan data;                               // for fine-tuning and evaluation
   std::optional<PreferencePlan> preference{};  // stage dpo
   OwnParts own;                                // for fine-tuning and evaluation
-  // What the user asked for, normalized: written to args.yaml, and for programs that look at options. The library acts
-  // on the members above only.
+  // The user's options, normalized: written to args.yaml, and for programs that look at options. The library acts on
+  // the members above only.
   config::TrainingArguments options;
   std::vector<std::string> warnings;  // one per option whose value differs from what the user wrote
 };

@@ -14,6 +14,7 @@ namespace {
 
 using config::TrainingArguments;
 
+// Returns the option as a path, if it is given.
 std::optional<std::filesystem::path> folder_in(const std::optional<std::string>& option) {
   return option ? std::optional<std::filesystem::path>(*option) : std::nullopt;
 }
@@ -30,6 +31,7 @@ int64_t eval_batch_size(const TrainingArguments& args, const layout::BatchPlan& 
   return layout::MicrobatchCalculator(training).final_global_batch_size();
 }
 
+// Rows of indexed data all have the length of seq_length, so nothing is padded within a row.
 PretrainSettings pretrain_settings(const TrainingArguments& args, const layout::BatchPlan& batch) {
   PretrainSettings settings;
   settings.load = load_settings(args);
@@ -72,6 +74,7 @@ OutputSettings output_settings(const config::SaveConfig& save) {
           .continues = save.load || save.resume_from_checkpoint.value_or("false") != "false"};
 }
 
+// Without seq_length (conversations), the planner assumes rows that are as long as the cutoff allows.
 int64_t planned_length(const TrainingArguments& args) { return args.shape.seq_length.value_or(args.data.cutoff_len); }
 
 RunSettings run_settings(const TrainingArguments& args, const RunWorld& world) {
@@ -81,6 +84,7 @@ RunSettings run_settings(const TrainingArguments& args, const RunWorld& world) {
   settings.evaluates = args.run.do_eval;
   settings.sequence_length = planned_length(args);
   settings.runtime = runtime_settings(args, world);
+  // The device is not known before ranks exist; settings_on() moves the settings there.
   settings.model = model_settings(args, at::kCPU);
   settings.trainer = trainer_settings(args, grid);
   settings.reports = report_settings(args, grid);

@@ -24,7 +24,7 @@ struct RunWorld {
   bool one_machine = true;
 };
 
-// Where a run writes, and what may be there already.
+// The folder of a run's files, and whether it may hold some already.
 struct OutputSettings {
   std::filesystem::path folder;  // output_dir; empty if the run writes nothing
   bool overwrites = false;       // a new run may start in a folder that is not empty
@@ -41,7 +41,7 @@ struct LoadSettings {
   bool must_exist = false;                          // exit_on_missing_checkpoint
 };
 
-// What pretrain() needs in addition to the trainer's settings.
+// Settings that pretrain() needs in addition to the trainer's settings.
 struct PretrainSettings {
   LoadSettings load;
   int num_layers = 0;                   // layers of the whole model; 0 if not given
@@ -61,7 +61,7 @@ struct RunSwitches {
   bool force = false;                        // start even if the planned memory exceeds what is free
   bool timing = false;                       // report how long each phase of a step takes
   std::optional<observe::TraceSteps> trace;  // steps to record in trace.json; std::nullopt: none
-  std::filesystem::path rejection_tracker;   // remembers rejected results across restarts; empty: no such file
+  std::filesystem::path rejection_tracker;   // remembers rejected results across restarts; empty if there is none
 };
 
 struct RunSettings {

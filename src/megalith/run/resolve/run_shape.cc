@@ -14,12 +14,14 @@ namespace {
 using config::TrainingArguments;
 using plan::RecomputeChoice;
 
+// Returns the granularity, for reports; the modules are passed on beside it.
 plan::Recompute recompute_of(const config::RecomputeConfig& recompute) {
   if (!recompute.granularity) return plan::Recompute::kNone;
   return *recompute.granularity == config::RecomputeGranularity::kFull ? plan::Recompute::kFull
                                                                        : plan::Recompute::kSelective;
 }
 
+// Returns whether the user has asked for any recomputation; the search then leaves it alone unless told otherwise.
 bool is_chosen(const config::RecomputeConfig& recompute) {
   return recompute.granularity || recompute.gradient_checkpointing || recompute.recompute_activations;
 }
@@ -56,6 +58,8 @@ TrainingArguments in_layout(TrainingArguments args, const plan::SearchRequest& r
   args.parallel.pp = choice.pp;
   args.parallel.ep = choice.ep;
   if (experts) args.parallel.etp = choice.etp;
+  // The search assumes good practice: with tp, norms are split along the tokens; experts exchange tokens by
+  // all-to-all.
   args.parallel.sequence_parallel = args.parallel.sequence_parallel || choice.tp > 1;
   args.pipeline.vpp = choice.vpp > 1 ? std::optional(choice.vpp) : std::nullopt;
   args.batch.micro_batch_size = choice.micro_batch;
@@ -75,6 +79,7 @@ TrainingArguments in_layout(TrainingArguments args, const plan::SearchRequest& r
 
 }  // namespace
 
+// Everything that follows from options and world size. The model, its device and the sequence length are still open.
 plan::RunShape open_shape(const TrainingArguments& args, int world_size) {
   const train::StepSettings step = step_settings(args);
   const train::UpdateSettings update = update_settings(args);
@@ -129,6 +134,7 @@ plan::SearchRequest search_request(const model::ModelConfig& model, const Traini
                    .recompute = is_chosen(args.recompute)};
   request.recompute = recompute_of(args.recompute);
   request.offloads = args.optimizer.cpu_offload;
+  // The planner calls back for every layout that it tries. Without a choice it asks for the layout of the options.
   request.shape = [args](const plan::SearchRequest& mine, const std::optional<plan::LayoutChoice>& choice) {
     return run_shape(*mine.model, choice ? in_layout(args, mine, *choice) : config::derive(args).args, mine.gpus,
                      mine.sequence_length, mine.cluster.machinery());

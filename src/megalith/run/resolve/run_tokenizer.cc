@@ -14,8 +14,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Ways in which a tokenizer is stored.
 enum class Kind { kNull, kFolder, kSentencePiece, kGpt2 };
 
+// Megatron's class names, of which several read the same files.
 Kind kind_of(const std::string& type) {
   if (type == "NullTokenizer") return Kind::kNull;
   if (type == "HuggingFaceTokenizer") return Kind::kFolder;
@@ -28,6 +30,7 @@ Kind kind_of(const std::string& type) {
                   type));
 }
 
+// Without a type the files decide; a vocabulary size alone means data that is already tokenized.
 std::optional<Kind> kind_of(const config::TrainingArguments& args) {
   const config::TokenizerConfig& options = args.tokenizer;
   if (options.type) return kind_of(*options.type);
@@ -73,6 +76,7 @@ fs::path folder_of(const std::optional<std::string>& file, const char* option, c
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
+// Tokenizers are read from folders, so both files must lie in the same one under their usual names.
 RunTokenizer gpt2_tokenizer(const config::TokenizerConfig& options) {
   const fs::path folder = folder_of(options.vocab_file, "vocab_file", "vocab.json");
   check<ConfigError>(folder_of(options.merge_file, "merge_file", "merges.txt") == folder,
@@ -87,6 +91,7 @@ RunTokenizer folder_tokenizer(const config::TokenizerConfig& options) {
 
 }  // namespace
 
+// The end-of-document token serves as the model's EOS.
 ModelVocabulary RunTokenizer::vocabulary() const {
   ModelVocabulary vocabulary{.size = tokens.vocab_size, .bos_id = {}, .eos_id = tokens.eod_id, .pad_id = {}};
   if (tokenizer) vocabulary.bos_id = tokenizer->bos_id();

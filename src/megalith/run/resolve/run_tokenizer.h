@@ -19,11 +19,13 @@
 
 namespace megalith::run {
 
+// A tokenizer, or only the facts about one.
 struct RunTokenizer {
   std::optional<tokenizer::Tokenizer> tokenizer;  // std::nullopt for NullTokenizer
-  data::PretrainTokens tokens;                    // what datasets need to know about it
+  data::PretrainTokens tokens;                    // facts about it that datasets need
   std::filesystem::path folder;                   // holds its files; empty without files
 
+  // Returns the sizes and ids that a fresh model's config.json needs.
   ModelVocabulary vocabulary() const;
 };
 

@@ -1,3 +1,4 @@
+// Settings of ranks: grid, seeds, device, time limits and NCCL.
 #include "megalith/run/resolve/runtime_settings.h"
 
 #include "megalith/config/derive.h"
@@ -12,11 +13,13 @@ parallel::SeedRule seed_rule(const config::TrainingArguments& args) {
   return args.dialect == config::Dialect::kTrain ? parallel::SeedRule::kAdapter : parallel::SeedRule::kMegatron;
 }
 
+// Megatron's minutes win over Hugging Face's seconds, which always have a value.
 std::chrono::seconds collective_timeout(const config::CommConfig& comm) {
   if (comm.distributed_timeout_minutes) return std::chrono::minutes(*comm.distributed_timeout_minutes);
   return std::chrono::seconds(comm.ddp_timeout_s);
 }
 
+// Ranks on several machines may start minutes apart, so they wait longer.
 std::chrono::milliseconds connect_timeout(const config::CommConfig& comm, const RunWorld& world) {
   if (comm.store_connect_timeout_s) return std::chrono::seconds(*comm.store_connect_timeout_s);
   return comm::default_connect_timeout(world.one_machine);

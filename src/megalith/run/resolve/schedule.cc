@@ -35,6 +35,7 @@ struct Length {
   std::string name;
 };
 
+// Hugging Face's variants with a floor differ from plain cosine in min_lr alone, which set_rates() reads.
 LrDecayStyle style_of(HfScheduler scheduler) {
   switch (scheduler) {
     case HfScheduler::kLinear:
@@ -54,7 +55,8 @@ LrDecayStyle style_of(HfScheduler scheduler) {
   throw InternalError("a scheduler without a style");
 }
 
-// Samples if any length is given in samples, or with Megatron's front end; otherwise optimizer steps.
+// Samples if any length is given in samples, or with Megatron's front end; otherwise optimizer steps. Megatron counts
+// samples because a step's batch may grow; Hugging Face counts steps.
 ScheduleUnit unit_of(const TrainingArguments& args) {
   const ScheduleConfig& schedule = args.schedule;
   const bool in_samples = args.run.train_samples || schedule.lr_decay_samples || schedule.lr_warmup_samples > 0 ||
@@ -69,6 +71,7 @@ class ScheduleKwargs {
       : object_(nlohmann::json::parse(schedule.lr_scheduler_kwargs.text)) {}
 
   bool has(const char* key) const { return object_.contains(key); }
+  // Returns the key as messages name it.
   static std::string name(const char* key) { return fmt::format("{} of lr_scheduler_kwargs", key); }
 
   std::optional<double> number(const char* key) const {
@@ -86,6 +89,7 @@ class ScheduleKwargs {
     return static_cast<int64_t>(*value);
   }
 
+  // Returns the decay of WSD that the kwargs name.
   std::optional<config::WsdDecayStyle> wsd_style(const char* key) const {
     if (!has(key)) return std::nullopt;
     const nlohmann::json& value = object_.at(key);
@@ -122,12 +126,15 @@ class ScheduleMaker {
   ScheduleMaker(const TrainingArguments& args, const layout::MicrobatchCalculator& batches,
                 std::optional<int64_t> total_steps)
       : args_(args), options_(args.schedule), kwargs_(args.schedule), unit_(unit_of(args)) {
+    // A step is worth the final global batch: with a growing batch, lengths in steps mean steps of the end size, as in
+    // Megatron.
     names_.unit = unit_ == ScheduleUnit::kSamples ? "samples" : "steps";
     batch_ = unit_ == ScheduleUnit::kSamples ? batches.final_global_batch_size() : 1;
     set_length(batches, total_steps);
   }
 
   RunSchedule make() {
+    // The order matters: the warm-up may be a fraction of the decay length, which may be that of the run.
     set_shape();
     set_rates();
     set_decay_length();
@@ -141,6 +148,7 @@ class ScheduleMaker {
   }
 
  private:
+  // Converts steps to progress units; the check keeps the product within 64 bits.
   int64_t in_units(int64_t steps, const std::string& name) const {
     check<ConfigError>(steps >= 0 && steps <= kLongest / batch_,
                        "{} is {} steps of {} samples; a run has at most {} samples", name, steps, batch_, kLongest);
@@ -148,6 +156,7 @@ class ScheduleMaker {
   }
   Length steps(int64_t value, const std::string& name) const { return {in_units(value, name), name}; }
 
+  // total_steps, which the caller has computed from epochs and data, wins over max_steps; samples are the last resort.
   void set_length(const layout::MicrobatchCalculator& batches, std::optional<int64_t> total_steps) {
     const config::RunConfig& run = args_.run;
     if (!total_steps && run.max_steps > 0) total_steps = run.max_steps;
@@ -179,6 +188,7 @@ class ScheduleMaker {
     }
   }
 
+  // Three options name the same length: two keys of the kwargs, then Megatron's, in steps or samples.
   std::optional<Length> wsd_length() const {
     kwargs_.exclude("wsd_decay_steps", "num_decay_steps");
     for (const char* key : {"wsd_decay_steps", "num_decay_steps"})
@@ -202,6 +212,7 @@ class ScheduleMaker {
     params_.init_lr = rate("init_lr", options_.lr_warmup_init, "lr_warmup_init", names_.init_lr);
     params_.min_lr = rate("min_lr", options_.min_lr, "min_lr", names_.min_lr);
     kwargs_.exclude("min_lr", "min_lr_rate");
+    // A floor relative to the peak, after the peak is known.
     if (const auto part = kwargs_.number("min_lr_rate")) {
       check<ConfigError>(*part >= 0 && *part <= 1, "{} is {}; it is a part of the peak, from 0 to 1",
                          ScheduleKwargs::name("min_lr_rate"), *part);
@@ -210,6 +221,7 @@ class ScheduleMaker {
     }
   }
 
+  // Later lines win: the whole run, then Megatron's options, then the kwargs.
   void set_decay_length() {
     Length length = total_;
     if (options_.lr_decay_samples) length = {*options_.lr_decay_samples, "lr_decay_samples"};
@@ -234,6 +246,8 @@ class ScheduleMaker {
     names_.lr_warmup_steps = length.name;
   }
 
+  // Hugging Face's rule: warmup_steps of 1 or more counts steps, below 1 it is a fraction of the run, and warmup_ratio
+  // is read only if warmup_steps is 0. Fractions round up, so that a short run still warms up.
   Length warmup_length() const {
     if (options_.lr_warmup_iters > 0) return steps(options_.lr_warmup_iters, "lr_warmup_iters");
     if (options_.lr_warmup_samples > 0) return {options_.lr_warmup_samples, "lr_warmup_samples"};
@@ -248,6 +262,7 @@ class ScheduleMaker {
     return steps(static_cast<int64_t>(std::ceil(all * ratio)), ratio > 0 ? "warmup_ratio" : "warmup_steps");
   }
 
+  // A constant decay is one whose start and end are both weight_decay.
   void set_weight_decay() {
     const config::OptimizerConfig& optimizer = args_.optimizer;
     params_.wd_incr_style = optimizer.weight_decay_incr_style;

@@ -16,6 +16,7 @@ namespace {
 using config::Dialect;
 using config::TrainingArguments;
 
+// Zero means "not limited by this": a negative max_steps is Hugging Face's way of saying so.
 train::LengthSettings length_settings(const config::RunConfig& run) {
   return {.max_steps = std::max<int64_t>(0, run.max_steps),
           .train_samples = run.train_samples.value_or(0),
@@ -25,6 +26,7 @@ train::LengthSettings length_settings(const config::RunConfig& run) {
           .early_stopping_steps = run.early_stopping_steps.value_or(0)};
 }
 
+// Megatron logs the first iteration, the loss scale and the consumed samples in every run; Hugging Face does not.
 train::LogSettings log_settings(const TrainingArguments& args) {
   const config::LoggingConfig& logging = args.logging;
   const bool megatron = args.dialect == Dialect::kPretrain;
@@ -47,6 +49,7 @@ train::BestMetric best_metric(const config::EvalConfig& eval) {
   return {std::move(name), greater};
 }
 
+// Evaluation falls back to the micro-batch of training, which is known to fit in memory.
 train::EvalPlan eval_plan(const TrainingArguments& args) {
   const config::EvalConfig& eval = args.eval;
   return {.strategy = eval.strategy,
@@ -59,6 +62,7 @@ train::EvalPlan eval_plan(const TrainingArguments& args) {
           .loads_best_at_end = eval.load_best_model_at_end};
 }
 
+// `arguments` is the text of args.yaml, which goes into every checkpoint.
 train::SaveSettings save_settings(const TrainingArguments& args) {
   const config::SaveConfig& save = args.save;
   return {.output_dir = save.output_dir.value_or(""),
@@ -75,6 +79,7 @@ train::SaveSettings save_settings(const TrainingArguments& args) {
           .arguments = config::to_yaml(args)};
 }
 
+// The parser accepts these three names only.
 train::InjectedFault injection_of(const std::string& name) {
   if (name == "correct_result") return train::InjectedFault::kCorrectResult;
   if (name == "persistent_error") return train::InjectedFault::kPersistentError;
@@ -98,6 +103,7 @@ std::filesystem::path tensorboard_dir(const TrainingArguments& args) {
 
 bool trains_adapter(const TrainingArguments& args) { return args.run.finetuning_type == config::FinetuningType::kLora; }
 
+// The schedule is made for one micro-batch here; the trainer sets the number of each step.
 train::StepSettings step_settings(const TrainingArguments& args) {
   return {.pipeline = config::pipeline_shape(args, /*microbatches=*/1),
           .overlap_p2p_comm = args.pipeline.overlap_p2p_comm,
@@ -136,12 +142,14 @@ train::TrainerSettings trainer_settings(const TrainingArguments& args, const lay
   settings.batch = config::batch_plan(args, grid.dp());
   settings.step = step_settings(args);
   settings.update = update_settings(args);
+  // The number of steps may depend on the data, which is read later, so the trainer calls this once it is known.
   settings.schedule = [args](const layout::MicrobatchCalculator& batches, int64_t total_steps) {
     return make_schedule(args, batches, total_steps);
   };
   settings.log = log_settings(args);
   settings.eval = eval_plan(args);
   settings.save = save_settings(args);
+  // Megatron resumes by consumed samples and tolerates data that has grown; Hugging Face counts batches of an epoch.
   settings.resume = {.optimizer = !args.checkpoint.no_load_optim,
                      .rng = !args.checkpoint.no_load_rng,
                      .restarts_epoch = args.sampler.ignore_data_skip,
@@ -159,6 +167,7 @@ observe::ReportSettings report_settings(const TrainingArguments& args, const lay
   const config::LoggingConfig& logging = args.logging;
   observe::ReportSettings settings;
   if (args.dialect == Dialect::kPretrain) settings.style = observe::ReportStyle::kMegatron;
+  // An empty folder means that nothing is written.
   settings.output_dir = args.save.output_dir.value_or("");
   settings.tensorboard_dir = tensorboard_dir(args);
   settings.wandb = reports_to(logging, "wandb");
