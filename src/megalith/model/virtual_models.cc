@@ -1,3 +1,5 @@
+// The chunks of one rank. With virtual pipeline stages a rank holds several, which are not adjacent: of 8 layers on 2
+// stages with 2 chunks each, rank 0 holds layers 0-1 and 4-5, rank 1 layers 2-3 and 6-7.
 #include "megalith/model/virtual_models.h"
 
 #include "megalith/base/error.h"

@@ -1,3 +1,5 @@
+// The table of families, and the way from a config.json to a ModelConfig: model_type selects a family, its `read` fills
+// the fields, problems() checks them together, and the JSON itself is kept for exports.
 #include "megalith/model/families/family.h"
 
 #include <fmt/format.h>
@@ -35,6 +37,7 @@ const Family& family(std::string_view model_type) {
   throw ConfigError(fmt::format("models of type \"{}\" are not supported; use one of {}", model_type, supported()));
 }
 
+// A program's own family wins over one of the library with the same model_type.
 const Family* find_family(const ModelConfig& config) {
   if (config.own_family) return config.own_family.get();
   const auto found =
@@ -53,6 +56,8 @@ ModelConfig read_model_config(const io::JsonFile& file, const std::shared_ptr<co
                    "{} has no \"model_type\", so it is not a model configuration; supported types are {}", file.name(),
                    supported());
   const auto type = fields.required<std::string>("model_type");
+  // With an own family, folders of other families can still be read: a reward model beside a Llama policy, for
+  // instance.
   const bool is_own = own && own->model_type == type;
   ModelConfig config = (is_own ? *own : family(type)).read(fields);
   config.family = type;

@@ -19,6 +19,7 @@ namespace {
 
 constexpr size_t kNone = std::string_view::npos;
 
+// ASCII only, whatever the locale.
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 // Letters of other scripts may be part of a name; all their bytes are >= 0x80.
 bool is_name_start(char c) {
@@ -47,6 +48,7 @@ class Lexer {
  public:
   Lexer(std::string source, const std::string& name) : source_(std::move(source)), name_(name) {}
 
+  // Each round consumes at least one byte: text, a tag, or both.
   std::vector<Token> run() {
     while (at_ < source_.size()) read_text();
     add(Token::Kind::kEnd);
@@ -76,6 +78,7 @@ class Lexer {
   void read_text() {
     const std::string_view text = rest();
     size_t tag = kNone;
+    // A lone brace is text.
     // A tag starts with {{, {% or {#.
     for (size_t i = text.find('{'); i != kNone; i = text.find('{', i + 1)) {
       if (i + 1 < text.size() && (text[i + 1] == '{' || text[i + 1] == '%' || text[i + 1] == '#')) {
@@ -130,6 +133,7 @@ class Lexer {
     return true;
   }
 
+  // {# … #}, with "-#}" and "+#}" as ends of blocks have them. The contents are skipped, not lexed.
   void read_comment() {
     const int start = line_;
     for (;;) {
@@ -153,6 +157,7 @@ class Lexer {
     if (i == kNone || !text.substr(i).starts_with("raw")) return false;
     i = text.find_first_not_of(" \t\n\r\f\v", i + 3);
     if (i == kNone || !(text.substr(i).starts_with("%}") || text.substr(i).starts_with("-%}"))) return false;
+    // The text begins after "raw %}". No newline is trimmed there, as jinja2 does not, either.
     const bool strip_after = text[i] == '-';
     advance(i + (strip_after ? 3 : 2));
     if (strip_after) skip_spaces();
@@ -230,6 +235,7 @@ class Lexer {
     advance(found->size());
   }
 
+  // The end is the first quote of the same kind that no backslash precedes; the escapes are resolved afterwards.
   void read_string() {
     const std::string_view text = rest();
     size_t end = 1;
@@ -251,6 +257,7 @@ class Lexer {
     return at;
   }
 
+  // 12, 1_000, 0xff, 0o17, 0b11, 1.5, 2e-3. A sign is an operator.
   void read_number() {
     constexpr std::string_view kDecimal = "0123456789";
     const char base = at_ + 1 < source_.size() && source_[at_] == '0' ? source_[at_ + 1] : ' ';
@@ -287,6 +294,7 @@ class Lexer {
     advance(end - at_);
   }
 
+  // The source with \n as its only line end; all positions are bytes in it.
   std::string source_;
   const std::string& name_;
   std::vector<Token> tokens_;

@@ -15,8 +15,10 @@ namespace {
 
 using Kind = Value::Kind;
 
+// In the order of BinaryOperator, with the words of Python's messages.
 constexpr std::string_view kSigns[] = {"and", "or", "+", "-", "*", "/", "//", "%", "** or pow()"};
 
+// Fails with Python's TypeError, or with the message of an undefined operand, which is the real mistake then.
 [[noreturn]] void unsupported(const Runtime& runtime, std::string_view sign, const Value& a, const Value& b) {
   for (const Value* operand : {&a, &b})
     if (operand->is_undefined()) runtime.fail(operand->undefined_message());
@@ -29,6 +31,7 @@ constexpr std::string_view kSigns[] = {"and", "or", "+", "-", "*", "/", "//", "%
 [[noreturn]] void overflow(const Runtime& runtime) { runtime.fail("a whole number does not fit into 64 bits"); }
 
 // The loop ends by overflow after at most 63 steps, since |base| >= 2.
+// A negative exponent gives a float, as in Python.
 Value whole_power(Evaluator& evaluator, int64_t base, int64_t exponent) {
   if (exponent < 0) {
     if (base == 0) evaluator.runtime().fail("0 cannot be raised to a negative power");
@@ -98,6 +101,7 @@ Value float_arithmetic(Evaluator& evaluator, BinaryOperator op, double a, double
 }
 
 // Returns a text or a list repeated `count` times.
+// The cap on `times` keeps the product below from wrapping around; the charge fails for anything that large.
 Value repeated(Evaluator& evaluator, const Value& value, int64_t count) {
   Runtime& runtime = evaluator.runtime();
   const auto times = static_cast<size_t>(std::clamp<int64_t>(count, 0, std::numeric_limits<int32_t>::max()));
@@ -122,6 +126,7 @@ bool is_list_or_tuple(const Value& value) {
          (value.as_sequence().kind == Sequence::Kind::kList || value.as_sequence().kind == Sequence::Kind::kTuple);
 }
 
+// a + b of two lists or two tuples; a mix of both is an error before this.
 Value joined(Evaluator& evaluator, const Value& a, const Value& b) {
   std::vector<Value> items = a.as_sequence().items;
   items.insert(items.end(), b.as_sequence().items.begin(), b.as_sequence().items.end());
@@ -173,6 +178,7 @@ Value arithmetic(Evaluator& evaluator, BinaryOperator op, const Value& a, const 
   unsupported(evaluator.runtime(), kSigns[static_cast<size_t>(op)], a, b);
 }
 
+// -True is -1, as in Python, where bool is a number.
 Value negated(Evaluator& evaluator, const Value& value, UnaryOperator op) {
   const Runtime& runtime = evaluator.runtime();
   if (value.is_undefined()) runtime.fail(value.undefined_message());
@@ -205,6 +211,7 @@ bool less(Evaluator& evaluator, const Value& a, const Value& b) {
       fmt::format("'<' is not supported between instances of '{}' and '{}'", a.type_name(), b.type_name()));
 }
 
+// All orders follow from == and <. For NaN that makes a >= b false, as it must be.
 bool compare(Evaluator& evaluator, ComparisonOperator op, const Value& a, const Value& b) {
   switch (op) {
     case ComparisonOperator::kEqual:
@@ -253,6 +260,8 @@ Value slice(Evaluator& evaluator, const Value& value, const Value& start, const 
   // Bounds far outside are clamped first, so that no sum below overflows.
   const int64_t by = std::clamp<int64_t>(number(step, 1), -size - 1, size + 1);
   if (number(step, 1) == 0) runtime.fail("slice step cannot be zero");
+  // CPython's PySlice_AdjustIndices: backward slices run from size - 1 down to -1, exclusive, so that x[::-1] includes
+  // the first element.
   const int64_t low = by > 0 ? 0 : -1, high = by > 0 ? size : size - 1;
   const auto clamped = [&](int64_t bound) {
     return std::clamp(bound < 0 ? std::max(bound, -size - 1) + size : bound, low, high);

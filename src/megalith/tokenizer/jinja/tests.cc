@@ -1,4 +1,5 @@
-// Tests: the names that may follow "is".
+// Tests: the names that may follow "is", by jinja2's tests.py. "x is defined" is their main use, so an undefined value
+// is accepted wherever jinja2 accepts one.
 #include <algorithm>
 
 #include "megalith/tokenizer/jinja/evaluator.h"
@@ -15,6 +16,8 @@ struct NamedTest {
   Test call;
 };
 
+// Tests of the kind alone. bool and int are told apart here, unlike in Python's isinstance: jinja2's "integer" excludes
+// True.
 template <Kind kind>
 bool is_kind(Evaluator&, const Value& value, const Arguments&) {
   return value.is(kind);
@@ -23,6 +26,7 @@ template <bool wanted>
 bool is_truth(Evaluator&, const Value& value, const Arguments&) {
   return value.is(Kind::kBool) && value.as_bool() == wanted;
 }
+// "is in", "is eq", "is lt" and the other names of operators, for selectattr("role", "eq", "user").
 template <ComparisonOperator op>
 bool is_compared(Evaluator& e, const Value& value, const Arguments& arguments) {
   const Bound bound(e.runtime(), "the test", arguments, {"other"}, 1);
@@ -42,6 +46,7 @@ bool is_iterable(Evaluator&, const Value& value, const Arguments&) {
 bool is_callable(Evaluator&, const Value& value, const Arguments&) {
   return value.is(Kind::kObject) && value.as_object().is_callable();
 }
+// Python's "is". Values have no identity of their own here, so equality of the same kind stands for it: 1 is not True.
 bool is_same(Evaluator& e, const Value& value, const Arguments& arguments) {
   const Bound bound(e.runtime(), "sameas", arguments, {"other"}, 1);
   return value.kind() == bound.at(0).kind() && equal(value, bound.at(0));

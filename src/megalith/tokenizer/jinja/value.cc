@@ -20,6 +20,7 @@ Value Value::undefined(std::string message) {
 
 Value Value::text(std::string value) { return Value(std::make_shared<const std::string>(std::move(value))); }
 
+// All sequences are made here, so `depth` is always right.
 Value Value::sequence(Sequence value) {
   value.depth = 1;
   for (const Value& item : value.items) value.depth = std::max(value.depth, item.depth() + 1);
@@ -65,6 +66,7 @@ bool Value::truth() const {
 }
 
 std::string_view Value::type_name() const {
+  // In the order of Sequence::Kind.
   constexpr std::string_view kSequences[] = {"list",        "tuple",      "generator", "dict_keys",
                                              "dict_values", "dict_items", "range"};
   switch (kind()) {
@@ -133,6 +135,7 @@ bool equal(const Value& a, const Value& b) {
   }
 }
 
+// Chat messages have two or three keys, for which comparing them in turn beats hashing.
 std::optional<size_t> Dict::position(std::string_view key) const {
   if (entries_.size() > kManyKeys) {
     const auto found = by_text_.find(std::string(key));
@@ -143,6 +146,7 @@ std::optional<size_t> Dict::position(std::string_view key) const {
   return std::nullopt;
 }
 
+// Keys that are not texts are rare, so they are searched linearly. 1, 1.0 and True are one key, as in Python.
 std::optional<size_t> Dict::position(const Value& key) const {
   if (key.is_string()) return position(key.as_text());
   for (size_t i = 0; i < entries_.size(); ++i)
@@ -160,6 +164,7 @@ void Dict::append(Value key, Value value) {
     if (entries_[i].first.is_string()) by_text_.emplace(entries_[i].first.as_text(), i);
 }
 
+// An existing key keeps its position. The depth may overestimate after a replacement; it only serves as a limit.
 void Dict::set(const Value& key, Value value) {
   if (const auto at = position(key)) {
     depth_ = std::max(depth_, value.depth() + 1);
