@@ -69,6 +69,7 @@ class TensorMapping {
     std::vector<int64_t> offset;  // in the file's orientation
     at::Tensor data;              // the rectangle in the file's orientation: a view of its `local`
   };
+  // Throws InternalError for a tensor that the model does not have.
   Place place(const parallel::ShardedTensor& ours) const;
 
   // Returns whether the model has a tensor of this name (one of ours).

@@ -18,6 +18,7 @@ namespace megalith::hf {
 namespace {
 
 constexpr size_t kMaxDims = 64;  // limit of ATen's tensors
+// A damaged header has thousands of wrong fields; twenty show the kind of damage.
 constexpr size_t kShownProblems = 20;
 constexpr const char* kMetadataKey = "__metadata__";
 
@@ -94,6 +95,7 @@ void Reader::read_tensor(const std::string& name, const io::Json& value, Safeten
   TensorInfo tensor;
   tensor.name = name;
   bool complete = true;
+  // All three fields are read even if one is wrong, so that the message names each problem.
   const auto field = [&](const char* key, bool (Reader::*read_field)(const io::Json&, TensorInfo&)) {
     const auto found = value.find(key);
     if (found == value.end()) {
@@ -191,6 +193,7 @@ void Reader::check_cover(const std::vector<TensorInfo>& tensors) {
 
 }  // namespace
 
+// item_bytes · Π shape, or 0 if a size is 0.
 std::optional<uint64_t> tensor_bytes(Dtype dtype, const std::vector<int64_t>& shape) {
   // Sizes of 0 count as 1 while the product is checked, because ATen computes strides in this way, and these must not
   // overflow either.
@@ -209,6 +212,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view header_json, uint64_
                    "{}: the header has {} bytes; at most {} are allowed", file_name, header_json.size(),
                    kMaxSafetensorsHeaderBytes);
   check<DataError>(
+      // The reference parser insists on this, too: no byte-order mark and no whitespace in front.
       header_json.starts_with('{'),
       "{}: the header does not begin with '{{': this is not a safetensors file, or it is damaged; download it again",
       file_name);

@@ -40,6 +40,7 @@ std::vector<std::string> file_names(const fs::path& folder) {
   return names;
 }
 
+// Files of an adapter are skipped: they may lie beside the weights of the base.
 std::vector<std::string> matching(const std::vector<std::string>& names, std::string_view prefix,
                                   std::string_view suffix) {
   std::vector<std::string> found;
@@ -55,6 +56,7 @@ bool is_pickle(const std::string& name) {
   return ends(".pt") || ends(".pth") || ends(".ckpt") || (ends(".bin") && name != "training_args.bin");
 }
 
+// Pickle files run code when they are read, so the message shows how to convert them instead.
 [[noreturn]] void refuse_folder_without_weights(const fs::path& folder, const std::vector<std::string>& names) {
   std::vector<std::string> pickles;
   std::ranges::copy_if(names, std::back_inserter(pickles), is_pickle);
@@ -90,6 +92,7 @@ std::vector<std::string> absent_siblings(const std::vector<std::string>& files) 
   return {absent.begin(), absent.end()};
 }
 
+// Lists every missing shard at once; each of them may take hours to download.
 void refuse_missing(const fs::path& folder, const std::vector<std::string>& missing, const std::string& promised_by) {
   check<DataError>(missing.empty(), "{}: {} shards that {} are missing or cannot be read: {}. Download the model again",
                    folder.string(), missing.size(), promised_by, list_in_words(missing));
@@ -107,6 +110,7 @@ WeightFiles::WeightFiles(const fs::path& folder) : folder_(folder) {
                    folder.string());
   const std::vector<std::string> names = file_names(folder);
   const auto there = [&](const char* name) { return std::ranges::binary_search(names, name); };
+  // A single file wins over an index, as in transformers: an index beside it is often a leftover.
   if (there(kSingleFile)) {
     read_all({kSingleFile});
   } else if (there(kIndexFile)) {
@@ -161,6 +165,7 @@ void WeightFiles::read_all(const std::vector<std::string>& files) {
 // Builds the sorted list of names and the lookup table; refuses names that are in two files.
 void WeightFiles::finish() {
   std::vector<std::string> twice;
+  // The views point into slots_, whose names stay in place; names_ owns the texts of the final table.
   std::unordered_map<std::string_view, size_t> seen;
   for (size_t i = 0; i < slots_.size(); ++i) {
     for (const std::string& name : slots_[i]->names) {
@@ -187,6 +192,7 @@ WeightFiles::Slot& WeightFiles::slot(std::string_view name) const {
 }
 
 const SafetensorsFile& WeightFiles::opened(Slot& slot) const {
+  // One lock for all slots: opening takes milliseconds and happens once per file.
   const std::lock_guard lock(opening_);
   if (slot.file == nullptr) {
     auto file = std::make_unique<SafetensorsFile>(slot.path);

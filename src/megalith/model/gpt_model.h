@@ -41,6 +41,7 @@ class GptModel {
   // targets are given; otherwise this rank's columns of the logits [t, v/tp], or the output of the family's own head.
   at::Tensor forward(const ModelInput& input) const;
 
+  // What the chunk was made from, and its parameters in the order of the forward pass.
   const ModelConfig& config() const { return config_; }
   const ModelOptions& options() const { return options_; }
   const ChunkPlace& place() const { return place_; }
@@ -78,14 +79,19 @@ class GptModel {
   void initialize_parameters(uint64_t seed) const;
 
  private:
+  // Steps of the constructor: the head of the last chunk, and facts about all layers (random_, cached_).
   void make_head(const nn::ParameterScope& root);
   void note_facts();
   void end_part(const nn::ParameterScope& root);    // lists the parameters created since the last call as one part
   at::Tensor embed(const ModelInput& input) const;  // -> [t, h] or [t/tp, h]
+  // x [t, h] or [t/tp, h] -> the same shape, with recomputation as the options ask for.
   at::Tensor run_layers(at::Tensor x, const nn::LayerInput& input) const;
+  // Waits, through before_part_, until the parameters of a part are there.
   void before_part(size_t part) const;
+  // Layers first … first + count - 1 of the chunk, without recomputation.
   at::Tensor run_group(const at::Tensor& x, const nn::LayerInput& input, size_t first, size_t count) const;
 
+  // Constant after construction, except for the cache of angles and the two setters.
   ModelConfig config_;
   ModelOptions options_;
   ChunkPlace place_;

@@ -17,6 +17,7 @@
 
 namespace megalith::model {
 
+// The head of every family that does not define its own. Logits stay split over tp: no rank ever holds [t, v].
 class LanguageHead : public Head {
  public:
   // Its parameters in `root` are final_norm, head and mtp.N. If the chunk has no embedding (`embedding` is nullptr) but
@@ -31,12 +32,13 @@ class LanguageHead : public Head {
  private:
   // y, after the final norm -> losses fp32 [t]. `grad` is ModelInput::loss_grad.
   at::Tensor token_losses(const at::Tensor& y, const at::Tensor& targets, std::optional<double> grad) const;
+  // Appends the losses of every multi-token-prediction layer to input.mtp_losses.
   void run_mtp(const at::Tensor& y, const ModelInput& input, const nn::LayerInput& each) const;
 
   const HeadSite site_;
   const ops::VocabRange range_;  // token ids whose logits are this rank's columns
   nn::Norm final_norm_;
-  std::optional<nn::VocabParallelEmbedding> copy_;  // of the first stage's embedding
+  std::optional<nn::VocabParallelEmbedding> copy_;  // copy of the first stage's embedding
   const nn::VocabParallelEmbedding* embedding_;     // the chunk's or copy_; nullptr if nothing reads it
   nn::Parameter* weight_ = nullptr;                 // [v/tp, h]; the embedding's if they are tied
   std::vector<std::unique_ptr<MtpLayer>> mtp_layers_;

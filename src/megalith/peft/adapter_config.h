@@ -11,11 +11,13 @@
 
 namespace megalith::peft {
 
+// The files of an adapter's folder.
 inline constexpr const char* kConfigName = "adapter_config.json";
 inline constexpr const char* kWeightsStem = "adapter_model";  // .safetensors
 
 // The update of a weight W [o, i] is scale()·B·A with B [o, rank] and A [rank, i].
 struct AdapterConfig {
+  // LLaMA-Factory's defaults; its alpha is twice the rank.
   int64_t rank = 8;
   double alpha = 16;
   double dropout = 0;

@@ -33,6 +33,7 @@ using nn::WeightUse;
 
 namespace {
 
+// Grouped weights hold the matrices of all local experts, one below the other.
 bool is_grouped(WeightUse use) { return use == WeightUse::kGroupedColumn || use == WeightUse::kGroupedRow; }
 bool splits_outputs(WeightUse use) { return use == WeightUse::kColumn || use == WeightUse::kGroupedColumn; }
 bool splits_inputs(WeightUse use) { return use == WeightUse::kRow || use == WeightUse::kGroupedRow; }
@@ -154,6 +155,7 @@ void Adapters::add(const nn::ParameterScope& scope, std::span<Parameter* const> 
   for (Parameter* parameter : parameters) {
     const bool own = !parameter->spec.name.starts_with("mtp.");
     const bool saved = own && parameter->spec.role != ParameterRole::kBuffer && saves(*parameter);
+    // The state to restore: a temporary adapter (model::merge_adapter) must leave no trace.
     before_.push_back({parameter, parameter->value.requires_grad(), parameter->attached.update});
     parameter->value.requires_grad_(saved);
     if (saved)
@@ -217,6 +219,7 @@ void Adapters::attach_lookup(const nn::ParameterScope& scope, Parameter& weight)
   finish(weight, std::move(update));
 }
 
+// What A, B and their layer share, whichever way they were attached.
 void Adapters::finish(Parameter& weight, std::unique_ptr<LowRank> update) {
   update->rank = config_.rank;
   update->scale = config_.scale();
@@ -231,6 +234,7 @@ void Adapters::merge() const {
   for (const auto& [weight, update] : attached_) {
     const at::Tensor value = weight->value.detach(), a = update->a->value.detach(), b = update->b->value.detach();
     if (value.is_meta()) continue;
+    // Embedding rows: W [v, h] += s · A [v, r] · Bᵀ [r, h].
     if (weight->spec.use == WeightUse::kLookup) {
       add_update(value, a, b.t(), update->scale);
       continue;
@@ -266,6 +270,7 @@ Adapters::Off::~Off() {
   adapters_.state_.active = before_;
 }
 
+// Swaps handles, not values: free, and undone by a second call.
 void Adapters::Off::exchange() {
   for (size_t i = 0; i < adapters_.originals_.size(); ++i)
     std::swap(adapters_.saved_[i]->value, adapters_.originals_[i]);

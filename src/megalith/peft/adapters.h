@@ -51,6 +51,7 @@ class Adapters {
   // keep_originals(). For passes without gradients.
   class [[nodiscard]] Off {
    public:
+    // Nests: only the outermost object switches off and on again.
     explicit Off(Adapters& adapters);
     ~Off();
     Off(const Off&) = delete;
@@ -74,7 +75,9 @@ class Adapters {
     nn::LowRank* update;
   };
 
+  // Whether a parameter is a module to save. Throws ConfigError if only some of its tensors are.
   bool saves(const nn::Parameter& parameter) const;
+  // Create A and B of a linear layer or of the embedding, if it is a target.
   void attach(const nn::ParameterScope& scope, nn::Parameter& weight);
   void attach_lookup(const nn::ParameterScope& scope, nn::Parameter& weight);
   void finish(nn::Parameter& weight, std::unique_ptr<nn::LowRank> update);

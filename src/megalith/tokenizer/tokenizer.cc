@@ -35,6 +35,7 @@ Tokenizer::Impl::Impl(Parts parts)
       pad_id(parts.pad_id),
       unk_id(parts.unk_id),
       stop_ids(std::move(parts.stop_ids)) {
+  // Ids may have gaps: `size` counts tokens, `id_end` bounds ids and so the rows of an embedding.
   id_end = model->id_end();
   size = static_cast<int32_t>(model->size());
   for (const AddedToken& token : added.all()) {
@@ -52,6 +53,7 @@ Tokenizer::Impl::Impl(Parts parts)
     const AddedToken* shown = added.find(added.decoded(token.id));
     special[static_cast<size_t>(token.id)] = shown != nullptr && shown->special;
   }
+  // 150,000 tokens are about 1 MB of bytes; a decoder would otherwise run for each token of each text.
   by_bytes = decoder && decoder->is_bytewise();
   for (int32_t id = 0; by_bytes && id < id_end; ++id) {
     if (const auto token = decoded_token(id)) bytes += decoder->bytes_of(*token);
@@ -80,6 +82,7 @@ Tokenizer Tokenizer::from_folder(const std::filesystem::path& folder) {
   namespace fs = std::filesystem;
   check<DataError>(fs::is_directory(folder), "{} is not a folder; a tokenizer is a folder with a tokenizer.json",
                    folder.string());
+  // In the order of transformers' preference: the fast format first.
   const auto read = [&] {
     if (const auto file = folder / "tokenizer.json"; fs::exists(file))
       return read_tokenizer_json(read_file(file), file.string());
@@ -119,6 +122,7 @@ void Tokenizer::Impl::encode_text(std::string_view text, bool at_start, const En
     normalizer->apply(normalized);
     text = normalized;
   }
+  // `starts` tells Metaspace whether the part is at the beginning of the whole text.
   const auto tokenize = [&](std::string_view part, bool starts) {
     Pieces pieces;
     pieces.reset(part, starts);
@@ -142,6 +146,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
   const Impl& impl = *impl_;
   require_valid_utf8(text);
   std::vector<int32_t> ids;
+  // Only a guess; most texts then need no second allocation.
   ids.reserve(text.size() / 3 + 4);  // about 3 bytes per token in English
   if (options.add_special_tokens) ids = impl.post_processor.before;
   for (const TextPart& part : impl.added.split(text, AddedTokens::Stage::kPlain, options.special_tokens_in_text)) {
@@ -246,6 +251,7 @@ std::string Tokenizer::StreamDecoder::push(int32_t id) {
   return tokenizer_.impl_->by_bytes ? push_bytes(id) : push_tokens(id);
 }
 
+// Holds back at most three bytes, those of a character that is not complete yet.
 std::string Tokenizer::StreamDecoder::push_bytes(int32_t id) {
   held_ += tokenizer_.impl_->bytes_of(id);
   const size_t finished = finished_utf8_bytes(held_);

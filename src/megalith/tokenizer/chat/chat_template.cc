@@ -18,6 +18,7 @@ constexpr const char* kFile = "chat_template.jinja";
 constexpr const char* kFolder = "additional_chat_templates";
 constexpr const char* kDefault = "default";
 
+// One template: its name ("default", "tool_use", …), its place for messages, and its text.
 struct NamedSource {
   std::string name, where, source;
 };
@@ -55,6 +56,7 @@ void read_special_texts(const JsonNode& config, Json& texts) {
   }
 }
 
+// Calls use(root) if the file exists; throws for one that is not an object.
 void with_json_file(const fs::path& path, const auto& use) {
   if (!fs::exists(path)) return;
   const nlohmann::json document = parse_json(read_file(path), path.string());
@@ -78,6 +80,7 @@ Json with_reasoning(const Json& message) {
   return message;
 }
 
+// Returns the messages with their reasoning under both names.
 Json checked_messages(const Json& messages) {
   check<DataError>(messages.is_array(), "the messages are a {}; a list of objects is expected", messages.type_name());
   Json result = Json::array();
@@ -104,6 +107,7 @@ std::vector<fs::path> ChatTemplate::files_in(const fs::path& folder) {
   if (!fs::is_directory(folder / kFolder)) return files;
   for (const auto& entry : fs::directory_iterator(folder / kFolder))
     if (entry.path().extension() == ".jinja") files.push_back(entry.path());
+  // The order must not depend on the file system.
   std::ranges::sort(files);
   return files;
 }
@@ -201,6 +205,8 @@ ChatEncoding ChatTemplate::apply(const Conversation& conversation, const Tokeniz
     const auto next = std::ranges::upper_bound(tokens.starts, tokens.starts[i]);
     return next == tokens.starts.end() ? rendered.text.size() : *next;
   };
+  // transformers' rule for {% generation %}: every token that overlaps a block is the assistant's. For spans found by
+  // this library, tokens that begin inside count, since a span may begin in the middle of a token of the prompt.
   if (by_blocks) {
     for (const auto& [begin, end] : rendered.generation)
       for (size_t i = 0; i < mask.size(); ++i)

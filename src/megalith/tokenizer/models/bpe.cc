@@ -45,6 +45,7 @@ Bpe::Bpe(Vocabulary vocabulary, const std::vector<std::pair<std::string, std::st
     check<DataError>(unk_id_.has_value(), "{}: unk_token is \"{}\", which is not in the vocabulary", where,
                      options_.unk_token);
   }
+  // Both ways in which a vocabulary may name bytes: as a character of the alphabet, or as <0x0A>.
   for (unsigned byte = 0; byte < 256; ++byte) {
     byte_ids_.at(byte) = vocabulary_.find(character_of_byte(static_cast<unsigned char>(byte))).value_or(-1);
     fallback_ids_.at(byte) = vocabulary_.find(fmt::format("<0x{:02X}>", byte)).value_or(-1);
@@ -70,6 +71,7 @@ void Bpe::tokenize_piece(std::string_view piece, Scratch& scratch, std::vector<i
   if (cached && scratch.cache.find(piece, hash, ids)) return;
   std::vector<int32_t>& symbols = scratch.merger.symbols;
   symbols.clear();
+  // Llama 3's ignore_merges: a piece that is a token as a whole is that token, whatever its merges would give.
   if (const auto whole = options_.ignore_merges ? whole_token(piece, scratch) : std::nullopt) {
     symbols.push_back(*whole);
   } else {
@@ -91,6 +93,7 @@ std::optional<int32_t> Bpe::whole_token(std::string_view piece, Scratch& scratch
 // a character that falls back to bytes.
 void Bpe::start_symbols(std::string_view piece, Scratch& scratch) const {
   std::vector<int32_t>& symbols = scratch.merger.symbols;
+  // Every byte is a token (can_take_bytes), so nothing can be unknown here.
   if (bytes_) {
     for (const char byte : piece) symbols.push_back(byte_ids_[static_cast<unsigned char>(byte)]);
     return;

@@ -1,3 +1,5 @@
+// The simple models: one token per word (WordLevel), BERT's longest-match-first pieces (WordPiece: "playing" is
+// "play" "##ing"), and one token per byte.
 #include "megalith/tokenizer/models/word_models_internal.h"
 
 #include "megalith/base/error.h"
@@ -13,6 +15,7 @@ size_t count_characters(std::string_view text) {
   return count;
 }
 
+// Returns the id of the unknown token; a vocabulary without one can only encode texts that it covers.
 int32_t checked_unknown(const std::optional<int32_t>& id, const std::string& unk_token, const std::string& where,
                         std::string_view piece) {
   check<DataError>(id.has_value(),
@@ -75,6 +78,7 @@ void WordPiece::tokenize(const Pieces& pieces, std::vector<int32_t>& ids) const 
   }
 }
 
+// Tokens are named <0x00> to <0xFF>, so that make_byte_decoder finds the byte of each.
 ByteModel::ByteModel() : VocabularyModel({}) {
   for (int32_t byte = 0; byte < 256; ++byte) vocabulary_.add(fmt::format("<0x{:02X}>", byte), byte);
 }

@@ -1,6 +1,12 @@
 // Translates Oniguruma's syntax: reads it from left to right and writes it again for PCRE2. regex_internal.h lists the
 // differences. The translator remembers where the last atom begins in the output, because some quantifiers have to be
-// wrapped around it.
+// wrapped around it. Examples:
+//   \p{L}{1,3}+   ->  (?:\p{L}{1,3})+     + after {…} repeats once more instead of being possessive
+//   a{,2}         ->  a{0,2}
+//   (?m:.)        ->  (?s:.)              the dot matches newlines
+//   [a-z&&[^x]]   ->  a look-ahead (pcre2_class)
+// Whatever is not known to mean the same in both is refused, since a tokenizer that cuts differently is worse than
+// none.
 #include <charconv>
 
 #include "megalith/base/error.h"
@@ -48,6 +54,7 @@ class Translator {
     return true;
   }
 
+  // Translates one construct. Every branch sets atom_: to the start of what a quantifier after it repeats, or to kNone.
   void step() {
     const char c = in_[at_];
     switch (c) {
@@ -134,6 +141,7 @@ class Translator {
     return number && i < in_.size() && in_[i] == '}' ? i + 1 - at_ : 0;
   }
 
+  // Translates an interval if there is one here.
   bool interval() {
     const size_t length = interval_length();
     if (length == 0) return false;
@@ -160,6 +168,7 @@ class Translator {
       groups_.push_back({start, ""});
       return;
     }
+    // Groups that both write alike.
     for (const std::string_view head : {"(?:", "(?=", "(?!", "(?>", "(?<=", "(?<!"}) {
       if (!take(head)) continue;
       out_ += head;
@@ -177,7 +186,8 @@ class Translator {
     open_options(start);
   }
 
-  // (?i:…) and (?i): the latter lasts to the end of the enclosing group, including its alternatives.
+  // (?i:…) and (?i): the latter lasts to the end of the enclosing group and takes its alternatives in: a(?i)b|c is
+  // a(?i:b|c) in Oniguruma, but ab|c with an option in PCRE2. So it becomes a group that `closing` ends.
   void open_options(size_t start) {
     at_ += 2;
     std::string options;
@@ -215,6 +225,7 @@ class Translator {
 
   // ------------------------------------------------------------------------------------------------------ escapes
 
+  // Outside of classes. Sets come first: their letters do not stand for characters.
   void escape() {
     if (at_ + 1 == in_.size()) fail("it ends with a backslash");
     const char c = in_[at_ + 1];
@@ -261,6 +272,7 @@ class Translator {
                     : fmt::format("(?:(?<={0})(?!{0})|(?<!{0})(?={0}))", word);
   }
 
+  // Letters and digits stand for themselves; all others as numbers, so that none has a meaning.
   void write_code(char32_t code) {
     if (code < 0x80 && (is_ascii_letter(static_cast<char>(code)) || is_ascii_digit(static_cast<char>(code)))) {
       out_ += static_cast<char>(code);
@@ -319,6 +331,7 @@ class Translator {
       default:
         break;
     }
+    // An escaped character that has no meaning of its own is that character: \. or \あ.
     --at_;
     const char32_t code = code_point_at(in_, at_);
     at_ += utf8_length(in_[at_]);
@@ -327,6 +340,7 @@ class Translator {
 
   bool is_octal_next() const { return at_ < in_.size() && in_[at_] >= '0' && in_[at_] <= '7'; }
 
+  // Reads `least` to `most` digits; fails for surrogates and for numbers beyond Unicode.
   char32_t number(size_t least, size_t most, int base) {
     uint32_t value = 0;
     const std::string_view digits = in_.substr(at_, most);
@@ -378,6 +392,7 @@ class Translator {
     return whole;
   }
 
+  // One item of a class: a POSIX name, a nested class, a set, a character or a range.
   void class_item(CharacterSetNode& node, int depth) {
     if (take("[:")) {
       const size_t end = in_.find(":]", at_);
@@ -409,6 +424,7 @@ class Translator {
     return set;
   }
 
+  // \b is a backspace inside a class.
   char32_t class_character() {
     if (next_is("\\b")) {
       at_ += 2;
@@ -423,6 +439,7 @@ class Translator {
     return code;
   }
 
+  // A hyphen is a character unless it stands between two characters: [a-], [a-[b]] and [a-&&b] have none.
   void range(CharacterSetNode& node) {
     const char32_t low = class_character();
     node.items += hex_item(low);

@@ -1,5 +1,8 @@
 // Matching by PCRE2. Each Matcher borrows a State (match data, context, JIT stack) from a pool of its expression, since
 // creating these costs more than matching a short text.
+//
+// An expression is compiled twice if PCRE2's Unicode is older than tokenizers': once as it is, and once with the newer
+// characters written out, which is slower and used only for texts that contain one.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
@@ -45,10 +48,12 @@ constexpr size_t kJitStackBytes = size_t{4} << 20;  // reserved, not touched, un
 
 void require_regex(const std::string&) {}
 
+// Everything that a search changes, so that one compiled expression serves many threads.
 struct Regex::Matcher::State {
   explicit State(const pcre2_code* compiled, bool with_jit) : code(compiled), jit(with_jit) {
     check(data && context, "PCRE2 could not allocate memory");
     pcre2_set_match_limit(context.get(), kMatchLimit);
+    // Bounds the interpreter's backtracking memory at 256 MiB; the match limit bounds its time.
     pcre2_set_heap_limit(context.get(), 256 << 10);  // in KiB
     if (stack) pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
   }
@@ -74,6 +79,7 @@ struct Regex::Matcher::State {
   std::optional<size_t> last_end;
 };
 
+// A compiled expression with the names for its messages and its idle states.
 struct Regex::Code {
   Code(const std::string& pcre2_pattern, std::string_view written, const std::string& place);
 
@@ -93,6 +99,7 @@ Regex::Code::Code(const std::string& pcre2_pattern, std::string_view written, co
   int error = 0;
   PCRE2_SIZE offset = 0;
   // MULTILINE: ^ and $ always refer to lines, as in Oniguruma.
+  // NO_UTF_CHECK: the pattern comes from JSON that was checked. \C would cut characters into bytes.
   code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pcre2_pattern.data()), pcre2_pattern.size(),
                            PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
                            &error, &offset, context.get()));

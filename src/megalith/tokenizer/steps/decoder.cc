@@ -1,5 +1,7 @@
 // The decoders of tokenizers, one class each, under the names and with the parameters of tokenizer.json. Each changes
-// the list of tokens; read_decoder at the end maps "type" to a class.
+// the list of tokens; read_decoder at the end maps "type" to a class. A typical chain, that of Llama 2:
+//   Replace ▁ by a space, ByteFallback, Fuse, Strip one space at the start
+//   ["▁Hi", "<0xC3>", "<0xA9>"]  ->  [" Hi", "<0xC3>", "<0xA9>"]  ->  [" Hi", "é"]  ->  [" Hié"]  ->  ["Hié"]
 #include "megalith/tokenizer/steps/decoder_internal.h"
 
 #include <algorithm>
@@ -31,6 +33,7 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
   }
 }
 
+// A chain of one step is as bytewise as that step; longer chains may look at neighbors.
 class SequenceDecoder final : public Decoder {
  public:
   explicit SequenceDecoder(std::vector<DecoderPtr> steps) : steps_(std::move(steps)) {}
@@ -55,6 +58,7 @@ class BytewiseDecoder : public Decoder {
   bool is_bytewise() const override { return true; }
 };
 
+// GPT-2's alphabet back to bytes: "Ġhi" -> " hi".
 class ByteLevelDecoder final : public BytewiseDecoder {
  public:
   // A token with a character that stands for no byte is text.
@@ -72,6 +76,7 @@ std::optional<char> byte_of(std::string_view token) {
   return static_cast<char>(value);
 }
 
+// For Tokenizer::bytes, whose tokens are <0x00> to <0xFF> and some special ones.
 class ByteTokenDecoder final : public BytewiseDecoder {
  public:
   std::string bytes_of(std::string_view token) const override {
@@ -169,6 +174,7 @@ void clean_up(std::string& text) {
   for (const auto& [from, to] : kRules) replace_all(text, from, to);
 }
 
+// ["play", "##ing", "now"] -> ["play", "ing", " now"].
 class WordPieceDecoder final : public Decoder {
  public:
   WordPieceDecoder(std::string prefix, bool cleanup) : prefix_(std::move(prefix)), cleanup_(cleanup) {}
@@ -251,6 +257,7 @@ DecoderPtr read_ctc_decoder(const JsonNode& node) {
                                       node.boolean_or("cleanup", true));
 }
 
+// Decoders without parameters.
 template <typename T>
 DecoderPtr read_plain_decoder(const JsonNode&) {
   return std::make_unique<T>();

@@ -17,6 +17,7 @@ namespace megalith::tokenizer {
 
 namespace {
 
+// Cuts at matches of a pattern. Punctuation, Digits and whitespace are Splits with their own patterns, too.
 class SplitPreTokenizer final : public PreTokenizer {
  public:
   SplitPreTokenizer(Pattern pattern, SplitBehavior behavior, bool invert = false)
@@ -29,7 +30,8 @@ class SplitPreTokenizer final : public PreTokenizer {
   bool invert_;
 };
 
-// Applies several pre-tokenizers in order.
+// Applies several pre-tokenizers in order, each to the pieces of the one before.
+// Only the last step can leave bytes: what follows a rewriting step would see other characters.
 class SequencePreTokenizer final : public PreTokenizer {
  public:
   explicit SequencePreTokenizer(std::vector<std::unique_ptr<PreTokenizer>> steps) : steps_(std::move(steps)) {}
@@ -92,6 +94,7 @@ class ByteLevelPreTokenizer final : public PreTokenizer {
 // Replaces spaces by "▁" and cuts before each.
 class MetaspacePreTokenizer final : public PreTokenizer {
  public:
+  // "▁" goes in front of every piece, of the piece at the start of the text, or of none.
   enum class Prepend { kAlways, kFirst, kNever };
 
   MetaspacePreTokenizer(char32_t replacement, Prepend prepend, bool split) : prepend_(prepend), split_(split) {
@@ -205,6 +208,7 @@ PreTokenizerPtr read_split_pre_tokenizer(const JsonNode& node) {
                                              node.boolean_or("invert", false));
 }
 
+// "a12" -> a, 1, 2 with individual_digits, otherwise a, 12.
 PreTokenizerPtr read_digits_pre_tokenizer(const JsonNode& node) {
   const bool single = node.boolean_or("individual_digits", false);
   return std::make_unique<SplitPreTokenizer>(Pattern::characters(is_numeric),
@@ -221,6 +225,7 @@ PreTokenizerPtr white_space_split() {
   return std::make_unique<SplitPreTokenizer>(Pattern::characters(is_whitespace), SplitBehavior::kRemoved);
 }
 
+// Whitespace removed, each punctuation mark on its own.
 PreTokenizerPtr read_bert_pre_tokenizer(const JsonNode&) {
   std::vector<PreTokenizerPtr> steps;
   steps.push_back(white_space_split());
@@ -236,6 +241,7 @@ PreTokenizerPtr read_delimiter_pre_tokenizer(const JsonNode& node) {
 
 PreTokenizerPtr read_fixed_length_pre_tokenizer(const JsonNode& node) {
   const auto length = node.find("length");
+  // 5 is tokenizers' default.
   return std::make_unique<FixedLengthPreTokenizer>(length ? static_cast<size_t>(length->integer(1, 1 << 30)) : 5);
 }
 

@@ -1,3 +1,6 @@
+// Categories of the characters that Unicode 15.0 to 16.0 added. tokenizers knows them through Oniguruma, while PCRE2
+// and utf8proc of common distributions may not. A text that contains one is therefore matched with the extended
+// expressions of Regex, and everything else is not slowed down.
 #include "megalith/tokenizer/text/newer_characters_internal.h"
 
 #include <fmt/format.h>
@@ -84,6 +87,7 @@ bool has_newer_characters(std::string_view text) {
   return false;
 }
 
+// Ranges for a PCRE2 class: \x{1c89}\x{10d50}-\x{10d65} for "Lu". "L" stands for all categories that start with it.
 std::string newer_items(std::string_view category) {
   std::string items;
   for (const NewerCharacters& range : kNewer) {

@@ -1,4 +1,6 @@
-// Writes a trained model as the files of a Hugging Face tokenizer.
+// Writes a trained model as the files of a Hugging Face tokenizer: tokenizer.json, tokenizer_config.json,
+// special_tokens_map.json and, for chat, generation_config.json. Special tokens have the first ids, in the order given;
+// the first of them ends and pads texts.
 #include <algorithm>
 
 #include "megalith/tokenizer/training/bpe_style_internal.h"
@@ -33,6 +35,7 @@ bool has(const TrainedBpe& model, std::string_view token) {
   return std::ranges::find(model.special_tokens, token) != model.special_tokens.end();
 }
 
+// The flags that transformers writes for special tokens.
 Json added_token(const std::string& content) {
   return {{"content", content}, {"single_word", false}, {"lstrip", false},
           {"rstrip", false},    {"normalized", false},  {"special", true}};
@@ -100,6 +103,7 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const TrainedBp
                                                          {"special_tokens_map.json", names.dump(2) + "\n"}};
   const auto turn_end = std::ranges::find(model.special_tokens, kTurnEnd);
   if (turn_end != model.special_tokens.end() && turn_end != model.special_tokens.begin()) {
+    // A chat model stops at the end of its turn, or at the end of a document.
     const Json generation{{"eos_token_id", {0, turn_end - model.special_tokens.begin()}}, {"pad_token_id", 0}};
     files.emplace_back("generation_config.json", generation.dump(2) + "\n");
   }
