@@ -140,18 +140,18 @@ at::Tensor GptModel::forward(const ModelInput& input) const {
                      " (PartFacts::cached)",
                      config_.family);
   // The same for all layers. It is copied into recomputed groups, so it must not refer to this frame.
-  nn::LayerInput each{input.layout, {}, input.cache, input.training, aux_loss_scale_};
-  each.angles = angles(input.layout);
+  nn::LayerInput layer_input{input.layout, {}, input.cache, input.training, aux_loss_scale_};
+  layer_input.angles = angles(input.layout);
   before_part(0);
   if (adapters_) adapters_->state().training = input.training;
   at::Tensor x = place_.embedding ? embed(input) : input.hidden;
   // A pipeline expects a gradient for the output of every stage, even if nothing in it is trained.
   if (!trains_ && !place_.head && at::GradMode::is_enabled() && !x.requires_grad()) x = x.detach().requires_grad_();
-  x = run_layers(std::move(x), each);
+  x = run_layers(std::move(x), layer_input);
   if (input.cache) input.cache->advance(input.layout.tokens());
   if (!head_) return x;
   before_part(parts_.size() - 1);
-  return head_->forward(x, input, each);
+  return head_->forward(x, input, layer_input);
 }
 
 const ops::RopeAngles& GptModel::angles(const ops::SequenceLayout& layout) const {

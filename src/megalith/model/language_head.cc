@@ -47,11 +47,12 @@ std::vector<const TransformerBlock*> LanguageHead::blocks() const {
   return all;
 }
 
-at::Tensor LanguageHead::forward(const at::Tensor& x, const ModelInput& input, const nn::LayerInput& each) const {
+at::Tensor LanguageHead::forward(const at::Tensor& x, const ModelInput& input,
+                                 const nn::LayerInput& layer_input) const {
   // A norm works per token, so cutting to the last token first saves the others.
   const at::Tensor y = final_norm_.forward(input.last_token_only ? x.narrow(0, x.size(0) - 1, 1) : x);
   if (!input.targets.defined()) return nn::column_linear(y, *weight_, nullptr, site_.tp);  // [t, v/tp]
-  if (input.mtp_losses) run_mtp(y, input, each);
+  if (input.mtp_losses) run_mtp(y, input, layer_input);
   return token_losses(y, input.targets, input.loss_grad);
 }
 
@@ -67,7 +68,7 @@ at::Tensor LanguageHead::token_losses(const at::Tensor& y, const at::Tensor& tar
 
 // Depth d predicts token i + d + 2 from the hidden state of i and the embedding of token i + d + 1. The final norm's
 // output is the first input of the chain; each layer's own final norm makes the next one.
-void LanguageHead::run_mtp(const at::Tensor& y, const ModelInput& input, const nn::LayerInput& each) const {
+void LanguageHead::run_mtp(const at::Tensor& y, const ModelInput& input, const nn::LayerInput& layer_input) const {
   const bool recomputes = input.training && site_.options.recompute.layers != RecomputePlan::Layers::kNone;
   at::Tensor hidden = y, ids = input.ids, targets = input.targets;
   for (const auto& layer : mtp_layers_) {
@@ -75,11 +76,11 @@ void LanguageHead::run_mtp(const at::Tensor& y, const ModelInput& input, const n
     targets = shift_labels(targets, input.layout);
     const at::Tensor embedded = embedding_->forward(ids);
     if (recomputes) {
-      hidden = nn::recompute(
-          [&layer = *layer, each](const nn::TensorList& kept) { return layer.forward(kept[0], kept[1], each); },
-          {embedded, hidden}, mtp_is_random_ ? &site_.context.rng() : nullptr);
+      hidden = nn::recompute([&layer = *layer, layer_input](
+                                 const nn::TensorList& kept) { return layer.forward(kept[0], kept[1], layer_input); },
+                             {embedded, hidden}, mtp_is_random_ ? &site_.context.rng() : nullptr);
     } else {
-      hidden = layer->forward(embedded, hidden, each);
+      hidden = layer->forward(embedded, hidden, layer_input);
     }
     input.mtp_losses->push_back(token_losses(hidden, targets, std::nullopt));
   }

@@ -25,7 +25,7 @@ class LanguageHead : public Head {
   LanguageHead(const nn::ParameterScope& root, const HeadSite& site, const nn::VocabSize& vocab,
                const nn::VocabParallelEmbedding* embedding, bool mtp);
 
-  at::Tensor forward(const at::Tensor& x, const ModelInput& input, const nn::LayerInput& each) const override;
+  at::Tensor forward(const at::Tensor& x, const ModelInput& input, const nn::LayerInput& layer_input) const override;
   bool predicts_tokens() const override { return true; }
   std::vector<const TransformerBlock*> blocks() const override;
 
@@ -33,7 +33,7 @@ class LanguageHead : public Head {
   // y, after the final norm -> losses fp32 [t]. `grad` is ModelInput::loss_grad.
   at::Tensor token_losses(const at::Tensor& y, const at::Tensor& targets, std::optional<double> grad) const;
   // Appends the losses of every multi-token-prediction layer to input.mtp_losses.
-  void run_mtp(const at::Tensor& y, const ModelInput& input, const nn::LayerInput& each) const;
+  void run_mtp(const at::Tensor& y, const ModelInput& input, const nn::LayerInput& layer_input) const;
 
   const HeadSite site_;
   const ops::VocabRange range_;  // token ids whose logits are this rank's columns

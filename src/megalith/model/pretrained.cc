@@ -191,13 +191,13 @@ void add_held(const nn::Parameter& parameter, const hf::TensorMapping& mapping,
   const int size = replicas.size();
   for (const auto& part : parameter.sharded()) {
     if (part.local.numel() == 0) continue;
-    const auto place = mapping.place(part);
+    const auto target = mapping.place(part);
     // Replica 0 writes an export. The hash numbers the replicas differently per tensor, so that all share the work.
-    const int writer = static_cast<int>(fnv1a64(place.file->name) % static_cast<uint64_t>(size));
+    const int writer = static_cast<int>(fnv1a64(target.file->name) % static_cast<uint64_t>(size));
     const int replica = part.replica * size + (replicas.rank() - writer + size) % size;
-    held.push_back({place.file->name, place.offset, place.data.detach(), replica});
-    for (const std::string& copy : place.file->copies)
-      held.push_back({copy, place.offset, place.data.detach(), replica});
+    held.push_back({target.file->name, target.offset, target.data.detach(), replica});
+    for (const std::string& copy : target.file->copies)
+      held.push_back({copy, target.offset, target.data.detach(), replica});
   }
 }
 

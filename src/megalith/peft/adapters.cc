@@ -173,16 +173,16 @@ void Adapters::attach(const nn::ParameterScope& scope, Parameter& weight) {
   auto update = std::make_unique<LowRank>();
   const ParameterSpec& spec = weight.spec;
   ParameterSpec a = make_a(spec, targets, config_.rank), b = make_b(spec, targets, config_.rank, *update);
-  const bool grouped = is_grouped(spec.use), whole = !splits_outputs(spec.use) && !splits_inputs(spec.use);
+  const bool grouped = is_grouped(spec.use), replicated = !splits_outputs(spec.use) && !splits_inputs(spec.use);
   const int ranks = grouped ? context_.grid().etp() : tp_.size();
   const int rank = grouped ? context_.place().etp_rank : tp_.rank();
   a.expert = b.expert = spec.expert;
   a.split_over_tp = splits_inputs(spec.use) && ranks > 1;
   b.split_over_tp = splits_outputs(spec.use) && ranks > 1;
-  // A factor that is whole on every rank but sees only a part of the outputs, inputs or tokens has a partial gradient.
-  a.partial_grad_over_tp = whole ? tp_.splits_tokens() : splits_outputs(spec.use) && ranks > 1;
-  b.partial_grad_over_tp = whole ? tp_.splits_tokens() : splits_inputs(spec.use) && ranks > 1;
-  a.equal_grad_over_tp = b.equal_grad_over_tp = whole && ranks > 1 && !tp_.splits_tokens();
+  // A replicated factor that sees only a part of the outputs, inputs or tokens has a partial gradient.
+  a.partial_grad_over_tp = replicated ? tp_.splits_tokens() : splits_outputs(spec.use) && ranks > 1;
+  b.partial_grad_over_tp = replicated ? tp_.splits_tokens() : splits_inputs(spec.use) && ranks > 1;
+  a.equal_grad_over_tp = b.equal_grad_over_tp = replicated && ranks > 1 && !tp_.splits_tokens();
   a.replica = a.split_over_tp ? 0 : rank;
   b.replica = b.split_over_tp ? 0 : rank;
   // Kaiming-uniform with a slope of √5, as peft draws it: uniform within ±1/√i.

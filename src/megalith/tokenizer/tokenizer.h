@@ -72,6 +72,7 @@ class Tokenizer {
   // Look up a token or an id; std::nullopt when there is none.
   std::optional<int32_t> id_of(std::string_view token) const;
   std::optional<std::string> token_of(int32_t id) const;
+  // Whether decode() leaves the token out with skip_special_tokens.
   bool is_special(int32_t id) const;
 
   // Ids that the files name; std::nullopt when they do not.
@@ -99,6 +100,7 @@ class Tokenizer {
 //   print(stream.finish());
 class Tokenizer::StreamDecoder {
  public:
+  // Keeps a copy of the tokenizer, which shares all data.
   explicit StreamDecoder(Tokenizer tokenizer, const DecodeOptions& options = {});
 
   // Returns the text that has become certain with this id.

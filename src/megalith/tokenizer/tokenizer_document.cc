@@ -121,7 +121,7 @@ class Handler final : public nlohmann::json_sax<json> {
   }
 
   // Adds a value to the innermost open object or array, and returns its place.
-  json* put(json v) {
+  json* add_value(json v) {
     if (open_.empty()) return &(document_.rest = std::move(v));
     if (open_.back()->is_array()) return &open_.back()->emplace_back(std::move(v));
     return &((*open_.back())[key_] = std::move(v));
@@ -129,14 +129,14 @@ class Handler final : public nlohmann::json_sax<json> {
 
   bool value(json v) {
     if (mode_ != Mode::kDocument) bad_value(v.dump(-1, ' ', true, json::error_handler_t::replace));
-    put(std::move(v));
+    add_value(std::move(v));
     return true;
   }
 
   // Pointers in open_ stay valid: only the innermost container grows, and none of its elements is open.
   void open(json v) {
     if (open_.size() == 1) model_open_ = open_.back()->is_object() && key_ == "model" && v.is_object();
-    open_.push_back(put(std::move(v)));
+    open_.push_back(add_value(std::move(v)));
   }
 
   const std::string& file_;

@@ -10,7 +10,7 @@
 
 namespace megalith::tokenizer {
 
-// See above.
+// The document without model.vocab and model.merges, and these two.
 struct TokenizerDocument {
   nlohmann::json rest;                   // everything else
   std::optional<Vocabulary> vocabulary;  // model.vocab, when it is an object

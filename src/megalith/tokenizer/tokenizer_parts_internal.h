@@ -15,7 +15,7 @@
 
 namespace megalith::tokenizer {
 
-// Becomes a Tokenizer by its constructor.
+// Filled by one of the readers below, completed by read_special_tokens, and then moved into a Tokenizer.
 struct Tokenizer::Parts {
   std::string source;                           // the file, for messages
   std::unique_ptr<Normalizer> normalizer;       // nullptr for none
@@ -35,6 +35,7 @@ struct Tokenizer::Parts {
   void add(AddedToken token, const std::string& where);
 
  private:
+  // The next free id, as tokenizers would number a new token.
   int32_t next_id() const;
 
   std::unordered_map<std::string, size_t> by_content_;  // position in `added`
@@ -42,7 +43,7 @@ struct Tokenizer::Parts {
   int32_t last_id_ = -1;  // the largest added id
 };
 
-// Reads a tokenizer.json.
+// Reads a tokenizer.json. `file` is its name in messages. Throws DataError, naming the field.
 Tokenizer::Parts read_tokenizer_json(std::string_view json, const std::string& file);
 // Reads vocab.json and merges.txt, and added_tokens.json if it exists.
 Tokenizer::Parts read_vocab_and_merges(const std::filesystem::path& folder);

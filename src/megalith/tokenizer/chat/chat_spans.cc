@@ -107,13 +107,13 @@ std::vector<ChatTurn> ChatTemplate::turns(const Conversation& conversation, cons
   for (size_t i = 0; i < conversation.messages.size(); ++i) {
     if (!is_assistant(conversation.messages[i])) continue;
     const std::string prompt = render(beginning(conversation, i), opened);
-    const std::string whole = render(beginning(conversation, i + 1), closed);
-    check<DataError>(whole.starts_with(prompt),
+    const std::string text = render(beginning(conversation, i + 1), closed);
+    check<DataError>(text.starts_with(prompt),
                      "{}: with the assistant's message {} the template does not continue the prompt before it, so it "
                      "cannot be a sample of its own; train whole conversations",
                      source_, i);
     // A token that straddles the boundary starts before it, and so belongs to the prompt.
-    const TokenizedText tokens = tokenizer.encode_with_starts(whole);
+    const TokenizedText tokens = tokenizer.encode_with_starts(text);
     const auto response = std::ranges::lower_bound(tokens.starts, prompt.size()) - tokens.starts.begin();
     const auto cut = tokens.ids.begin() + response;
     result.push_back({i, {tokens.ids.begin(), cut}, {cut, tokens.ids.end()}});

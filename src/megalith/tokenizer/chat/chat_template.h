@@ -55,7 +55,7 @@ struct AssistantSpan {
 struct ChatTurn {
   size_t message;
   std::vector<int32_t> prompt_ids;    // the messages before it, with the generation prompt
-  std::vector<int32_t> response_ids;  // what the template writes for it after that
+  std::vector<int32_t> response_ids;  // the rest of the template's text up to and with the message
 };
 
 // Immutable: all functions may be called from any number of threads. Copies share all data.

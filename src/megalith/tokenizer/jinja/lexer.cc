@@ -218,10 +218,10 @@ class Lexer {
     // Longer operators come first.
     constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
                                                "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
-    const auto found =
+    const auto longest =
         std::ranges::find_if(kOperators, [&](std::string_view sign) { return rest().starts_with(sign); });
-    if (found == std::end(kOperators)) fail(fmt::format("unexpected character {}", python_repr(rest().substr(0, 1))));
-    const char sign = (*found)[0];
+    if (longest == std::end(kOperators)) fail(fmt::format("unexpected character {}", python_repr(rest().substr(0, 1))));
+    const char sign = (*longest)[0];
     if (sign == '(' || sign == '[' || sign == '{') {
       open_ += sign;
     } else if (sign == ')' || sign == ']' || sign == '}') {
@@ -231,8 +231,8 @@ class Lexer {
         fail(fmt::format("unexpected '{}', expected the one that closes '{}'", sign, open_.back()));
       open_.pop_back();
     }
-    add(Token::Kind::kOperator, std::string(*found));
-    advance(found->size());
+    add(Token::Kind::kOperator, std::string(*longest));
+    advance(longest->size());
   }
 
   // The end is the first quote of the same kind that no backslash precedes; the escapes are resolved afterwards.

@@ -36,10 +36,10 @@ void Macro::bind(Evaluator& evaluator, const Arguments& arguments, const ScopePt
     evaluator.runtime().fail(fmt::format("macro '{}' takes not more than {} argument(s)", name_, parameters.size()));
   Dict more;
   for (const auto& [name, value] : arguments.named) {
-    const auto found = std::ranges::find(parameters, name, &Signature::Parameter::text);
-    if (found != parameters.end()) {
-      scope->set(found->name, value);
-      is_set[static_cast<size_t>(found - parameters.begin())] = true;
+    const auto match = std::ranges::find(parameters, name, &Signature::Parameter::text);
+    if (match != parameters.end()) {
+      scope->set(match->name, value);
+      is_set[static_cast<size_t>(match - parameters.begin())] = true;
     } else if (name == "caller" && signature_.caller >= 0) {
       scope->set(signature_.caller, value);
     } else if (signature_.kwargs >= 0) {

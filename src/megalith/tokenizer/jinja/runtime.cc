@@ -87,13 +87,13 @@ Bound::Bound(const Runtime& runtime, std::string_view function, const Arguments&
   // Positions first, so that a name for an argument that is already given is found to be a second value.
   for (size_t i = 0; i < arguments.positional.size(); ++i) values_[i] = arguments.positional[i];
   for (const auto& [name, value] : arguments.named) {
-    const auto found = std::ranges::find(parameters_, name);
-    if (found == parameters_.end())
+    const auto match = std::ranges::find(parameters_, name);
+    if (match == parameters_.end())
       runtime_.fail(fmt::format("{}() got an unexpected keyword argument '{}'; it knows: {}", function_, name,
                                 fmt::join(parameters_, ", ")));
-    std::optional<Value>& place = values_[static_cast<size_t>(found - parameters_.begin())];
-    if (place) runtime_.fail(fmt::format("{}() got multiple values for argument '{}'", function_, name));
-    place = value;
+    std::optional<Value>& slot = values_[static_cast<size_t>(match - parameters_.begin())];
+    if (slot) runtime_.fail(fmt::format("{}() got multiple values for argument '{}'", function_, name));
+    slot = value;
   }
   for (size_t i = 0; i < required; ++i)
     if (!values_[i]) runtime_.fail(fmt::format("{}() needs the argument '{}'", function_, parameters_[i]));

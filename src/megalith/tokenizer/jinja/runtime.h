@@ -1,5 +1,5 @@
-// Runtime: what all code shares while a template is rendered: the current line, the remaining budget, and the objects
-// made so far.
+// Runtime: the state that all code shares while a template is rendered: the current line, the remaining budget, and the
+// objects made so far. Bound: the arguments of a function by name, checked like Python's.
 #pragma once
 
 #include <ctime>
@@ -32,8 +32,11 @@ class Object {
   Object(const Object&) = delete;
   Object& operator=(const Object&) = delete;
   virtual ~Object() = default;
+  // The name of the type in messages.
   virtual std::string_view type_name() const = 0;
+  // Returns object.name; std::nullopt when there is none.
   virtual std::optional<Value> attribute(Evaluator&, std::string_view) { return std::nullopt; }
+  // Whether it can be called; call() is used only if so.
   virtual bool is_callable() const { return false; }
   virtual Value call(Evaluator& evaluator, const Arguments& arguments);
 };
@@ -46,6 +49,7 @@ class Runtime {
 
   // Throws DataError: "template:line: what".
   [[noreturn]] void fail(std::string_view what) const;
+  // The template, and the line that messages name. The evaluator sets it at every node.
   const std::string& template_name() const { return template_name_; }
   void set_line(int line) { line_ = line; }
   int line() const { return line_; }
@@ -76,6 +80,7 @@ class Runtime {
   // the limit.
   class Level {
    public:
+    // Throws DataError when the limit is exceeded.
     explicit Level(Runtime& runtime);
     ~Level() { --runtime_.level_; }
     Level(const Level&) = delete;
@@ -86,9 +91,11 @@ class Runtime {
   };
 
  private:
+  // Constant: the name and the limits.
   const std::string& template_name_;
   Limits limits_;
   std::optional<std::tm> now_;
+  // Counters; they only grow, except for level_.
   int line_ = 1;
   int level_ = 0;
   size_t steps_ = 0;
@@ -100,12 +107,15 @@ class Runtime {
 // fit, and for missing ones among the first `required`.
 class Bound {
  public:
+  // The first `required` parameters must be given. `function` is for messages.
   Bound(const Runtime& runtime, std::string_view function, const Arguments& arguments,
         std::initializer_list<std::string_view> parameters, size_t required = 0);
 
+  // Whether parameter i is given, even as None.
   bool has(size_t i) const { return values_[i].has_value(); }
   // Given, and not None.
   bool given(size_t i) const { return has(i) && !values_[i]->is_none(); }
+  // Return a parameter; at() requires has(i), the others replace a missing one.
   const Value& at(size_t i) const { return *values_[i]; }
   Value value_or(size_t i, Value otherwise) const { return has(i) ? *values_[i] : std::move(otherwise); }
   bool flag(size_t i, bool otherwise) const { return has(i) ? values_[i]->truth() : otherwise; }

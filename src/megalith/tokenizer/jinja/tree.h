@@ -1,4 +1,9 @@
 // A parsed template: statements and expressions, like jinja2's nodes. Built by the parser, never changed afterwards.
+//
+//   {% if a %}{{ b|trim }}{% endif %}   ->   IfStatement{{NameExpression a, OutputStatement{FilterExpression trim(b)}}}
+//
+// Nodes are plain structs in a variant, so the evaluator needs no virtual functions and the compiler checks that it
+// handles all of them.
 #pragma once
 
 #include <memory>
@@ -117,12 +122,13 @@ struct Expression {
 struct Target {
   int line = 1;
   NameId name = -1;
-  std::string attribute;      // of the namespace `name`; empty for the name itself
-  std::vector<Target> items;  // of a tuple; then name is -1
+  std::string attribute;      // attribute of the namespace `name`; empty for the name itself
+  std::vector<Target> items;  // targets of a tuple; then name is -1
 };
 
 // Parameters of a macro or of a call block.
 struct Signature {
+  // One parameter: its name as written, for named arguments, and as a variable.
   struct Parameter {
     std::string text;
     NameId name;
@@ -143,12 +149,14 @@ struct OutputStatement {
 // {% if … %} … {% elif … %} … {% else %} … {% endif %}
 struct IfStatement {
   std::vector<std::pair<ExpressionPtr, Body>> branches;
+  // The else branch; empty for none.
   Body otherwise;
 };
 // {% for target in iterable if condition recursive %} … {% else %} … {% endfor %}
 struct ForStatement {
   Target target;
   ExpressionPtr iterable, condition;  // `condition` is nullptr when there is none
+  // The variable `loop`.
   NameId loop;
   bool recursive = false;
   Body body, otherwise;
@@ -201,8 +209,10 @@ struct Statement {
 
 // A whole template.
 struct Tree {
+  // Texts of all variables by id.
   std::vector<std::string> names;
   Body body;
+  // Whether it has a {% generation %} block.
   bool marks_generation = false;
 };
 

@@ -30,15 +30,15 @@ Bpe::Bpe(Vocabulary vocabulary, const std::vector<std::pair<std::string, std::st
     return *id;
   };
   const size_t prefix = options_.continuing_subword_prefix.size();
-  std::string whole;
+  std::string joined;
   for (size_t rank = 0; rank < merges.size(); ++rank) {
     const auto& [left, right] = merges[rank];
     check<DataError>(right.size() >= prefix,
                      "{}: merge {} (\"{}\" and \"{}\") lacks the continuing_subword_prefix \"{}\"", where, rank, left,
                      right, options_.continuing_subword_prefix);
-    whole.assign(left).append(right, prefix);  // the second token loses its prefix when joined
+    joined.assign(left).append(right, prefix);  // the second token loses its prefix when joined
     const int32_t left_id = id_in(rank, left), right_id = id_in(rank, right);
-    merges_.set(left_id, right_id, {static_cast<uint32_t>(rank), id_in(rank, whole)});
+    merges_.set(left_id, right_id, {static_cast<uint32_t>(rank), id_in(rank, joined)});
   }
   if (!options_.unk_token.empty()) {
     unk_id_ = vocabulary_.find(options_.unk_token);

@@ -27,6 +27,7 @@ class WordCache {
   static constexpr size_t kMaxBytes = 30;  // longer words are rare and not kept
   static constexpr size_t kMaxIds = 8;
 
+  // 2 MiB, allocated once per thread that encodes at the same time.
   WordCache() : slots_(kSlots) {}
 
   // Appends the ids of the word; returns false when it is not in the cache. Requires 0 < word.size() <= kMaxBytes.
@@ -48,6 +49,7 @@ class WordCache {
   }
 
  private:
+  // 32,768 words: the frequent ones of a text or two.
   static constexpr size_t kSlots = size_t{1} << 15;
   // One cache line: 2 + 30 + 32 bytes.
   struct alignas(64) Slot {
@@ -63,9 +65,9 @@ class WordCache {
 
 // Settings of the model, under the names of tokenizer.json.
 struct BpeOptions {
-  std::string unk_token;                  // for characters not in the vocabulary; empty: they are dropped
-  std::string continuing_subword_prefix;  // of every character of a piece but the first
-  std::string end_of_word_suffix;         // of the last character of a piece
+  std::string unk_token;  // token of characters that are not in the vocabulary; if empty, they are dropped
+  std::string continuing_subword_prefix;  // prefix of every character of a piece but the first
+  std::string end_of_word_suffix;         // suffix of the last character of a piece
   bool fuse_unk = false;                  // adjacent unknown characters become one unknown token
   bool byte_fallback = false;  // an unknown character becomes its bytes, <0xE4><0xB8><0x80>, if these are tokens
   bool ignore_merges = false;  // a piece that is itself a token is not split
@@ -95,10 +97,14 @@ class Bpe final : public Model {
  private:
   struct Scratch;
 
+  // Appends the ids of one piece, from the cache or by merging.
   void tokenize_piece(std::string_view piece, Scratch& scratch, std::vector<int32_t>& ids) const;
+  // Returns the token that is the whole piece, if there is one.
   std::optional<int32_t> whole_token(std::string_view piece, Scratch& scratch) const;
+  // Fills the merger with the tokens of single characters or bytes.
   void start_symbols(std::string_view piece, Scratch& scratch) const;
 
+  // Constant after take_bytes().
   Vocabulary vocabulary_;
   MergeTable merges_;
   BpeOptions options_;

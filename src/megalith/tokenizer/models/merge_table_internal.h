@@ -1,4 +1,4 @@
-// MergeTable and Merger: which neighbors merge, in which order and into what; and the merging itself.
+// MergeTable and Merger: the order in which neighbors merge and the results, and the merging itself.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +17,7 @@ struct Merge {
 // An open-addressing hash table from pairs of ids to merges.
 class MergeTable {
  public:
+  // Makes room for so many merges; the table does not grow.
   explicit MergeTable(size_t merges);
   // If the pair is already there, it takes the new rank, as in tokenizers.
   void set(int32_t left, int32_t right, Merge merge);
@@ -37,6 +38,7 @@ class MergeTable {
     Merge merge;
   };
 
+  // Both ids in one number, so that a comparison is one instruction.
   static uint64_t key_of(int32_t left, int32_t right) {
     return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
   }
@@ -53,16 +55,18 @@ class Merger {
  public:
   std::vector<int32_t> symbols;  // in: the characters; out: the tokens
 
+  // Merges `symbols` in place until no two neighbors merge.
   void run(const MergeTable& table);
 
  private:
+  // The two algorithms of merge_table.cc; they give the same result.
   void run_short(const MergeTable& table);
   void run_long(const MergeTable& table);
   void push(const MergeTable& table, uint32_t at);
 
   static constexpr size_t kShort = 48;  // up to this length, scanning is faster than a heap
 
-  std::vector<Merge> merges_;            // of symbol i with its right neighbor
+  std::vector<Merge> merges_;            // merge of symbol i with its right neighbor
   std::vector<uint32_t> next_, before_;  // links between the remaining symbols
   std::vector<uint64_t> heap_;           // rank << 32 | position, lowest first
 };

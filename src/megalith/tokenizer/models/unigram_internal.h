@@ -1,4 +1,5 @@
-// Unigram as in tokenizers and SentencePiece: splits a piece into the tokens with the largest sum of scores.
+// Unigram as in tokenizers and SentencePiece: splits a piece into the tokens with the largest sum of scores, which are
+// log probabilities: the most likely split under independent tokens.
 #pragma once
 
 #include <array>
@@ -26,14 +27,18 @@ class Unigram final : public Model {
  private:
   struct Step;
 
+  // `best` is working memory that is reused between pieces.
   void tokenize_piece(std::string_view piece, std::vector<Step>& best, std::vector<int32_t>& ids) const;
+  // Appends the ids of a text that no tokens cover.
   void append_unknown(std::string_view text, std::vector<int32_t>& ids) const;
 
   Vocabulary vocabulary_;
+  // Scores by id, and the score of an unknown character, below all of them.
   std::vector<double> scores_;
   double unk_score_;
   std::optional<int32_t> unk_id_;
   std::array<int32_t, 256> fallback_ids_{};  // ids of <0x00> to <0xFF>; -1 if not used
+  // All tokens, to find those that start at a position in one walk.
   PrefixTree tree_;
   std::string where_;
 };

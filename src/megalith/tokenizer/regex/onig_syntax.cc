@@ -373,9 +373,9 @@ class Translator {
   // Reads the class whose opening bracket was just read, up to and including its closing one.
   CharacterSetNode bracket(int depth) {
     if (depth > kMaxDepth) fail("classes are nested too deeply");
-    CharacterSetNode whole;
-    whole.negated = take("^");
-    CharacterSetNode* part = &whole;  // the current operand of an intersection
+    CharacterSetNode set;
+    set.negated = take("^");
+    CharacterSetNode* part = &set;  // the current operand of an intersection
     std::vector<CharacterSetNode> parts;
     // A "]" directly after the opening bracket is a character.
     for (bool first = true;; first = false) {
@@ -388,8 +388,8 @@ class Translator {
         class_item(*part, depth);
       }
     }
-    whole.also = std::move(parts);
-    return whole;
+    set.also = std::move(parts);
+    return set;
   }
 
   // One item of a class: a POSIX name, a nested class, a set, a character or a range.

@@ -145,8 +145,8 @@ std::optional<std::pair<size_t, size_t>> Regex::Matcher::next() {
         "{}: matching the regular expression \"{}\" with a text of {} bytes failed: {}. The expression needs "
         "too many steps for this text; split the text, or fix the expression.",
         code_.where, code_.pattern, s.subject.size(), message_of(count));
-    const PCRE2_SIZE* found = pcre2_get_ovector_pointer(s.data.get());
-    const size_t begin = found[0], end = found[1];
+    const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(s.data.get());
+    const size_t begin = offsets[0], end = offsets[1];
     // An empty match directly after the previous match is skipped, as in tokenizers.
     if (begin == end && s.last_end == end) {
       s.at = end < s.subject.size() ? end + utf8_length(s.subject[end]) : end + 1;

@@ -17,7 +17,7 @@ bool word_before(std::string_view text, size_t at) {
   return at > 0 && is_word(code_point_at(text, previous_character(text, at)));
 }
 
-bool word_behind(std::string_view text, size_t at) { return at < text.size() && is_word(code_point_at(text, at)); }
+bool word_after(std::string_view text, size_t at) { return at < text.size() && is_word(code_point_at(text, at)); }
 
 // Returns the end of the whitespace before or after a position: lstrip and rstrip take it into the match.
 size_t blanks_before(std::string_view text, size_t at) {
@@ -29,7 +29,7 @@ size_t blanks_before(std::string_view text, size_t at) {
   return at;
 }
 
-size_t blanks_behind(std::string_view text, size_t at) {
+size_t blanks_after(std::string_view text, size_t at) {
   while (at < text.size() && is_whitespace(code_point_at(text, at))) at += utf8_length(text[at]);
   return at;
 }
@@ -79,11 +79,11 @@ std::vector<TextPart> AddedTokens::split(std::string_view text, Stage stage, boo
       continue;
     }
     size_t length = 0;
-    size_t found = 0;
+    size_t longest = 0;
     // The walk goes from short to long, so the last call is the longest token.
     finder->tree.walk(text.substr(at), [&](size_t bytes, int32_t position) {
       length = bytes;
-      found = static_cast<size_t>(position);
+      longest = static_cast<size_t>(position);
     });
     if (length == 0) {
       ++at;
@@ -91,12 +91,12 @@ std::vector<TextPart> AddedTokens::split(std::string_view text, Stage stage, boo
     }
     size_t begin = at, end = at + length;
     at = end;
-    const AddedToken& token = tokens_[found];
+    const AddedToken& token = tokens_[longest];
     // Skipped as a whole: its text is encoded like any other text, which keeps user input from forging special tokens.
     if (token.special && !with_special) continue;
-    if (token.single_word && (word_before(text, begin) || word_behind(text, end))) continue;
+    if (token.single_word && (word_before(text, begin) || word_after(text, end))) continue;
     if (token.lstrip) begin = std::max(blanks_before(text, begin), done);
-    if (token.rstrip) end = blanks_behind(text, end);
+    if (token.rstrip) end = blanks_after(text, end);
     if (done < begin) parts.push_back({done, begin, std::nullopt});
     parts.push_back({begin, end, token.id});
     done = end;

@@ -1,4 +1,6 @@
 // AddedTokens: tokens that are found in a text before the model sees it, as in tokenizers' AddedVocabulary.
+// "Hi<|im_end|>" is cut into the text "Hi" and the token <|im_end|>, whatever the model's merges would make from the
+// latter.
 #pragma once
 
 #include <array>
@@ -25,7 +27,7 @@ struct AddedToken {
   bool special = false;      // left out of decoded text on request
 };
 
-// A stretch of a text: an added token, or the text between two of them.
+// A stretch of a text, [begin, end) in bytes: an added token, or the text between two of them (std::nullopt).
 struct TextPart {
   size_t begin, end;
   std::optional<int32_t> id;
@@ -44,12 +46,15 @@ class AddedTokens {
   // match wins, of several the longest. Without `with_special`, special tokens are plain text.
   enum class Stage { kPlain, kNormalized };
   std::vector<TextPart> split(std::string_view text, Stage stage, bool with_special) const;
+  // Whether split() can find any token at this stage; if not, callers need not call it.
   bool has(Stage stage) const { return finders_[static_cast<size_t>(stage)].has_value(); }
 
+  // Look up a token by its content or id; nullptr when there is none.
   const AddedToken* find(std::string_view content) const;
   const AddedToken* find(int32_t id) const;
   // Returns the text that decoders get for an added token: its normalized form if it has one.
   const std::string& decoded(int32_t id) const;
+  // All tokens, by id.
   const std::vector<AddedToken>& all() const { return tokens_; }
 
  private:
@@ -59,6 +64,7 @@ class AddedTokens {
     std::array<bool, 256> first{};  // bytes with which some token starts
   };
 
+  // The index in tokens_ of an id; std::nullopt when it is not an added token.
   std::optional<size_t> position_of(int32_t id) const;
 
   std::vector<AddedToken> tokens_;                           // by id

@@ -1,4 +1,6 @@
-// Reads the parts of a tokenizer.json: each is an object whose "type" decides.
+// Reads the parts of a tokenizer.json: each is an object whose "type" decides: {"type": "NFC"}, {"type": "Sequence",
+// "normalizers": […]}. One table of names and readers per kind of part; the same table makes the message for a type
+// that is not supported.
 #pragma once
 
 #include <initializer_list>
@@ -18,6 +20,7 @@ namespace megalith::tokenizer {
 template <typename T>
 T read_choice(const JsonNode& node, std::initializer_list<std::pair<std::string_view, T>> choices) {
   const std::string name = node.string();
+  // Collected for the message only.
   std::vector<std::string> names;
   for (const auto& [known, value] : choices) {
     if (known == name) return value;
@@ -26,6 +29,7 @@ T read_choice(const JsonNode& node, std::initializer_list<std::pair<std::string_
   node.fail(fmt::format("is \"{}\"; allowed: {}", name, list_in_words(names, names.size())));
 }
 
+// Sequences may contain sequences; a file that nests them deeper would exhaust the stack.
 inline constexpr int kMaxDepth = 64;  // nesting of sequences
 
 // Calls the reader for the object's "type" with the object and `args`. `kind` names what is being read, for the message

@@ -12,6 +12,7 @@ namespace megalith::tokenizer {
 // The ids around a sequence. Chains of processors are resolved while reading: each works on the result of the one
 // before it.
 struct PostProcessor {
+  // Ids in front of the sequence and after it.
   std::vector<int32_t> before;
   std::vector<int32_t> after;
 };

@@ -24,8 +24,10 @@ class JsonNode {
   std::optional<JsonNode> find(const std::string& key) const;
   // Returns an element of an array.
   JsonNode at(size_t index) const;
+  // The length of an array.
   size_t array_size() const;
 
+  // The value itself; integer() also requires low <= value <= high, number() a finite number.
   std::string string() const;
   bool boolean() const;
   double number() const;
@@ -33,9 +35,11 @@ class JsonNode {
   // Returns the character of a string of exactly one character.
   char32_t character() const;
 
+  // A member of an object, or `otherwise` when it is absent or null.
   std::string string_or(const std::string& key, const std::string& otherwise) const;
   bool boolean_or(const std::string& key, bool otherwise) const;
 
+  // Tests of the type, for fields that may have several.
   bool is_string() const { return value_->is_string(); }
   bool is_array() const { return value_->is_array(); }
   bool is_object() const { return value_->is_object(); }
@@ -46,11 +50,14 @@ class JsonNode {
 
   // Returns "file: path", for messages.
   std::string where() const;
+  // Throws DataError: "file: path what".
   [[noreturn]] void fail(std::string_view what) const;
 
  private:
+  // Fails unless `is_type`; the message says what is there and that `type` is expected.
   void expect(bool is_type, std::string_view type) const;
 
+  // The value in the borrowed document, and its place.
   const nlohmann::json* value_;
   std::string file_;
   int depth_ = 0;

@@ -22,6 +22,7 @@ class Pieces {
   // begins.
   void reset(std::string_view text, bool at_start);
 
+  // The current text, the part of it that a span covers, and all spans.
   std::string_view text() const { return rewritten_ ? std::string_view(own_) : borrowed_; }
   std::string_view view(const Span& span) const { return text().substr(span.begin, span.end - span.begin); }
   const std::vector<Span>& spans() const { return spans_; }
@@ -34,6 +35,7 @@ class Pieces {
   void rewrite(std::string& text, std::vector<Span>& spans);
 
  private:
+  // The text belongs to the caller until a step rewrites it.
   std::string_view borrowed_;
   std::string own_;
   std::vector<Span> spans_;

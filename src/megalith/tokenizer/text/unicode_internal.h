@@ -17,6 +17,7 @@ constexpr bool is_whitespace(char32_t c) {
   return (c >= 0x9 && c <= 0xD) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
          c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
+// Tests by general category; newer characters than utf8proc's are included.
 bool is_numeric(char32_t c);          // Nd, Nl, No
 bool is_punctuation(char32_t c);      // P*, and the ASCII symbols
 bool is_word(char32_t c);             // \w of Unicode TR18: alphabetic, marks, Nd, Pc, join controls

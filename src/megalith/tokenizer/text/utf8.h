@@ -14,7 +14,7 @@ namespace megalith::tokenizer {
 
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
 
-// One step through a text: a character or an invalid part.
+// One step through a text: a character or an invalid part, and its length.
 struct Utf8Part {
   enum class Kind { kCharacter, kInvalid, kUnfinished };  // kUnfinished: the text ends inside a character
   Kind kind = Kind::kInvalid;
