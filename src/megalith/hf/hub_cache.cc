@@ -96,6 +96,7 @@ std::string lacking(const fs::path& folder, ModelParts needed) {
   for (const fs::path& entry : entries(folder)) {
     const std::string name = entry.filename().string();
     if (std::error_code error; fs::is_symlink(entry, error) && !fs::exists(entry, error)) broken.push_back(name);
+    // Any format counts as weights here; WeightFiles explains pickle files.
     weights |=
         name.ends_with(".safetensors") || name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth");
   }
@@ -222,6 +223,7 @@ fs::path find_model_folder(const std::string& path_or_name, const HubEnvironment
                      "the model's name is empty; give a folder or a hub name such as Qwen/Qwen2.5-7B");
   const bool in_home = path_or_name.starts_with("~/") && !env.home.empty();
   const fs::path path = in_home ? env.home / path_or_name.substr(2) : fs::path(path_or_name);
+  // A local folder wins over a hub name that looks the same.
   if (is_folder(path)) return checked_folder(path);
   check<ConfigError>(!is_file(path), "the model {} is a file; give the folder that holds config.json and the weights",
                      path_or_name);

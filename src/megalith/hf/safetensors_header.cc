@@ -59,6 +59,7 @@ class Reader {
 
 SafetensorsHeader Reader::read(const io::Json& root) {
   SafetensorsHeader header;
+  // Names are distinct by construction: the JSON parser refuses a key that occurs twice.
   header.tensors.reserve(root.size());
   for (const auto& [name, value] : root.items()) {
     if (name == kMetadataKey)
@@ -92,6 +93,7 @@ void Reader::read_tensor(const std::string& name, const io::Json& value, Safeten
     problem(name, "its entry is {}; it must be an object with dtype, shape and data_offsets", io::json_in_words(value));
     return;
   }
+  // Collected field by field; only a complete tensor enters the result.
   TensorInfo tensor;
   tensor.name = name;
   bool complete = true;
@@ -122,6 +124,7 @@ bool Reader::read_dtype(const io::Json& value, TensorInfo& tensor) {
   return dtype.has_value();
 }
 
+// [] is a scalar, and sizes of 0 are allowed.
 bool Reader::read_shape(const io::Json& value, TensorInfo& tensor) {
   if (!value.is_array() || value.size() > kMaxDims) {
     problem(tensor.name, "shape is {}; it must be a list of at most {} sizes", io::json_in_words(value), kMaxDims);
@@ -151,6 +154,7 @@ bool Reader::read_offsets(const io::Json& value, TensorInfo& tensor) {
   return true;
 }
 
+// The bytes that data_offsets give must be exactly those that the shape needs.
 void Reader::check_size(const TensorInfo& tensor) {
   const auto needed = tensor_bytes(tensor.dtype, tensor.shape);
   const auto shape = fmt::format("shape [{}] of {}", fmt::join(tensor.shape, ","), name(tensor.dtype));
@@ -216,6 +220,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view header_json, uint64_
       header_json.starts_with('{'),
       "{}: the header does not begin with '{{': this is not a safetensors file, or it is damaged; download it again",
       file_name);
+  // Everything from here on is well-formed JSON; its contents are still unknown.
   const io::Json root = io::parse_json(header_json, file_name + ": header");
   Reader reader(data_bytes, header_json.size());
   SafetensorsHeader header = reader.read(root);

@@ -50,6 +50,7 @@ std::vector<std::string> matching(const std::vector<std::string>& names, std::st
 }
 
 // Returns whether a file holds weights in PyTorch's pickle format, or is the index of such files.
+// training_args.bin is a pickle, too, but not of weights.
 bool is_pickle(const std::string& name) {
   if (name.ends_with(".index.json")) return name.starts_with("pytorch_model");
   const auto ends = [&](std::string_view suffix) { return name.ends_with(suffix); };
@@ -83,6 +84,7 @@ std::vector<std::string> absent_siblings(const std::vector<std::string>& files) 
     const size_t digits = of - dash - 1;
     const auto total = parse_int(file.substr(of + 4, digits));
     if (!total || *total > 100'000 || !parse_int(file.substr(dash + 1, digits))) continue;
+    // model-00002-of-00003 promises 1, 2 and 3.
     for (int64_t i = 1; i <= *total; ++i) {
       std::string sibling = file;
       sibling.replace(dash + 1, digits, fmt::format("{:0{}}", i, digits));
@@ -145,6 +147,7 @@ void WeightFiles::read_index(const fs::path& index) {
   check<DataError>(!names_of.empty(), "{}: weight_map is empty", index.string());
   std::vector<std::string> missing;
   for (auto& [shard, names] : names_of) {
+    // Files are only looked for, not opened: a rank may need few of them.
     const fs::path path = folder_ / shard;
     std::error_code error;
     if (!fs::is_regular_file(path, error)) missing.push_back(shard);

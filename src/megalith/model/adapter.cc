@@ -54,6 +54,7 @@ void read_adapter(const ModelConfig& config, const peft::AdapterConfig& adapter,
                   const std::vector<nn::Parameter*>& parameters) {
   const at::NoGradGuard no_grad;
   const hf::WeightFiles files(folder, fmt::format("{}.safetensors", peft::kWeightsStem));
+  // Names, shapes and transposes of peft's file; the same mapping serves writing.
   const hf::TensorMapping mapping = adapter_mapping(config, adapter);
   mapping.check_files(files,
                       fmt::format("those of an adapter for this {} model ({} layers of width {}) with the rank and"
@@ -164,6 +165,7 @@ const peft::AdapterConfig& adapter_of(const VirtualModels& models) {
 std::vector<TrainedTensor> trained_tensors(const VirtualModels& models) {
   const at::ScalarType dtype = models[0].parameters().dtype();
   std::vector<TrainedTensor> tensors;
+  // Without an adapter everything is trained except buffers.
   if (!has_adapter(models)) {
     for (hf::GlobalTensor& tensor : global_tensors(models.config()))
       if (!tensor.buffer) tensors.push_back({std::move(tensor), dtype});
@@ -198,6 +200,7 @@ void write_adapter_files(const VirtualModels& models, const fs::path& folder, co
 
 void save_adapter(const VirtualModels& models, const fs::path& folder, const fs::path& assets, bool overwrite) {
   const at::NoGradGuard no_grad;
+  // peft expects one file, hence no limit on the size of a shard.
   const bool first = models.context().rank() == 0;
   io::StagedFolder staged(folder, "adapter", {.owner = first, .overwrite = overwrite});
   write_weights(models.context(), staged, exported_adapter(models),

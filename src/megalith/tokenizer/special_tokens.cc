@@ -121,6 +121,7 @@ void read_generation_config(const JsonNode& config, Tokenizer::Parts& parts) {
 }  // namespace
 
 void read_special_tokens(const std::filesystem::path& folder, Tokenizer::Parts& parts) {
+  // Files are optional; one that exists must be a JSON object.
   const auto with_file = [&](const char* name, const auto& read) {
     const auto path = folder / name;
     if (!std::filesystem::exists(path)) return;

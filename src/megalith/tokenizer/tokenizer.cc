@@ -97,6 +97,7 @@ Tokenizer Tokenizer::from_folder(const std::filesystem::path& folder) {
   return Tokenizer(std::move(parts));
 }
 
+// For tests and demonstrations without files: three special tokens after the 256 bytes.
 Tokenizer Tokenizer::bytes() {
   Parts parts;
   parts.source = "the byte tokenizer";
@@ -167,6 +168,7 @@ std::vector<std::vector<int32_t>> Tokenizer::encode_batch(std::span<const std::s
   std::vector<std::vector<int32_t>> result(texts.size());
   // Threads take texts one at a time from a shared counter. Of several errors the first text's is reported, so that the
   // result does not depend on timing.
+  // Texts differ in length by orders of magnitude, so fixed shares would leave threads idle.
   std::atomic<size_t> next = 0;
   std::mutex mutex;
   size_t failed = texts.size();  // the first text that failed, guarded by mutex
@@ -254,6 +256,7 @@ std::string Tokenizer::StreamDecoder::push(int32_t id) {
 // Holds back at most three bytes, those of a character that is not complete yet.
 std::string Tokenizer::StreamDecoder::push_bytes(int32_t id) {
   held_ += tokenizer_.impl_->bytes_of(id);
+  // Bytes that cannot become a character any more are replaced at once; only an unfinished end waits.
   const size_t finished = finished_utf8_bytes(held_);
   std::string text = replace_invalid_utf8(std::string_view(held_).substr(0, finished));
   held_.erase(0, finished);

@@ -27,6 +27,7 @@ class Handler final : public nlohmann::json_sax<json> {
   bool number_float(number_float_t v, const string_t&) override { return value(json(v)); }
   bool binary(binary_t& v) override { return value(json(std::move(v))); }
 
+  // Ids are never negative, so the parser reports them through this function alone.
   bool number_unsigned(number_unsigned_t v) override {
     if (mode_ != Mode::kVocabulary) return value(json(v));
     check<DataError>(v < static_cast<uint64_t>(Vocabulary::kMaxIds),
@@ -47,6 +48,7 @@ class Handler final : public nlohmann::json_sax<json> {
     return true;
   }
 
+  // Only the innermost key matters: it names the next value.
   bool key(string_t& v) override {
     key_ = std::move(v);
     return true;

@@ -44,6 +44,7 @@ ModelPointer read_unigram_model(const JsonNode& node, TokenizerDocument&) {
   const JsonNode list = node.at("vocab");
   const size_t count = list.array_size();
   if (count > static_cast<size_t>(Vocabulary::kMaxIds)) list.fail("is too long");
+  // [["<unk>", 0.0], ["▁the", -3.1], …]: log probabilities.
   for (size_t i = 0; i < count; ++i) {
     const JsonNode entry = list.at(i);
     const std::string token = entry.at(0).string();
@@ -65,6 +66,7 @@ ModelPointer read_word_level_model(const JsonNode& node, TokenizerDocument& docu
 }
 
 ModelPointer read_word_piece_model(const JsonNode& node, TokenizerDocument& document) {
+  // 100 is tokenizers' default, as are the names of the unknown tokens.
   const auto longest = node.find("max_input_chars_per_word");
   return std::make_unique<WordPiece>(take_vocabulary(node, document), node.string_or("unk_token", "[UNK]"),
                                      node.string_or("continuing_subword_prefix", "##"),

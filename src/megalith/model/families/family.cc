@@ -15,6 +15,7 @@ namespace megalith::model {
 
 namespace {
 
+// The names for messages: "deepseek_v3, glm4_moe, … and seed_oss".
 std::string supported() {
   std::vector<std::string> names;
   for (const Family& each : families()) names.push_back(each.model_type);
@@ -23,6 +24,7 @@ std::string supported() {
 
 }  // namespace
 
+// Built on first use, which is safe from any thread. A new family is one function and one entry here.
 const std::vector<Family>& families() {
   static const std::vector<Family> all{deepseek_v3_family(), glm4_moe_family(),   gpt2_family(),
                                        llama_family(),       mistral_family(),    mixtral_family(),

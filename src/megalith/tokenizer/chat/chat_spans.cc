@@ -77,6 +77,7 @@ std::vector<AssistantSpan> ChatTemplate::assistant_spans(const Conversation& con
   for (size_t i = 0; i < conversation.messages.size(); ++i) {
     const Json& message = conversation.messages[i];
     if (!is_assistant(message)) continue;
+    // Spans do not overlap: a message is searched for after the one before it.
     const size_t from = spans.empty() ? 0 : spans.back().end;
     const auto prompt = unless_refused([&] { return render(beginning(conversation, i), opened); });
     const std::string_view content = content_of(message);
@@ -89,6 +90,7 @@ std::vector<AssistantSpan> ChatTemplate::assistant_spans(const Conversation& con
                        source_, i);
     }
     auto end = span_end(beginning(conversation, i + 1), text, begin, tokenizer, options);
+    // Last resort: the content itself, without the token that ends the message.
     if (!end) {
       const size_t at = text.find(content, begin);
       end = at == std::string::npos ? begin : at + content.size();

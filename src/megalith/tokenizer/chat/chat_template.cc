@@ -14,6 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// The names that transformers gives to template files and to the template without a name.
 constexpr const char* kFile = "chat_template.jinja";
 constexpr const char* kFolder = "additional_chat_templates";
 constexpr const char* kDefault = "default";
@@ -71,6 +72,7 @@ Json with_reasoning(const Json& message) {
     const auto found = message.find(field);
     if (found == message.end() || found->is_null()) continue;
     Json result = Json::object();
+    // Set first, so that the message's own "thinking" overwrites it below.
     result["thinking"] = *found;
     // A field of the message itself keeps its value and comes in its own order.
     for (const auto& [key, value] : message.items()) result[key] = value;
@@ -181,6 +183,7 @@ jinja::Rendered ChatTemplate::render_with_blocks(const Conversation& conversatio
                      options.kwargs.type_name());
   check_list(conversation.tools, "tools");
   check_list(conversation.documents, "documents");
+  // Later assignments win: special tokens, then kwargs, then the conversation.
   Json variables = special_tokens_;
   for (const auto& [name, value] : options.kwargs.items()) variables[name] = value;
   variables["messages"] = checked_messages(conversation.messages);
@@ -201,6 +204,7 @@ ChatEncoding ChatTemplate::apply(const Conversation& conversation, const Tokeniz
   std::vector<uint8_t> mask(tokens.ids.size());
   const bool by_blocks = choose(conversation, options).marks_generation();
   // Returns where the text of token i ends; tokens that share a character begin at the same place.
+  // Tokens of one character's bytes share a start, so the end is the next different start.
   const auto end_of = [&](size_t i) {
     const auto next = std::ranges::upper_bound(tokens.starts, tokens.starts[i]);
     return next == tokens.starts.end() ? rendered.text.size() : *next;

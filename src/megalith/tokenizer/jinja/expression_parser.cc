@@ -316,6 +316,7 @@ ExpressionPtr ExpressionParser::subscript_key(ExpressionPtr node, int line) {
     if (!first) reader_.fail_expected("an expression");
     return make(line, SubscriptExpression{std::move(node), std::move(first)});
   }
+  // Every bound may be missing: [:], [1:], [:-1], [::2].
   ExpressionPtr stop = at_bound() ? nullptr : expression();
   ExpressionPtr step = reader_.skip_operator(":") && !at_bound() ? expression() : nullptr;
   return make(line, SliceExpression{std::move(node), std::move(first), std::move(stop), std::move(step)});
@@ -351,6 +352,7 @@ ExpressionPtr ExpressionParser::test(ExpressionPtr node) {
   const bool negated = reader_.skip_name("not");
   TestExpression result{std::move(node), dotted_name(), {}};
   const Token& token = reader_.current();
+  // A test may have one argument without parentheses if the next token can only begin an expression.
   const bool starts_argument = token.kind == Token::Kind::kName || token.kind == Token::Kind::kString ||
                                token.kind == Token::Kind::kInteger || token.kind == Token::Kind::kFloat ||
                                token.is_operator("[") || token.is_operator("{");
@@ -360,6 +362,7 @@ ExpressionPtr ExpressionParser::test(ExpressionPtr node) {
     if (token.is_name("is")) reader_.fail("tests cannot be chained with 'is'");
     result.arguments.positional.push_back(postfix(primary()));
   }
+  // "is not" negates the result of the test; "not" is not part of its name.
   ExpressionPtr made = make(line, std::move(result));
   return negated ? make(line, UnaryExpression{UnaryOperator::kNot, std::move(made)}) : std::move(made);
 }

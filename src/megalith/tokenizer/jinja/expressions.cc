@@ -20,6 +20,7 @@ std::string described(const Value& value) {
   return value.is_none() ? "None" : fmt::format("{} object", value.type_name());
 }
 
+// The value of a missing attribute, with jinja2's message.
 Value undefined_attribute(const Value& object, std::string_view name) {
   return Value::undefined(fmt::format("'{}' has no attribute '{}'", described(object), name));
 }
@@ -60,6 +61,7 @@ Value Evaluator::evaluate(const Expression& expression, const ScopePtr& scope) {
   return std::visit([&](const auto& node) { return value_of(node, scope); }, expression.node);
 }
 
+// Globals are in the outermost frame, so one search covers variables and functions.
 Value Evaluator::value_of(const NameExpression& node, const ScopePtr& scope) {
   const Value* value = scope->find(node.name);
   if (value != nullptr) return *value;
@@ -121,6 +123,7 @@ Value Evaluator::value_of(const ComparisonExpression& node, const ScopePtr& scop
   return Value::boolean(true);
 }
 
+// Without an else, a false condition gives an undefined value, which prints as nothing.
 Value Evaluator::value_of(const ConditionalExpression& node, const ScopePtr& scope) {
   if (evaluate(*node.condition, scope).truth()) return evaluate(*node.then, scope);
   if (node.otherwise) return evaluate(*node.otherwise, scope);
@@ -153,6 +156,7 @@ Arguments Evaluator::arguments_of(const CallArguments& node, const ScopePtr& sco
       arguments.positional.push_back(std::move(value));
   if (node.more_named) {
     const Value more = evaluate(*node.more_named, scope);
+    // f(**mapping); its keys become names of arguments.
     if (!more.is(Value::Kind::kDict)) runtime_.fail("the argument after ** must be a mapping");
     for (const auto& [key, value] : more.as_dict().entries()) {
       if (!key.is_string()) runtime_.fail("keywords must be strings");

@@ -22,6 +22,7 @@ namespace {
 constexpr int64_t kMaxWidth = 10'000;  // widths come from the template; larger ones would waste memory
 
 // The format of one value, common to both kinds of formatting.
+// A Spec is plain data, so the two parsers cannot differ in what a value looks like.
 struct Spec {
   std::string fill = " ";
   char align = 0;  // '<', '>', '^', '='; 0: numbers right, texts left
@@ -139,6 +140,7 @@ std::string formatted(Evaluator& e, const Value& value, const Spec& spec) {
 }
 
 // Reads a run of digits at `at`; std::nullopt when there is none.
+// Width and precision; "*" for an argument is not supported, and no chat template uses it.
 std::optional<int64_t> read_digits(Evaluator& e, std::string_view text, size_t& at) {
   const size_t begin = at;
   while (at < text.size() && text[at] >= '0' && text[at] <= '9') ++at;

@@ -51,6 +51,7 @@ Window window(const std::string& text, const Bound& bound, size_t i) {
 
 // ------------------------------------------------------------------------------------------------------------- strings
 
+// Methods without arguments; passing one fails as in Python.
 template <std::string (*convert)(std::string_view)>
 Value converted_text(Evaluator& e, const Value& self, const Arguments& arguments) {
   const Bound none(e.runtime(), "the method", arguments, {});
@@ -112,6 +113,7 @@ Value count_in_text(Evaluator& e, const Value& self, const Arguments& arguments)
 // The size of the result is charged before it is built.
 Value replace_method(Evaluator& e, const Value& self, const Arguments& arguments) {
   const Bound bound(e.runtime(), "replace", arguments, {"old", "new", "count"}, 2);
+  // An upper bound: the limit on replacements is not considered.
   const size_t growth = occurrences(self.as_text(), bound.text(0)) * bound.text(1).size();
   e.runtime().pay_bytes(self.as_text().size() + growth);
   return e.runtime().text(replaced(self.as_text(), bound.text(0), bound.text(1), bound.integer_or(2, -1)));
@@ -181,6 +183,7 @@ Value zero_filled(Evaluator& e, const Value& self, const Arguments& arguments) {
                           padded(text, bound.integer(0) - static_cast<int64_t>(sign.size()), "0", Alignment::kRight));
 }
 
+// str.isalpha and the like; an empty text gives false, except for isascii.
 template <CharacterClass kind>
 Value is_class(Evaluator&, const Value& self, const Arguments&) {
   return Value::boolean(is_all(self.as_text(), kind));

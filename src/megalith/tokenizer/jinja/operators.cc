@@ -49,6 +49,7 @@ Value whole_arithmetic(Evaluator& evaluator, BinaryOperator op, int64_t a, int64
   const Runtime& runtime = evaluator.runtime();
   int64_t result = 0;
   switch (op) {
+    // Python's numbers grow without bound; no chat template needs more than 64 bits, so overflow is reported instead.
     case BinaryOperator::kAdd:
       if (__builtin_add_overflow(a, b, &result)) overflow(runtime);
       return Value::integer(result);
@@ -121,6 +122,7 @@ Value repeated(Evaluator& evaluator, const Value& value, int64_t count) {
   return runtime.sequence(sequence.kind, std::move(items));
 }
 
+// Ranges, views and generators are neither, and have no arithmetic.
 bool is_list_or_tuple(const Value& value) {
   return value.is(Kind::kSequence) &&
          (value.as_sequence().kind == Sequence::Kind::kList || value.as_sequence().kind == Sequence::Kind::kTuple);
@@ -173,6 +175,7 @@ Value arithmetic(Evaluator& evaluator, BinaryOperator op, const Value& a, const 
     if (y && (a.is_string() || is_list_or_tuple(a))) return repeated(evaluator, a, *y);
     if (x && (b.is_string() || is_list_or_tuple(b))) return repeated(evaluator, b, *x);
   }
+  // "%s: %s" % (a, b).
   if (op == BinaryOperator::kModulo && a.is_string())
     return evaluator.runtime().text(printf_text(evaluator, a.as_text(), b));
   unsupported(evaluator.runtime(), kSigns[static_cast<size_t>(op)], a, b);
@@ -234,6 +237,7 @@ bool compare(Evaluator& evaluator, ComparisonOperator op, const Value& a, const 
   return false;
 }
 
+// Characters of a text, elements or keys; an undefined value has length 0 in jinja2.
 size_t length(Evaluator& evaluator, const Value& value) {
   if (value.is_string()) return code_points(value.as_text());
   if (value.is(Kind::kSequence) && value.as_sequence().has_length()) return value.as_sequence().items.size();
@@ -248,6 +252,7 @@ Value slice(Evaluator& evaluator, const Value& value, const Value& start, const 
   const bool is_text = value.is_string();
   if (!is_text && !(value.is(Kind::kSequence) && value.as_sequence().has_elements()))
     runtime.fail(fmt::format("'{}' object cannot be sliced", value.type_name()));
+  // A bound that is left out is None.
   const auto number = [&](const Value& bound, int64_t otherwise) {
     if (bound.is_none()) return otherwise;
     const auto whole = bound.whole_number();

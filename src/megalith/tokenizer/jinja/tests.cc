@@ -40,6 +40,7 @@ bool is_sequence(Evaluator&, const Value& value, const Arguments&) {
   const bool is_row = value.is(Kind::kSequence) && value.as_sequence().has_elements();
   return is_row || value.is_string() || value.is(Kind::kDict) || value.is_undefined();
 }
+// Anything that Evaluator::iterate accepts.
 bool is_iterable(Evaluator&, const Value& value, const Arguments&) {
   return value.is(Kind::kSequence) || value.is_string() || value.is(Kind::kDict) || value.is_undefined();
 }
@@ -68,6 +69,7 @@ bool is_divisible(Evaluator& e, const Value& value, const Arguments& arguments) 
 
 bool is_upper(Evaluator& e, const Value& value, const Arguments&) { return is_upper_text(to_text(e, value)); }
 bool is_lower(Evaluator& e, const Value& value, const Arguments&) { return is_lower_text(to_text(e, value)); }
+// "x is filter" asks whether a filter has the name x, so that a template can work without it.
 bool is_filter(Evaluator&, const Value& value, const Arguments&) {
   return value.is_string() && find_filter(value.as_text()) != nullptr;
 }
@@ -77,6 +79,7 @@ bool is_test(Evaluator&, const Value& value, const Arguments&) {
 // Chat templates do not escape HTML, so no text is marked as escaped.
 bool never(Evaluator&, const Value&, const Arguments&) { return false; }
 
+// All tests of jinja2 3.1, with their other names.
 constexpr NamedTest kTests[] = {
     {"defined", is_defined},
     {"undefined", is_kind<Kind::kUndefined>},

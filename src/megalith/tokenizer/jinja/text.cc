@@ -1,4 +1,6 @@
 // Python's str, repr and json.dumps of values. Nested values are bounded by Runtime::Level, their size by pay_bytes.
+// Chat templates print tools and tool calls with |tojson, and a model was trained on exactly that text, so separators,
+// escapes and the digits of floats must be Python's to the byte.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -46,6 +48,7 @@ std::string sequence_repr(Evaluator& evaluator, const Value& value) {
     text += to_repr(evaluator, item);
   }
   if (is_tuple) return "(" + text + (sequence.items.size() == 1 ? ",)" : ")");
+  // Views have their type around the list: dict_keys(['a']).
   text = "[" + text + "]";
   return sequence.kind == Sequence::Kind::kList ? text : fmt::format("{}({})", value.type_name(), text);
 }
@@ -156,6 +159,7 @@ class JsonWriter {
     for (size_t at = 0; at < text.size(); at += utf8_length(text[at])) {
       // Python's order of the tests: short escapes, then control characters, then all beyond ASCII if asked for.
       const char32_t c = code_point_at(text, at);
+      // The characters with a short escape, and at the same index its letter.
       constexpr std::string_view kSpecial = "\"\\\n\r\t\b\f";
       constexpr std::string_view kNames = "\"\\nrtbf";
       const size_t special = c < 0x80 ? kSpecial.find(static_cast<char>(c)) : std::string_view::npos;
@@ -218,6 +222,7 @@ std::string to_repr(Evaluator& evaluator, const Value& value) {
     case Kind::kDict:
       text = dict_repr(evaluator, value.as_dict());
       break;
+    // Python would print addresses of objects; the names alone are printed here, so that output is reproducible.
     case Kind::kObject:
       if (const auto* space = dynamic_cast<const Namespace*>(&value.as_object()))
         text = fmt::format("<Namespace {}>", dict_repr(evaluator, space->values()));

@@ -14,6 +14,7 @@ constexpr size_t kManyKeys = 8;  // from here on, a table is faster than compari
 
 }  // namespace
 
+// The message is shared, so that copies of an undefined value cost a pointer.
 Value Value::undefined(std::string message) {
   return Value(UndefinedText{std::make_shared<const std::string>(std::move(message))});
 }
@@ -100,12 +101,14 @@ int Value::depth() const {
 
 namespace {
 
+// Sequences are compared element by element, with 1 == 1.0 inside them as well.
 // As in Python, a list never equals a tuple, and generators are equal only to themselves.
 bool equal_sequences(const Sequence& a, const Sequence& b) {
   if (a.kind != b.kind || !a.has_length()) return &a == &b;
   return std::ranges::equal(a.items, b.items, equal);
 }
 
+// Equal keys with equal values; the order does not matter, as in Python.
 bool equal_dicts(const Dict& a, const Dict& b) {
   if (a.entries().size() != b.entries().size()) return false;
   return std::ranges::all_of(a.entries(), [&](const Dict::Entry& entry) {

@@ -9,6 +9,7 @@ namespace megalith::tokenizer {
 
 namespace {
 
+// max_input_chars_per_word counts characters, not bytes.
 size_t count_characters(std::string_view text) {
   size_t count = 0;
   for (size_t at = 0; at < text.size(); at += utf8_length(text[at])) ++count;
@@ -72,6 +73,7 @@ void WordPiece::tokenize(const Pieces& pieces, std::vector<int32_t>& ids) const 
   for (const Span& span : pieces.spans()) {
     const std::string_view piece = pieces.view(span);
     const size_t before = ids.size();
+    // One unknown part makes the whole piece unknown, as in BERT: "playzzz" does not become "play" and [UNK].
     if (count_characters(piece) <= max_characters_ && append_tokens(piece, ids)) continue;
     ids.resize(before);  // drops the tokens of a piece that failed halfway
     ids.push_back(checked_unknown(unk_id_, unk_token_, where_, piece));

@@ -98,6 +98,7 @@ class Translator {
     }
   }
 
+  // Whatever is written next can be repeated.
   void start_atom() { atom_ = out_.size(); }
 
   void copy_character() {
@@ -129,6 +130,7 @@ class Translator {
   // Returns the length of {n}, {n,}, {n,m} or {,m} here; 0 when the brace is a plain character.
   size_t interval_length() const {
     if (!next_is("{")) return 0;
+    // Spaces are not allowed inside, as in Oniguruma.
     size_t i = at_ + 1;
     const size_t low = i;
     while (i < in_.size() && is_ascii_digit(in_[i])) ++i;
@@ -338,6 +340,7 @@ class Translator {
     return code;
   }
 
+  // \0 alone is NUL, \017 is octal.
   bool is_octal_next() const { return at_ < in_.size() && in_[at_] >= '0' && in_[at_] <= '7'; }
 
   // Reads `least` to `most` digits; fails for surrogates and for numbers beyond Unicode.

@@ -27,6 +27,7 @@ struct Freer {
   }
 };
 
+// PCRE2's text for an error number.
 std::string message_of(int error) {
   std::array<PCRE2_UCHAR, 256> text{};
   pcre2_get_error_message(error, text.data(), text.size());
@@ -109,6 +110,7 @@ Regex::Code::Code(const std::string& pcre2_pattern, std::string_view written, co
 }
 
 Regex::Regex(std::string_view oniguruma_pattern, const std::string& where) {
+  // Both versions are compiled when the tokenizer is loaded, so that encoding never has to compile.
   const std::string plain = pcre2_from_oniguruma(oniguruma_pattern, where, Coverage::kAsPcre2);
   code_ = std::make_unique<Code>(plain, oniguruma_pattern, where);
   if (unicode_version() >= kNewestUnicode) return;

@@ -24,6 +24,7 @@ std::string join(const Tokens& tokens) {
   return text;
 }
 
+// Replaced text is not searched again, so `to` may contain `from`.
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
   if (from.empty()) return;
   size_t at = 0;
@@ -139,6 +140,7 @@ class StripDecoder final : public Decoder {
   size_t start_, stop_;
 };
 
+// Works on each token alone, so a match cannot span two.
 class ReplaceDecoder final : public Decoder {
  public:
   ReplaceDecoder(Pattern pattern, std::string content) : pattern_(std::move(pattern)), content_(std::move(content)) {}
@@ -243,6 +245,7 @@ DecoderPtr read_replace_decoder(const JsonNode& node) {
 }
 
 DecoderPtr read_metaspace_decoder(const JsonNode& node) {
+  // "add_prefix_space" is the older name for the scheme.
   const bool never =
       node.string_or("prepend_scheme", "always") == "never" || !node.boolean_or("add_prefix_space", true);
   return std::make_unique<MetaspaceDecoder>(node.at("replacement").character(), !never);

@@ -92,11 +92,13 @@ class StripNormalizer final : public Normalizer {
 template <typename Map>
 void map_characters(std::string& text, const Map& map) {
   std::string result;
+  // Most normalizers change few characters, so the size is about the same.
   result.reserve(text.size());
   for (size_t at = 0; at < text.size(); at += utf8_length(text[at])) map(code_point_at(text, at), result);
   text.swap(result);
 }
 
+// Lowercase of tokenizers: character by character, without Python's final sigma.
 void lower(std::string& text) {
   map_characters(text, [](char32_t c, std::string& out) { append_lower(out, c); });
 }
@@ -184,6 +186,7 @@ NormalizerPtr read_function_normalizer(const JsonNode&) {
   return std::make_unique<FunctionNormalizer>(kFunction);
 }
 
+// Removes marks alone; files put NFD before it, which separates them from their letters.
 void strip_accents(std::string& text) { remove_if(text, is_mark); }
 
 NormalizerPtr read_sequence_normalizer(const JsonNode& node) {
@@ -231,6 +234,7 @@ std::unique_ptr<Normalizer> read_normalizer(const JsonNode& node) {
                                         {"Nmt", read_function_normalizer<nmt>},
                                         {"Precompiled", read_precompiled},
                                         {"BertNormalizer", read_bert_normalizer},
+                                        // Bert is the name in files of early versions.
                                         {"Bert", read_bert_normalizer},
                                         {"ByteLevel", read_function_normalizer<byte_level>}});
 }

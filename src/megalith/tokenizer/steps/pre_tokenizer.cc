@@ -72,6 +72,7 @@ class ByteLevelPreTokenizer final : public PreTokenizer {
     rewrite_pieces(pieces,
                    [](size_t, std::string_view piece, std::string& text) { append_byte_characters(text, piece); });
   }
+  // Set once while the tokenizer is loaded, before any thread encodes.
   bool leave_bytes() override { return leave_bytes_ = true; }
 
  private:
@@ -114,6 +115,7 @@ class MetaspacePreTokenizer final : public PreTokenizer {
         }
       }
     });
+    // "▁Hello▁world" -> "▁Hello", "▁world".
     if (split_) split_pieces(pieces, *pattern_, SplitBehavior::kMergedWithNext);
   }
 
@@ -176,6 +178,7 @@ class WhitespacePreTokenizer final : public PreTokenizer {
 
 using PreTokenizerPtr = std::unique_ptr<PreTokenizer>;
 
+// pattern.cc shows an example of each.
 SplitBehavior read_behavior(const JsonNode& node) {
   return read_choice<SplitBehavior>(node, {{"Removed", SplitBehavior::kRemoved},
                                            {"Isolated", SplitBehavior::kIsolated},
@@ -185,6 +188,8 @@ SplitBehavior read_behavior(const JsonNode& node) {
 }
 
 PreTokenizerPtr read_byte_level_pre_tokenizer(const JsonNode& node) {
+  // GPT-2's expression: contractions, words, numbers and punctuation with at most one space in front, then whitespace,
+  // of which the last character before a word is left to that word.
   constexpr std::string_view kWords = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
   std::optional<Pattern> words;
   if (node.boolean_or("use_regex", true)) words = Pattern::regex(Regex(kWords, node.where()));
@@ -233,6 +238,7 @@ PreTokenizerPtr read_bert_pre_tokenizer(const JsonNode&) {
   return std::make_unique<SequencePreTokenizer>(std::move(steps));
 }
 
+// A single character; matches vanish.
 PreTokenizerPtr read_delimiter_pre_tokenizer(const JsonNode& node) {
   std::string delimiter;
   append_utf8(delimiter, node.at("delimiter").character());

@@ -23,6 +23,7 @@ std::string read_file(const std::filesystem::path& path) {
   return std::move(text).str();
 }
 
+// nlohmann's message has line and column.
 nlohmann::json parse_json(std::string_view text, const std::string& file) {
   try {
     return nlohmann::json::parse(text);
@@ -88,6 +89,7 @@ bool JsonNode::boolean() const {
   return value_->get<bool>();
 }
 
+// JSON has no NaN, but "1e999" parses to infinity.
 double JsonNode::number() const {
   expect(value_->is_number(), "a number");
   const auto result = value_->get<double>();

@@ -68,6 +68,7 @@ const Blocks& blocks() {
 std::span<const NewerCharacters> newer_characters() { return kNewer; }
 
 std::string_view newer_category(char32_t c) {
+  // Ranges are sorted and do not overlap: the first that ends at or after c is the only one that can contain it.
   const auto* found = std::ranges::lower_bound(kNewer, c, {}, &NewerCharacters::last);
   return found != std::end(kNewer) && found->first <= c ? found->category : std::string_view();
 }
@@ -76,6 +77,7 @@ bool has_newer_characters(std::string_view text) {
   const Blocks& set = blocks();
   for (size_t at = 0; at < text.size();) {
     const auto byte = static_cast<unsigned char>(text[at]);
+    // Characters of one or two bytes are skipped without being decoded.
     if (byte < 0xE0) {  // none below U+0800
       at += byte < 0xC0 ? 1 : 2;
       continue;

@@ -22,6 +22,7 @@ bool is_ascii_lower(char32_t c) { return c >= 'a' && c <= 'z'; }
 // Throws in a build without utf8proc; otherwise does nothing.
 void need_unicode() { require_unicode("letter case in a chat template"); }
 
+// Each of these handles ASCII first, without a table and in builds without utf8proc.
 bool is_upper(char32_t c) {
   if (is_ascii(c)) return is_ascii_upper(c);
   need_unicode();
@@ -41,6 +42,7 @@ void add_upper(std::string& out, char32_t c) {
     append_upper(out, c);
   }
 }
+// Whether the character at an offset is a letter, for the rule of the final sigma.
 bool is_letter_at(std::string_view text, size_t at) {
   const char32_t c = code_point_at(text, at);
   if (is_ascii(c)) return is_ascii_upper(c) || is_ascii_lower(c);
@@ -157,6 +159,7 @@ std::string python_title(std::string_view text) {
   return out;
 }
 
+// "hELLO wORLD" -> "Hello world".
 std::string python_capitalize(std::string_view text) {
   std::string out;
   bool first = true;
@@ -173,6 +176,7 @@ std::string python_swapcase(std::string_view text) {
   return out;
 }
 
+// An empty text has no characters of a kind, but isascii is true for it, as in Python.
 bool is_all(std::string_view text, CharacterClass kind) {
   bool all = !text.empty() || kind == CharacterClass::kAscii;
   each_character(text, [&](char32_t c, size_t) { all = all && is_of(c, kind); });
@@ -196,6 +200,7 @@ std::vector<size_t> character_offsets(std::string_view text) {
   return offsets;
 }
 
+// "it's" -> "it's" in double quotes, otherwise single quotes; \n, \x00 and what does not print are escaped.
 std::string python_repr(std::string_view text) {
   // Python prefers single quotes, unless only double quotes avoid escaping.
   const char quote = text.find('\'') != text.npos && text.find('"') == text.npos ? '"' : '\'';

@@ -155,6 +155,7 @@ bool is_punctuation(char32_t c) {
   return category_within(c, UTF8PROC_CATEGORY_PC, UTF8PROC_CATEGORY_PO);
 }
 
+// TR18's \w: Alphabetic, marks, decimal digits, connecting punctuation and the two joiners.
 bool is_word(char32_t c) {
   const utf8proc_category_t found = category(c);
   if (found >= UTF8PROC_CATEGORY_LU && found <= UTF8PROC_CATEGORY_NL) return true;  // letters, marks, Nd, Nl
@@ -206,6 +207,7 @@ bool is_printable(char32_t c) {
 }
 
 std::string normalize(NormalForm form, std::string_view text) {
+  // U+00A0 is the first character that any of the four forms changes.
   const CharacterSet& stable = stable_set(form);
   const auto is_stable = [&](size_t at) {
     const char32_t c = code_point_at(text, at);

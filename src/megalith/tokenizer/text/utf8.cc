@@ -69,12 +69,14 @@ std::optional<size_t> first_invalid_utf8(std::string_view text) {
   return std::nullopt;
 }
 
+// Called once per text at the border of the library; a message with the offset helps to find the line of a corpus.
 void require_valid_utf8(std::string_view text) {
   if (const auto bad = first_invalid_utf8(text))
     throw DataError(fmt::format("the text is not valid UTF-8: byte {} (of {}) is 0x{:02X}", *bad, text.size(),
                                 static_cast<unsigned char>(text[*bad])));
 }
 
+// Valid text is copied at once; only from the first invalid byte on is it taken character by character.
 std::string replace_invalid_utf8(std::string_view text) {
   const std::optional<size_t> first = first_invalid_utf8(text);
   if (!first) return std::string(text);
@@ -121,6 +123,7 @@ size_t previous_character(std::string_view text, size_t at) {
 }
 
 void append_utf8(std::string& text, char32_t code) {
+  // A continuation byte: 10 and six bits.
   const auto tail = [](char32_t bits) { return static_cast<char>(0x80 | (bits & 0x3F)); };
   if (code < 0x80) {
     text += static_cast<char>(code);

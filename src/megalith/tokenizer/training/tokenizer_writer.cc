@@ -65,6 +65,7 @@ std::string tokenizer_json(const TrainedBpe& model) {
     token.update(added_token(model.special_tokens[id]));
     added.push_back(std::move(token));
   }
+  // trim_offsets concerns offsets that Megalith does not keep; tokenizers refuses a file without it.
   const Json bytes{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
   std::string text = "{\"version\":\"1.0\",\n\"truncation\":null,\n\"padding\":null,\n";
   const auto add = [&](const char* name, const Json& value) { text += Json(name).dump() + ":" + value.dump() + ",\n"; };
@@ -76,6 +77,7 @@ std::string tokenizer_json(const TrainedBpe& model) {
   return text + "\"model\":" + model_json(model) + "}\n";
 }
 
+// transformers finds the class, the special tokens and the chat template here.
 std::string config_json(const TrainedBpe& model) {
   const std::string& end = model.special_tokens[0];
   Json config{{"add_prefix_space", false}, {"added_tokens_decoder", Json::object()}};

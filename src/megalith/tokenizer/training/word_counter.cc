@@ -45,6 +45,7 @@ nlohmann::ordered_json normalizer_json(PreTokenization kind) {
   return {{"type", "NFC"}};
 }
 
+// Split by the expression, then bytes as characters: the pair of steps that Qwen2's own file has.
 nlohmann::ordered_json pre_tokenizer_json(PreTokenization kind) {
   using nlohmann::ordered_json;
   const ordered_json split{{"type", "Split"},
@@ -103,6 +104,7 @@ WordCounter::~WordCounter() = default;
 void WordCounter::add(std::span<const std::string> texts) {
   std::atomic<size_t> next = 0;
   std::mutex mutex;
+  // A thread that fails stops; the others finish their runs, and the exception is thrown on the caller's thread.
   std::exception_ptr error;  // the first one; guarded by mutex
   const auto work = [&](Counts& counts) {
     constexpr size_t kRun = 64;  // texts at a time, because lines are short
@@ -129,6 +131,7 @@ void WordCounter::add(std::span<const std::string> texts) {
 void WordCounter::add_file(const std::filesystem::path& path, const std::string& text_key) {
   std::ifstream file(path, std::ios::binary);
   check<DataError>(file.is_open(), "{} cannot be opened; it should contain texts to train on", path.string());
+  // The rest of a file's lines wait in `texts` until there are enough bytes to keep all threads busy.
   const bool is_jsonl = path.extension() == ".jsonl";
   std::vector<std::string> texts;
   std::string line;
