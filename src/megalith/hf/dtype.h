@@ -17,6 +17,7 @@ enum class Dtype {
   kBF16,
   kF8E4M3,
   kF8E5M2,
+  // Powers of two: the scales of microscaling formats.
   kF8E8M0,
   // Whole numbers with and without a sign, and truth values of one byte: buffers and token ids.
   kI64,

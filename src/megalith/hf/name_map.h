@@ -49,6 +49,7 @@ struct GlobalTensor {
 struct FileTensor {
   std::string name;
   std::vector<int64_t> shape;  // as stored
+  // How the file stores it; see NameRule.
   bool transposed = false;
   bool channelwise = false;
   std::vector<std::string> copies;
@@ -89,6 +90,7 @@ class TensorMapping {
   void read(const WeightFiles& files, const std::vector<parallel::ShardedTensor>& into) const;
 
  private:
+  // A tensor of ours inside a tensor of the files.
   struct Source {
     size_t file;
     int64_t first_row;  // along the outputs

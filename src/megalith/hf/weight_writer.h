@@ -93,6 +93,7 @@ class WeightWriter {
     std::string header;  // the 8 bytes of its length, and the JSON padded to a multiple of 8
     uint64_t data_bytes = 0;
   };
+  // Indices into shards_ and into the tensors of that shard.
   struct Place {
     size_t shard, tensor;
   };

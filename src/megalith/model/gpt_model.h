@@ -59,6 +59,7 @@ class GptModel {
 
   // Called before each part (the embedding, each layer, the head) runs forward, with the parameters that it reads: for
   // parameters that are still being gathered when the model starts to run (overlap_param_gather).
+  // `before_part` may block; it is called again when a recomputed layer runs in backward.
   using BeforePart = std::function<void(std::span<nn::Parameter* const>)>;
   void set_before_part(BeforePart before_part) { before_part_ = std::move(before_part); }
 
@@ -99,11 +100,13 @@ class GptModel {
   nn::TensorParallel tp_;
   nn::VocabSize vocab_;
   nn::ParameterSet parameters_;
+  // Parts of the model; those of other chunks are empty.
   std::optional<nn::VocabParallelEmbedding> embedding_;
   nn::Parameter* positions_ = nullptr;  // [max positions, h]
   std::vector<std::unique_ptr<TransformerBlock>> layers_;
   std::unique_ptr<Head> head_;
   std::unique_ptr<peft::Adapters> adapters_;
+  // Facts about the parts, collected by the constructor.
   bool trains_ = false;                             // some parameter of the chunk is trained
   bool random_ = false;                             // layers draw random numbers in training
   bool cached_ = true;                              // all layers can run with a KvCache
@@ -111,6 +114,7 @@ class GptModel {
   std::vector<std::vector<nn::Parameter*>> parts_;  // parameters that the embedding, each layer and the head read
   BeforePart before_part_;
   double aux_loss_scale_ = 1;
+  // Cache of angles(): one thread per rank uses the model, so it needs no lock.
   mutable ops::SequenceLayout angles_of_;  // the layout of angles_
   mutable ops::RopeAngles angles_;
 };

@@ -35,6 +35,7 @@ class LanguageHead : public Head {
   // Appends the losses of every multi-token-prediction layer to input.mtp_losses.
   void run_mtp(const at::Tensor& y, const ModelInput& input, const nn::LayerInput& layer_input) const;
 
+  // Constant after construction.
   const HeadSite site_;
   const ops::VocabRange range_;  // token ids whose logits are this rank's columns
   nn::Norm final_norm_;

@@ -1,4 +1,5 @@
-// ModelOptions: how a model is stored and executed, in contrast to what it is (ModelConfig).
+// ModelOptions: how a model is stored and executed, in contrast to what it is (ModelConfig). Options do not
+// change the names, shapes or meaning of weights, so a checkpoint fits all of them.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -20,8 +21,9 @@ namespace megalith::model {
 struct RecomputePlan {
   // Whole layers: none, all in groups of num_layers (kUniform), or the first num_layers of each chunk (kBlock).
   enum class Layers { kNone, kUniform, kBlock } layers = Layers::kNone;
-  int64_t num_layers = 1;       // kUniform: layers per group; kBlock: recomputed layers per chunk, from the first
-  bool split_over_tp = false;   // keep the inputs of recomputed layers split over tensor-parallel ranks
+  int64_t num_layers = 1;      // kUniform: layers per group; kBlock: recomputed layers per chunk, from the first
+  bool split_over_tp = false;  // keep the inputs of recomputed layers split over tensor-parallel ranks
+  // Selective recomputation; any of these may be on together.
   bool core_attention = false;  // selective: scores and probabilities
   bool mlp = false;             // selective: the whole feed-forward block
   bool mlp_activation = false;  // selective: the activation of dense MLPs, before the down projection
@@ -38,6 +40,7 @@ struct RecomputePlan {
 // The choices of a run about one model. All ranks use the same; only `device` may differ.
 struct ModelOptions {
   at::ScalarType dtype = at::kFloat;  // type of parameters and activations
+  // kMeta builds a model without memory, to ask it for names and shapes.
   at::Device device = at::kCPU;
   // Norms, dropouts and the residual stream hold [t/tp, h] instead of [t, h].
   bool sequence_parallel = false;

@@ -24,8 +24,9 @@ struct AdapterConfig {
   bool use_rslora = false;                   // rank-stabilized: divide alpha by the root of the rank
   std::vector<std::string> target_modules;   // names of modules, or their ends: "q_proj"; "all-linear" for all
   std::vector<std::string> modules_to_save;  // trained and written as a whole: "embed_tokens"
-  std::string base_model;                    // base_model_name_or_path
-  std::shared_ptr<const io::Json> source;    // the JSON that it was read from; nullptr for a new adapter
+  // Kept for files; they do not change the computation.
+  std::string base_model;                  // base_model_name_or_path
+  std::shared_ptr<const io::Json> source;  // the JSON that it was read from; nullptr for a new adapter
 
   // Returns s of W + s·B·A: alpha/r, or alpha/√r with use_rslora.
   double scale() const;

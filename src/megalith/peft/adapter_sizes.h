@@ -20,6 +20,7 @@ class AdapterSizes : public nn::UpdateSizes {
  private:
   const AdapterConfig config_;
   const hf::NameMap names_;
+  // "all" or "all-linear" is among the targets.
   const bool all_;
 };
 

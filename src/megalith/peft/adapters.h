@@ -64,6 +64,7 @@ class Adapters {
   };
 
  private:
+  // A weight and its update.
   struct Attached {
     nn::Parameter* weight;
     std::unique_ptr<nn::LowRank> update;
@@ -86,6 +87,7 @@ class Adapters {
   const hf::NameMap names_;
   const nn::TensorParallel tp_;
   parallel::ParallelContext& context_;
+  // Switches that all updates read: active, and training (dropout).
   nn::LowRankState state_;
   std::vector<Before> before_;
   std::vector<Attached> attached_;

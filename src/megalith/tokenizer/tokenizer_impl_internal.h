@@ -20,12 +20,14 @@ struct Tokenizer::Impl {
   std::string_view bytes_of(int32_t id) const;
 
   // Constant after construction.
+  // The steps, in the order of encoding; nullptr for those that the files do not have.
   std::unique_ptr<Normalizer> normalizer;
   std::unique_ptr<PreTokenizer> pre_tokenizer;
   std::unique_ptr<Model> model;
   AddedTokens added;
   PostProcessor post_processor;
   std::unique_ptr<Decoder> decoder;
+  // Ids that the files name.
   std::optional<int32_t> bos_id, eos_id, pad_id, unk_id;
   std::vector<int32_t> stop_ids;
   // One more than the largest id, and the number of tokens.

@@ -24,6 +24,7 @@ struct Tokenizer::Parts {
   std::vector<AddedToken> added;  // contents and ids are unique; see add
   PostProcessor post_processor;
   std::unique_ptr<Decoder> decoder;  // nullptr: tokens are joined by spaces
+  // std::nullopt until a file names them; stop_ids are those of generation_config.json.
   std::optional<int32_t> bos_id, eos_id, pad_id, unk_id;
   std::vector<int32_t> stop_ids;
 
@@ -38,6 +39,7 @@ struct Tokenizer::Parts {
   // The next free id, as tokenizers would number a new token.
   int32_t next_id() const;
 
+  // Keep add() fast: files may have thousands of added tokens.
   std::unordered_map<std::string, size_t> by_content_;  // position in `added`
   std::unordered_map<int32_t, size_t> by_id_;
   int32_t last_id_ = -1;  // the largest added id

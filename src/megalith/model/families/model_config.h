@@ -64,12 +64,14 @@ struct ModelConfig {
 
   // Attention.
   bool qkv_bias = false;
-  bool out_bias = false;                // a bias on attention's output projection
-  std::vector<int64_t> windows;         // per layer, tokens a query sees; 0 = all; empty if all layers see all
+  bool out_bias = false;         // a bias on attention's output projection
+  std::vector<int64_t> windows;  // per layer, tokens a query sees; 0 = all; empty if all layers see all
+  // Factor of the scores q·k before the softmax.
   double attention_scale = 0;           // 0 = 1/sqrt(head_dim)
   bool scale_by_inverse_layer = false;  // layer i also divides its scores by i + 1
   bool attention_output_gate = false;   // rows of q are query | gate, head by head
-  std::optional<LatentSizes> latent;    // replaces the heads above; head_dim is nope_dim + rotary_dim
+  // Kinds of attention other than self-attention with n heads.
+  std::optional<LatentSizes> latent;  // replaces the heads above; head_dim is nope_dim + rotary_dim
   std::optional<DeltaNetSizes> delta_net;
   std::vector<bool> delta_net_layers;  // per layer, whether it is a delta net; empty if none is
   // The MLP of layers without experts.
@@ -84,6 +86,7 @@ struct ModelConfig {
   // Positions: a learned table, rotary angles, or neither.
   bool learned_positions = false;
   std::optional<ops::RopeSettings> rope;
+  // Embedding, head, and the layers after the model.
   bool tied_embeddings = false;  // the head uses the weight of the embedding
 
   int64_t mtp_layers = 0;        // layers that each predict one token further ahead, in training

@@ -45,6 +45,7 @@ class TransformerBlockFootprint {
   void run_part(nn::LayerWalk& walk, const Branch& branch, bool keep) const;
   void run_part_backward(nn::LayerWalk& walk, const Branch& branch, bool wanted) const;
 
+  // The sizes of this rank, which the scope's owner keeps alive.
   const nn::RankSizes& rank_;
   const double dropout_;
   Branch attention_;

@@ -68,6 +68,7 @@ class ChatTemplate {
   // Reads chat_template.jinja and additional_chat_templates/*.jinja, or else the chat_template of tokenizer_config.json
   // (one text, or a list of named ones), and the special tokens that templates print. Throws DataError, naming file and
   // line, when there is no template or it does not parse.
+  // Both files and tokenizer_config.json may exist; the files win.
   static ChatTemplate from_folder(const std::filesystem::path& folder);
   // Returns whether from_folder would find a template.
   static bool is_in(const std::filesystem::path& folder);

@@ -13,6 +13,7 @@ namespace megalith::tokenizer::jinja {
 // One token, with the line at which it starts.
 struct Token {
   // {{ and }} are kVariableBegin and kVariableEnd, {% and %} kBlockBegin and kBlockEnd.
+  // Keywords such as `in` are kName, because jinja2 allows them as attributes.
   enum class Kind {
     kText,
     kVariableBegin,

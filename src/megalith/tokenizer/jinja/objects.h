@@ -16,8 +16,10 @@ class Macro : public Object {
       : name_(std::move(name)), signature_(signature), body_(body), scope_(std::move(scope)) {}
 
   std::string_view type_name() const override { return "Macro"; }
+  // macro.name and macro.arguments.
   std::optional<Value> attribute(Evaluator& evaluator, std::string_view name) override;
   bool is_callable() const override { return true; }
+  // Renders the body with the arguments as variables and returns its text.
   Value call(Evaluator& evaluator, const Arguments& arguments) override;
 
  private:
@@ -39,6 +41,7 @@ class Loop : public Object {
 
   // The elements, and the one of the current iteration, on which loop.index, loop.first and the like depend.
   const std::vector<Value>& items() const { return items_; }
+  // Called by the evaluator at the start of each iteration.
   void set_position(size_t position) { position_ = position; }
 
   std::string_view type_name() const override { return "LoopContext"; }
@@ -49,6 +52,7 @@ class Loop : public Object {
   bool changed(const Arguments& arguments);
 
  private:
+  // The loop, its elements, and the number of recursive calls around it.
   const ForStatement& node_;
   const std::vector<Value> items_;
   ScopePtr scope_;  // the scope around the loop
@@ -69,6 +73,7 @@ class Function : public Object {
   Value call(Evaluator& evaluator, const Arguments& arguments) override { return body_(evaluator, arguments); }
 
  private:
+  // Called with the evaluator of the rendering and the evaluated arguments.
   Body body_;
 };
 

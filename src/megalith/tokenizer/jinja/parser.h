@@ -64,14 +64,18 @@ class TokenReader {
 
    private:
     TokenReader& reader_;
+    // Levels that this object holds.
     int count_ = 0;
   };
 
  private:
+  // All tokens, and the index of the current one.
   std::vector<Token> tokens_;
   const std::string& template_name_;
   size_t at_ = 0;
+  // Nesting so far; see Level.
   int level_ = 0;
+  // Names by id and ids by name.
   std::vector<std::string> names_;
   std::unordered_map<std::string, NameId> ids_;
 };
@@ -100,6 +104,7 @@ class ExpressionParser {
   ExpressionPtr concat();
   ExpressionPtr product();
   ExpressionPtr power();
+  // Filters after a signed operand belong to the whole, so the operand is parsed without them.
   ExpressionPtr unary(bool with_filters = true);
   // Literals, names and brackets.
   ExpressionPtr primary();
@@ -110,10 +115,13 @@ class ExpressionParser {
   // Parts that follow an expression: .name, [key], (arguments), |filter, is test.
   ExpressionPtr postfix(ExpressionPtr node);
   ExpressionPtr filters_and_tests(ExpressionPtr node);
+  // a.b or a[…]; the key inside the brackets, one expression or a slice.
   ExpressionPtr subscript(ExpressionPtr node);
   ExpressionPtr subscript_key(ExpressionPtr node, int line);
+  // x is name arguments.
   ExpressionPtr test(ExpressionPtr node);
   ExpressionPtr call(ExpressionPtr callee);
+  // (…) of a call, a filter or a test.
   CallArguments arguments();
   // Small parts of the grammar: a.b as a name, the target of an assignment, the end of an unbracketed tuple.
   std::string dotted_name();

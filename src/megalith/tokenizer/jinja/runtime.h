@@ -21,6 +21,7 @@ class Evaluator;
 
 // Evaluated arguments of a call.
 struct Arguments {
+  // In the order of the call; named ones may repeat a name, which Bound refuses.
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> named;
 };
@@ -38,6 +39,7 @@ class Object {
   virtual std::optional<Value> attribute(Evaluator&, std::string_view) { return std::nullopt; }
   // Whether it can be called; call() is used only if so.
   virtual bool is_callable() const { return false; }
+  // Throws InternalError unless overridden.
   virtual Value call(Evaluator& evaluator, const Arguments& arguments);
 };
 
@@ -100,6 +102,7 @@ class Runtime {
   int level_ = 0;
   size_t steps_ = 0;
   size_t bytes_ = 0;
+  // All objects made so far; freed with the Runtime.
   std::deque<std::unique_ptr<Object>> objects_;
 };
 
@@ -126,10 +129,12 @@ class Bound {
   int64_t integer_or(size_t i, int64_t otherwise) const { return given(i) ? integer(i) : otherwise; }
 
  private:
+  // Fails because parameter i is not of the expected type.
   [[noreturn]] void refuse(size_t i, std::string_view expected) const;
 
   const Runtime& runtime_;
   std::string function_;
+  // Names and values by position; a missing value is std::nullopt.
   std::vector<std::string_view> parameters_;
   std::vector<std::optional<Value>> values_;
 };

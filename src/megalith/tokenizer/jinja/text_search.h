@@ -1,4 +1,5 @@
-// Splitting and searching of texts, shared by methods and filters.
+// Splitting and searching of texts, shared by methods and filters. All of them follow Python's str: positions and
+// widths count characters, and an empty pattern occurs between all of them.
 #pragma once
 
 #include <cstdint>

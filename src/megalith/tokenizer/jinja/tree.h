@@ -51,6 +51,7 @@ struct UnaryExpression {
 };
 // a and b, a or b, a + b, …
 enum class BinaryOperator { kAnd, kOr, kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModulo, kPower };
+// `and` and `or` evaluate `right` only if it decides.
 struct BinaryExpression {
   BinaryOperator op;
   ExpressionPtr left, right;
@@ -63,6 +64,7 @@ struct ConcatExpression {
 enum class ComparisonOperator { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual, kIn, kNotIn };
 struct ComparisonExpression {  // a < b <= c: all of them hold
   ExpressionPtr first;
+  // Each operator compares with the operand before it.
   std::vector<std::pair<ComparisonOperator, ExpressionPtr>> others;
 };
 // then if condition else otherwise
@@ -109,6 +111,7 @@ struct TestExpression {
 
 // Any expression, with its line for messages.
 struct Expression {
+  // Line of the first token, from 1.
   int line = 1;
   std::variant<Literal, NameExpression, ListExpression, DictExpression, UnaryExpression, BinaryExpression,
                ConcatExpression, ComparisonExpression, ConditionalExpression, AttributeExpression, SubscriptExpression,
@@ -134,7 +137,9 @@ struct Signature {
     NameId name;
     ExpressionPtr otherwise;  // default value; nullptr for none
   };
+  // In order; those with a default come last.
   std::vector<Parameter> parameters;
+  // Names that a body may use without declaring them.
   NameId varargs = -1, kwargs = -1, caller = -1;  // ids of these names if the body uses them
 };
 
@@ -148,6 +153,7 @@ struct OutputStatement {
 };
 // {% if … %} … {% elif … %} … {% else %} … {% endif %}
 struct IfStatement {
+  // if and elif: condition and body; the first that is true runs.
   std::vector<std::pair<ExpressionPtr, Body>> branches;
   // The else branch; empty for none.
   Body otherwise;
@@ -158,7 +164,9 @@ struct ForStatement {
   ExpressionPtr iterable, condition;  // `condition` is nullptr when there is none
   // The variable `loop`.
   NameId loop;
+  // Whether the body may call loop(…).
   bool recursive = false;
+  // `otherwise` runs if there is nothing to iterate over.
   Body body, otherwise;
 };
 // {% set target = value %}
@@ -197,6 +205,7 @@ struct WithStatement {
 };
 // {% break %} and {% continue %}
 struct BreakStatement {};
+// Inside loops only, which the parser has checked.
 struct ContinueStatement {};
 
 // Any statement, with its line for messages.

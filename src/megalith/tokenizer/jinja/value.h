@@ -70,6 +70,7 @@ class Value {
   int depth() const;
 
  private:
+  // Shared, so that copying a value never copies its contents.
   using Text = std::shared_ptr<const std::string>;
   struct UndefinedText {
     Text message;
@@ -90,6 +91,7 @@ struct Sequence {
   // Dictionary views (kKeys, kValues, kItems) and kRange are stored as their elements.
   enum class Kind { kList, kTuple, kGenerator, kKeys, kValues, kItems, kRange };
   Kind kind = Kind::kList;
+  // All elements; generators are computed when they are made.
   std::vector<Value> items;
   int depth = 1;  // set by Value::sequence
 
@@ -104,6 +106,7 @@ bool equal(const Value& a, const Value& b);
 // A dictionary in insertion order.
 class Dict {
  public:
+  // Key and value. Keys are compared by equal().
   using Entry = std::pair<Value, Value>;
 
   // Sets a key, or replaces its value in place.
@@ -120,8 +123,10 @@ class Dict {
   // The index of a key in entries_; std::nullopt when it is not there.
   std::optional<size_t> position(const Value& key) const;
   std::optional<size_t> position(std::string_view key) const;
+  // Adds a key that is not there yet.
   void append(Value key, Value value);
 
+  // Few entries are searched in turn, many by the table below.
   std::vector<Entry> entries_;
   std::unordered_map<std::string, size_t> by_text_;  // position of string keys, once there are many
   int depth_ = 1;

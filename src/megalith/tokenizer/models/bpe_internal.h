@@ -32,6 +32,7 @@ class WordCache {
 
   // Appends the ids of the word; returns false when it is not in the cache. Requires 0 < word.size() <= kMaxBytes.
   bool find(std::string_view word, uint64_t hash, std::vector<int32_t>& ids) const {
+    // One cache line per lookup, hit or miss.
     const Slot& slot = slots_[hash % kSlots];
     if (slot.length != word.size() || std::memcmp(slot.word.data(), word.data(), word.size()) != 0) return false;
     ids.insert(ids.end(), slot.ids.begin(), slot.ids.begin() + slot.count);
@@ -40,6 +41,7 @@ class WordCache {
 
   // Stores a word, unless it has too many ids for a slot.
   void put(std::string_view word, uint64_t hash, std::span<const int32_t> ids) {
+    // Words of more than 8 tokens are rare; they are merged again each time.
     if (ids.size() > kMaxIds) return;
     Slot& slot = slots_[hash % kSlots];
     slot.length = static_cast<uint8_t>(word.size());
@@ -68,7 +70,8 @@ struct BpeOptions {
   std::string unk_token;  // token of characters that are not in the vocabulary; if empty, they are dropped
   std::string continuing_subword_prefix;  // prefix of every character of a piece but the first
   std::string end_of_word_suffix;         // suffix of the last character of a piece
-  bool fuse_unk = false;                  // adjacent unknown characters become one unknown token
+  // Treatment of unknown characters, and of pieces that are tokens.
+  bool fuse_unk = false;       // adjacent unknown characters become one unknown token
   bool byte_fallback = false;  // an unknown character becomes its bytes, <0xE4><0xB8><0x80>, if these are tokens
   bool ignore_merges = false;  // a piece that is itself a token is not split
 };
@@ -108,10 +111,12 @@ class Bpe final : public Model {
   Vocabulary vocabulary_;
   MergeTable merges_;
   BpeOptions options_;
+  // Ids that are looked up once instead of once per piece.
   std::optional<int32_t> unk_id_;
   std::array<int32_t, 256> byte_ids_{};      // id of each byte's character; -1 if not in the vocabulary
   std::array<int32_t, 256> fallback_ids_{};  // ids of <0x00> to <0xFF>; -1 if not in the vocabulary
   bool bytes_ = false;
+  // The only thing that changes while encoding.
   mutable Pool<Scratch> scratch_;
 };
 

@@ -25,6 +25,7 @@ class MergeTable {
   // Returns rank == kNoRank for a pair that does not merge.
   Merge find(int32_t left, int32_t right) const {
     const uint64_t key = key_of(left, right);
+    // Ends, because the table always has free slots.
     for (size_t slot = slot_of(key);; slot = (slot + 1) & mask_) {
       if (slots_[slot].key == key) return slots_[slot].merge;
       if (slots_[slot].key == kFree) return {};
@@ -34,6 +35,7 @@ class MergeTable {
  private:
   static constexpr uint64_t kFree = UINT64_MAX;
   struct Slot {
+    // Two ids of at most 31 bits never make kFree.
     uint64_t key = kFree;
     Merge merge;
   };
@@ -62,6 +64,7 @@ class Merger {
   // The two algorithms of merge_table.cc; they give the same result.
   void run_short(const MergeTable& table);
   void run_long(const MergeTable& table);
+  // Updates the merge of a symbol with its neighbor, for run_long.
   void push(const MergeTable& table, uint32_t at);
 
   static constexpr size_t kShort = 48;  // up to this length, scanning is faster than a heap

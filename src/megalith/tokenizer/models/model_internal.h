@@ -18,6 +18,7 @@ class Model {
   virtual ~Model() = default;
 
   // Appends the ids of all pieces, one piece after the other.
+  // Pieces are independent of one another: no token spans two.
   virtual void tokenize(const Pieces& pieces, std::vector<int32_t>& ids) const = 0;
 
   // Returns the id of a token of the model; std::nullopt when there is none. Added tokens are not the model's.

@@ -25,6 +25,7 @@ class Unigram final : public Model {
   int32_t id_end() const override { return vocabulary_.id_end(); }
 
  private:
+  // A state of the search: score, start and token of the best way to a position.
   struct Step;
 
   // `best` is working memory that is reused between pieces.
@@ -40,6 +41,7 @@ class Unigram final : public Model {
   std::array<int32_t, 256> fallback_ids_{};  // ids of <0x00> to <0xFF>; -1 if not used
   // All tokens, to find those that start at a position in one walk.
   PrefixTree tree_;
+  // For the message about a text without tokens.
   std::string where_;
 };
 

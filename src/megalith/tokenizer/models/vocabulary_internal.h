@@ -32,11 +32,13 @@ class Vocabulary {
   int32_t id_end() const { return static_cast<int32_t>(spans_.size()); }
 
  private:
+  // A token's place in text_.
   struct Span {
     uint32_t begin = 0;
     int32_t length = -1;  // -1: no token has this id
   };
 
+  // 8 bytes, so that eight slots share a cache line.
   struct Slot {
     uint32_t tag = 0;  // upper bits of the hash: skips most other tokens without comparing their text
     int32_t id = -1;   // -1: free
@@ -53,6 +55,7 @@ class Vocabulary {
   std::string text_;         // all tokens, concatenated
   std::vector<Span> spans_;  // by id
   std::vector<Slot> slots_;  // open addressing by hash; a power of two, at most half full
+  // Tokens so far.
   size_t count_ = 0;
 };
 

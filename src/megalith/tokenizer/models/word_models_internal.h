@@ -29,6 +29,7 @@ class WordLevel final : public VocabularyModel {
   void tokenize(const Pieces& pieces, std::vector<int32_t>& ids) const override;
 
  private:
+  // For the message about a piece without a token.
   std::string unk_token_;
   std::optional<int32_t> unk_id_;
   std::string where_;
@@ -58,6 +59,7 @@ class ByteModel final : public VocabularyModel {
   // Needs no files: the vocabulary is fixed.
   ByteModel();
   void tokenize(const Pieces& pieces, std::vector<int32_t>& ids) const override;
+  // Pieces are taken as they are, byte by byte.
   bool takes_bytes() const override { return true; }
 };
 

@@ -16,6 +16,7 @@ namespace megalith::tokenizer {
 // Immutable.
 class Pattern {
  public:
+  // A test of one character, such as is_punctuation.
   using Predicate = bool (*)(char32_t);
 
   // A text, which must not be empty, or an expression.
@@ -34,6 +35,7 @@ class Pattern {
     std::optional<std::pair<size_t, size_t>> next();
 
    private:
+    // One of three kinds; a regular expression has a matcher.
     const Pattern& pattern_;
     std::optional<Regex::Matcher> matcher_;
     std::string_view text_;

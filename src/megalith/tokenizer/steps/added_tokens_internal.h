@@ -18,6 +18,7 @@ namespace megalith::tokenizer {
 
 // One added token, with the flags of tokenizer.json.
 struct AddedToken {
+  // Text and id; -1 lets Tokenizer::Parts choose one.
   std::string content;
   int32_t id = -1;
   bool single_word = false;  // only matches without adjacent word characters
@@ -39,6 +40,7 @@ class AddedTokens {
   // Contents must be unique and not empty, ids unique. Throws DataError, naming `where`, when two tokens have the same
   // normalized form.
   AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer, const std::string& where);
+  // The tables hold views of tokens_ and forms_.
   AddedTokens(const AddedTokens&) = delete;
   AddedTokens& operator=(const AddedTokens&) = delete;
 
@@ -58,6 +60,7 @@ class AddedTokens {
   const std::vector<AddedToken>& all() const { return tokens_; }
 
  private:
+  // Searches for the tokens of one stage.
   struct Finder {
     explicit Finder(std::vector<PrefixTree::Key> keys);
     PrefixTree tree;                // its ids are positions in tokens_

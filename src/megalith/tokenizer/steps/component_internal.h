@@ -18,6 +18,7 @@ namespace megalith::tokenizer {
 
 // Returns the value that a string names. Throws DataError listing the allowed names.
 template <typename T>
+// read_choice<Behavior>(node, {{"Removed", kRemoved}, …}).
 T read_choice(const JsonNode& node, std::initializer_list<std::pair<std::string_view, T>> choices) {
   const std::string name = node.string();
   // Collected for the message only.
@@ -39,6 +40,7 @@ Result read_component(const JsonNode& node, std::string_view kind,
                       std::initializer_list<std::pair<std::string_view, Result (*)(const JsonNode&, Args...)>> readers,
                       Args... args) {
   if (node.depth() > kMaxDepth) node.fail(fmt::format("is nested more than {} levels deep", kMaxDepth));
+  // Throws DataError when "type" is missing.
   const JsonNode type = node.at("type");
   const std::string name = type.string();
   std::vector<std::string> names;

@@ -1,4 +1,5 @@
-// Post-processors of a tokenizer.json: put special tokens around a sequence.
+// Post-processors of a tokenizer.json: put special tokens around a sequence, such as BOS in front. Pairs of sequences
+// ("$A [SEP] $B") are not supported: training encodes single texts.
 #pragma once
 
 #include <cstdint>

@@ -24,6 +24,7 @@ inline uint64_t hash_bytes(std::string_view text) {
   const char* at = text.data();
   size_t left = text.size();
   for (; left >= 8; left -= 8, at += 8) {
+    // Eight bytes at a time, by memcpy: the text need not be aligned.
     uint64_t word = 0;
     std::memcpy(&word, at, 8);
     hash = mix_bits(hash ^ word) * 0xA0761D6478BD642Fu;

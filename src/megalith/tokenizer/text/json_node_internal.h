@@ -17,6 +17,7 @@ nlohmann::json parse_json(std::string_view text, const std::string& file);
 // Borrows the document, which outlives it. Getters throw DataError for a value of another type or out of range.
 class JsonNode {
  public:
+  // The root of a document; `file` is its name in messages.
   JsonNode(const nlohmann::json& document, std::string file) : value_(&document), file_(std::move(file)) {}
 
   // Return a member of an object; find() returns std::nullopt when it is absent or null.
@@ -43,6 +44,7 @@ class JsonNode {
   bool is_string() const { return value_->is_string(); }
   bool is_array() const { return value_->is_array(); }
   bool is_object() const { return value_->is_object(); }
+  // The value for loops over large objects, which nodes would make slow.
   const nlohmann::json& raw() const { return *value_; }
 
   // Returns how many levels the value lies below the document. Recursive readers use it to stop.

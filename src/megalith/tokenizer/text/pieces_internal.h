@@ -39,6 +39,7 @@ class Pieces {
   std::string_view borrowed_;
   std::string own_;
   std::vector<Span> spans_;
+  // Whether own_ replaces borrowed_, and whether the text begins the input.
   bool rewritten_ = false;
   bool at_start_ = false;
 };

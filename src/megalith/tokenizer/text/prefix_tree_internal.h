@@ -21,6 +21,7 @@ class PrefixTree {
 
   // Calls found(bytes, id) for each key that `text` starts with, shortest first.
   template <typename Found>
+  // Costs one binary search among the children per byte, and ends at the first byte that no key has.
   void walk(std::string_view text, const Found& found) const {
     // 0 is the root, which is never a child, so it also means "none".
     uint32_t node = 0;
@@ -34,6 +35,7 @@ class PrefixTree {
  private:
   struct Node {
     uint32_t first_child = 0;  // children are adjacent, ordered by label
+    // Up to 256, one per byte.
     uint16_t children = 0;
     unsigned char label = 0;
     int32_t id = -1;

@@ -30,6 +30,7 @@ bool is_lower_letter(char32_t c);     // Ll
 bool is_decimal_digit(char32_t c);    // Nd
 
 // Appends the full lower case of c (U+0130 becomes two characters).
+// Unlike str.lower of Python, without the final sigma, which needs the neighbors of c.
 void append_lower(std::string& text, char32_t c);
 // Append the upper case of c, or its form at the start of a word ("ß": "SS" and "Ss").
 void append_upper(std::string& text, char32_t c);

@@ -49,6 +49,7 @@ class WordCounter {
   std::vector<std::pair<std::string, uint64_t>> words() const;
 
  private:
+  // The steps that cut texts, shared by all threads.
   struct Cutter;
   // Lets the table be searched with a string_view, without a copy of the word.
   struct Hash {
@@ -59,6 +60,7 @@ class WordCounter {
 
   PreTokenization kind_;
   std::unique_ptr<Cutter> cutter_;
+  // Added up by words().
   std::vector<Counts> counts_;  // one per thread
   uint64_t bytes_ = 0;
 };
