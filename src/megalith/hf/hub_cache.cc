@@ -100,7 +100,7 @@ std::string lacking(const fs::path& folder, ModelParts needed) {
     weights |=
         name.ends_with(".safetensors") || name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth");
   }
-  if (!broken.empty()) problems.push_back(fmt::format("{} lead nowhere", list_in_words(broken, 8)));
+  if (!broken.empty()) problems.push_back(fmt::format("dangling links: {}", list_in_words(broken, 8)));
   if (!is_file(folder / "config.json") && std::ranges::find(broken, "config.json") == broken.end())
     problems.emplace_back("config.json is missing");
   if (needed == ModelParts::kConfigAndWeights && !weights) problems.emplace_back("there are no weights");

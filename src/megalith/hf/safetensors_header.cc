@@ -174,7 +174,7 @@ void Reader::check_cover(const std::vector<TensorInfo>& tensors) {
       problem(tensor.name, "data_offsets {} overlap those of {}, {}", range(tensor.begin, tensor.end),
               io::in_quotes(last->name), range(last->begin, last->end));
     else if (tensor.begin > covered)
-      problem(tensor.name, "data_offsets {} leave bytes {} before it to no tensor", range(tensor.begin, tensor.end),
+      problem(tensor.name, "data_offsets {} leave a gap: no tensor covers bytes {}", range(tensor.begin, tensor.end),
               range(covered, tensor.begin));
     if (tensor.end >= covered) {
       covered = tensor.end;

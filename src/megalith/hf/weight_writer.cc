@@ -118,7 +118,8 @@ WeightWriter::WeightWriter(std::filesystem::path folder, const std::vector<Weigh
   for (size_t i = 0; i < shards_.size(); ++i) {
     for (size_t j = 0; j < shards_[i].tensors.size(); ++j) {
       const TensorInfo& info = shards_[i].tensors[j];
-      check<ConfigError>(places_.emplace(info.name, Place{i, j}).second, "tensor {} is to be written twice", info.name);
+      check<ConfigError>(places_.emplace(info.name, Place{i, j}).second,
+                         "tensor {} appears twice in the list of tensors to write", info.name);
     }
   }
 }

@@ -36,7 +36,7 @@ struct RouterOverrides {
 
   // These are not in any file; see nn::RouterShape.
   bool per_token_loss = false;
-  // An expert takes at most ⌈T k/E · capacity_factor⌉ tokens of a rank; the others are dropped, by weight or by position.
+  // An expert takes at most ⌈T k/E · capacity_factor⌉ tokens of a rank; others are dropped, by weight or position.
   std::optional<double> capacity_factor;  // nullopt = an expert takes all tokens that choose it
   bool pad_to_capacity = false;
   bool drop_by_position = false;

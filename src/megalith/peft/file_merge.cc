@@ -60,7 +60,8 @@ class Checker {
   void pair(const std::string& a, const std::vector<int64_t>& a_shape, const std::string& b,
             const std::vector<int64_t>& b_shape) {
     const bool has_a = expect(a, a_shape), has_b = expect(b, b_shape);
-    if (has_a != has_b) problems_.push_back(fmt::format("{} is there without {}", has_a ? a : b, has_a ? b : a));
+    if (has_a != has_b)
+      problems_.push_back(fmt::format("{} is present, but {} is missing", has_a ? a : b, has_a ? b : a));
   }
 
   const hf::WeightFiles& files_;

@@ -17,7 +17,7 @@ constexpr int kMaxValueDepth = 200;  // levels of lists and dictionaries; destru
 }  // namespace
 
 Value Object::call(Evaluator&, const Arguments&) {
-  throw InternalError("an object was called that cannot be");  // is_callable() is false, and call() checks that
+  throw InternalError("an object was called that is not callable");  // is_callable() is false, and call() checks that
 }
 
 void Runtime::fail(std::string_view what) const {

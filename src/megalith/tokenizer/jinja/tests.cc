@@ -56,7 +56,7 @@ bool is_same(Evaluator& e, const Value& value, const Arguments& arguments) {
 // INT64_MIN % -1 is undefined in C++.
 int64_t remainder(Evaluator& e, const Value& value, int64_t divisor) {
   const auto whole = value.whole_number();
-  if (!whole) e.runtime().fail("a test of divisibility needs a whole number");
+  if (!whole) e.runtime().fail("odd, even and divisibleby need a whole number");
   if (divisor == 0) e.runtime().fail("integer modulo by zero");
   return divisor == -1 ? 0 : *whole % divisor;
 }

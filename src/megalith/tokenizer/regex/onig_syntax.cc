@@ -350,7 +350,7 @@ class Translator {
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
     const auto length = static_cast<size_t>(end - digits.data());
     if (error != std::errc() || length < least || value > 0x10FFFF || (value >= 0xD800 && value < 0xE000))
-      fail("a number that is not a character");
+      fail("the number is missing or not a character");
     at_ += length;
     return value;
   }

@@ -95,7 +95,7 @@ Regex::Code::Code(const std::string& pcre2_pattern, std::string_view written, co
     : pattern(written), where(place) {
   const std::unique_ptr<pcre2_compile_context, Freer<pcre2_compile_context_free>> context(
       pcre2_compile_context_create(nullptr));
-  check(context != nullptr, "PCRE2 could not make a context");
+  check(context != nullptr, "PCRE2 could not allocate memory");
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   PCRE2_SIZE offset = 0;
