@@ -128,6 +128,7 @@ std::vector<int64_t> generate(const VirtualModels& models, const std::vector<int
     const at::Tensor logits = nn::all_gather_columns(columns, tp, "logits").narrow(1, 0, model.vocab().size);
     generated.push_back(sample(logits[0].to(at::kCPU), options, random));
     next = {generated.back()};
+    // Both ends depend on the token alone, so all ranks leave the loop together.
     if (on_token && !on_token(generated.back())) break;
     if (std::ranges::find(options.stop_ids, generated.back()) != options.stop_ids.end()) break;
   }

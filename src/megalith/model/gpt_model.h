@@ -1,7 +1,11 @@
 // GptModel: one chunk of a decoder-only model: some of its layers, preceded by the embedding in the first chunk and
 // followed by the head in the last one.
 //
-// Legend: t tokens, h hidden, v padded vocabulary.
+//   ids [t] ─► embedding ─► [t, h] ─► layer ─► … ─► layer ─► [t, h] ─► head ─► losses [t] or logits [t, v/tp]
+//              first chunk                                             last chunk
+//
+// Between chunks [t, h] travels through the pipeline; with sequence parallelism every [t, h] here is [t/tp, h]. Legend:
+// t tokens, h hidden, v padded vocabulary.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,6 +1,9 @@
 // LanguageHead: final norm, projection to the vocabulary and cross-entropy, with the multi-token-prediction layers,
 // which share the projection.
 //
+//   x [t, h] ─► norm ─► y ─┬─► projection ─► cross-entropy with targets            ─► losses [t]
+//                          └─► MtpLayer ─► projection ─► cross-entropy, one later  ─► mtp_losses[0] [t] ─► …
+//
 // Legend: t tokens, h hidden, v padded vocabulary.
 #pragma once
 

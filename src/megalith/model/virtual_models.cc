@@ -44,6 +44,7 @@ std::vector<nn::Parameter*> VirtualModels::parameters() const {
   return all;
 }
 
+// A fused parameter (q, k and v) is several tensors here, under the names that files and checkpoints use.
 std::vector<parallel::ShardedTensor> VirtualModels::sharded() const {
   std::vector<parallel::ShardedTensor> all;
   for (const nn::Parameter* parameter : parameters())

@@ -81,6 +81,7 @@ std::vector<size_t> Tokenizer::Impl::starts_within(std::string_view part, std::s
   std::string normalized(part);
   if (normalizer) normalizer->apply(normalized);
   std::vector<size_t> starts;
+  // The offset of each token in the concatenation of all of them.
   std::string joined;
   for (const std::string& piece : surfaces) {
     starts.push_back(joined.size());

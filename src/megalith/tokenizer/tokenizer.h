@@ -1,4 +1,11 @@
 // Tokenizer: converts text to token ids and back, by the tokenizer files of a Hugging Face model folder.
+//
+//   const Tokenizer tokenizer = Tokenizer::from_folder(folder);
+//   const std::vector<int32_t> ids = tokenizer.encode("Hello world");
+//   const std::string text = tokenizer.decode(ids);
+//
+// tokenizer.cc shows the steps between text and ids; steps/ has the steps, models/ the models, regex/ and text/ what
+// these are built on, jinja/ and chat/ the templates of conversations, training/ the way to a new tokenizer.
 #pragma once
 
 #include <cstdint>

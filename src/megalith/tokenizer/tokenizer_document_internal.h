@@ -12,6 +12,7 @@ namespace megalith::tokenizer {
 
 // The document without model.vocab and model.merges, and these two.
 struct TokenizerDocument {
+  // JsonNodes refer to it, so it outlives them.
   nlohmann::json rest;                   // everything else
   std::optional<Vocabulary> vocabulary;  // model.vocab, when it is an object
   std::optional<MergeList> merges;       // model.merges, when it is an array

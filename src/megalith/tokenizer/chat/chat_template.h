@@ -31,6 +31,7 @@ struct Conversation {
 };
 
 // How a conversation is rendered.
+// As the arguments of apply_chat_template.
 struct ChatOptions {
   bool add_generation_prompt = false;        // append the text that opens the assistant's answer
   Json kwargs = Json::object();              // further variables of the template: {"enable_thinking": false}

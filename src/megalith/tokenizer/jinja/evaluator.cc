@@ -34,6 +34,7 @@ Rendered Evaluator::run(const Dict& variables) {
   // Globals get a frame of their own, so that {% set %} at the top level hides them instead of replacing them.
   const auto globals = std::make_shared<Scope>(nullptr);
   for (size_t i = 0; i < tree_.names.size(); ++i) {
+    // A variable of the caller hides a global function of its name.
     const Value* given = variables.find(tree_.names[i]);
     if (const auto value = given ? std::optional(*given) : make_global(runtime_, tree_.names[i]))
       globals->set(static_cast<NameId>(i), *value);
@@ -181,6 +182,7 @@ Evaluator::Flow Evaluator::run(const MacroStatement& node, const ScopePtr& scope
 
 // {% call f(x) %}: calls f with an argument `caller`, a macro that renders the body.
 Evaluator::Flow Evaluator::run(const CallStatement& node, const ScopePtr& scope) {
+  // {% generation %}, see StatementParser.
   if (!node.call) {
     run_generation(node.body, scope);
     return Flow::kNext;

@@ -144,6 +144,7 @@ size_t length(Evaluator& evaluator, const Value& value);
 
 // Methods of strings, lists and dictionaries; nullptr when the type has none of that name.
 using Method = Value (*)(Evaluator& evaluator, const Value& self, const Arguments& arguments);
+// text.upper(), messages.index(x), message.items().
 Method find_method(const Value& object, std::string_view name);
 // Returns whether a method of that name would change the object, which chat templates must not do.
 bool changes_object(const Value& object, std::string_view name);
@@ -160,6 +161,7 @@ Filter find_filter(std::string_view name);
 Filter find_text_filter(std::string_view name);   // filters of a text
 Filter find_value_filter(std::string_view name);  // filters of one value of any kind
 using Test = bool (*)(Evaluator& evaluator, const Value& input, const Arguments& arguments);
+// x is defined, x is divisibleby(3).
 Test find_test(std::string_view name);
 
 // Returns the global function of that name (range, namespace, …); std::nullopt when there is none.
@@ -185,6 +187,7 @@ std::string format_text(Evaluator& evaluator, const std::string& format, const A
 
 // Parameters of json.dumps.
 struct JsonStyle {
+  // transformers' defaults for |tojson: characters beyond ASCII stay as they are, and keys keep their order.
   bool ensure_ascii = false;
   std::optional<std::string> indent;
   std::string item_separator = ", ";

@@ -67,8 +67,10 @@ class Lexer {
     at_ += count;
     if (count > 0) at_line_start_ = source_[at_ - 1] == '\n';
   }
+  // Python's whitespace, as in jinja2's expressions.
   void skip_spaces() { advance(rest().size() - strip(rest(), std::nullopt, Side::kLeft).size()); }
 
+  // Tokens carry the line at which they start; `advance` comes after.
   Token& add(Token::Kind kind, std::string text = {}) {
     tokens_.push_back({.kind = kind, .line = line_, .text = std::move(text)});
     return tokens_.back();
@@ -192,6 +194,7 @@ class Lexer {
         fail(fmt::format("a {} starts here and does not end; \"{}\" is missing",
                          is_variable ? "print statement" : "block", is_variable ? "}}" : "%}"));
       }
+      // Whitespace control may skip lines, but the end of the tag is on this one.
       const int end_line = line_;
       if (open_.empty() && read_end(is_variable ? '}' : '%')) {
         add(is_variable ? Token::Kind::kVariableEnd : Token::Kind::kBlockEnd).line = end_line;

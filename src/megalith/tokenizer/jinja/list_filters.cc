@@ -138,6 +138,7 @@ Value unique_filter(Evaluator& e, const Value& input, const Arguments& arguments
   std::vector<Value> items;
   for (const Value& item : e.iterate(input)) {
     const Value key = folded(bound.given(1) ? attribute_path(e, item, bound.at(1)) : item, bound.flag(0, false));
+    // Keys other than texts are searched for one by one.
     e.runtime().step(seen.entries().size() / 8);
     if (seen.find(key) != nullptr) continue;
     seen.set(key, Value());
@@ -202,6 +203,7 @@ Value map_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
       items.push_back(attribute_path(e, item, bound.at(0), bound.value_or(1, Value())));
   } else {
     if (!arguments.positional[0].is_string()) e.runtime().fail("map: the name of a filter is expected");
+    // The first argument names the filter; the others are passed on to it.
     const Arguments rest{{arguments.positional.begin() + 1, arguments.positional.end()}, arguments.named};
     for (const Value& item : iterate_if_true(e, input))
       items.push_back(e.call_filter(arguments.positional[0].as_text(), item, rest));

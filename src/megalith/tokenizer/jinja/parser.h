@@ -81,6 +81,13 @@ class TokenReader {
 };
 
 // Parses expressions; one function per level of precedence.
+//
+//   expression  =  either ["if" either ["else" expression]]
+//   either      =  both {"or" both}                both     =  negation {"and" negation}
+//   negation    =  "not" negation | comparison     comparison  =  sum {("==" | "<" | "in" | "not" "in" | …) sum}
+//   sum         =  concat {("+" | "-") concat}     concat   =  product {"~" product}
+//   product     =  power {("*" | "/" | "//" | "%") power}
+//   power       =  unary {"**" unary}              unary    =  ("-" | "+") unary | primary postfix filters
 class ExpressionParser {
  public:
   explicit ExpressionParser(TokenReader& reader) : reader_(reader) {}

@@ -43,7 +43,11 @@ class Object {
   virtual Value call(Evaluator& evaluator, const Arguments& arguments);
 };
 
-// State of one rendering. One thread.
+// State of one rendering. One thread. The budget (Limits) is spent as follows:
+//
+//   step()       each statement and expression, each element of a loop, each comparison of a sort or a search
+//   pay_bytes()  each text, list and dictionary that is made, before it is made
+//   Level        each recursion: expressions in expressions, macros in macros, printing of nested values
 class Runtime {
  public:
   Runtime(const std::string& template_name, const RenderOptions& options)

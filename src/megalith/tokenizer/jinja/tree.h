@@ -31,6 +31,7 @@ struct Literal {
   Value value;
 };
 // x: a variable
+// Looked up in the frames from the innermost outward; undefined if no frame has it.
 struct NameExpression {
   NameId name;
 };
@@ -40,6 +41,7 @@ struct ListExpression {
   bool is_tuple = false;
 };
 // {a: b}
+// Keys and values are evaluated in the order of the source; a later key replaces an equal earlier one.
 struct DictExpression {
   std::vector<std::pair<ExpressionPtr, ExpressionPtr>> entries;
 };
@@ -57,6 +59,7 @@ struct BinaryExpression {
   ExpressionPtr left, right;
 };
 // a ~ b ~ c
+// Operands are converted to texts, so numbers can be joined without |string.
 struct ConcatExpression {
   std::vector<ExpressionPtr> parts;
 };
@@ -72,11 +75,13 @@ struct ConditionalExpression {
   ExpressionPtr condition, then, otherwise;  // `otherwise` is nullptr without an else
 };
 // object.name
+// jinja2's getattr: an attribute or a method, and if there is none a key of that name.
 struct AttributeExpression {
   ExpressionPtr object;
   std::string name;
 };
 // object[key]
+// jinja2's getitem: an element or a key, and if there is none an attribute of that name.
 struct SubscriptExpression {
   ExpressionPtr object, key;
 };
@@ -97,6 +102,7 @@ struct CallExpression {
   CallArguments arguments;
 };
 // input | name(arguments)
+// Filters are looked up by name when they run.
 struct FilterExpression {
   ExpressionPtr input;  // nullptr: the text of a filter block
   std::string name;
@@ -175,12 +181,14 @@ struct SetStatement {
   ExpressionPtr value;
 };
 // {% set target | filter %} … {% endset %}
+// The text of the body, filtered, becomes the value.
 struct SetBlockStatement {
   Target target;
   ExpressionPtr filter;  // nullptr for none
   Body body;
 };
 // {% macro name(signature) %} … {% endmacro %}
+// Defines a macro in the current frame; its body runs at each call.
 struct MacroStatement {
   std::string text;  // its name
   NameId name;
@@ -199,6 +207,7 @@ struct FilterStatement {
   Body body;
 };
 // {% with a = b %} … {% endwith %}
+// The body runs in a frame of its own.
 struct WithStatement {
   std::vector<std::pair<Target, ExpressionPtr>> values;
   Body body;

@@ -21,6 +21,17 @@ class Object;
 struct Sequence;
 
 // A value; None by default.
+//
+//   Kind         Python              notes
+//   kNone        None
+//   kUndefined   jinja2.Undefined    false and printable, but an error if it is used otherwise
+//   kBool        bool                also a number: True is 1
+//   kInt         int                 64 bits
+//   kFloat       float
+//   kString      str                 valid UTF-8
+//   kSequence    list, tuple, …      see Sequence::Kind
+//   kDict        dict
+//   kObject      anything else       functions, macros, `loop`, namespaces
 class Value {
  public:
   // The alternatives of Data, in order.

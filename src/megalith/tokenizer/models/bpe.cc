@@ -23,6 +23,7 @@ Bpe::Bpe(Vocabulary vocabulary, const std::vector<std::pair<std::string, std::st
          const std::string& where)
     : vocabulary_(std::move(vocabulary)), merges_(merges.size()), options_(std::move(options)) {
   // Merges name tokens; the table needs ids.
+  // Returns the id of a token that a merge names.
   const auto id_in = [&](size_t rank, std::string_view token) {
     const auto id = vocabulary_.find(token);
     check<DataError>(id.has_value(), "{}: merge {} (\"{}\" and \"{}\") names \"{}\", which is not in the vocabulary",
@@ -66,6 +67,7 @@ void Bpe::tokenize(const Pieces& pieces, std::vector<int32_t>& ids) const {
 }
 
 void Bpe::tokenize_piece(std::string_view piece, Scratch& scratch, std::vector<int32_t>& ids) const {
+  // Hashing pays only for pieces that fit into a slot.
   const bool cached = piece.size() <= WordCache::kMaxBytes;
   const uint64_t hash = cached ? hash_bytes(piece) : 0;
   if (cached && scratch.cache.find(piece, hash, ids)) return;

@@ -1,5 +1,8 @@
 // Byte-pair encoding as in tokenizers' BPE model: a piece starts as characters; then, again and again, the pair of
 // neighbors with the lowest rank is merged, leftmost first, until no pair has a rank.
+//
+//   piece ─► WordCache ──hit──► ids
+//                └─miss─► ignore_merges: the whole piece? ─► characters or bytes ─► Merger ─► ids, and into the cache
 #pragma once
 
 #include <algorithm>

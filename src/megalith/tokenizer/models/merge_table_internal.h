@@ -9,6 +9,7 @@ namespace megalith::tokenizer {
 
 // The result of merging a pair of neighbors.
 struct Merge {
+  // Higher than every rank, so a search for the lowest one needs no special case.
   static constexpr uint32_t kNoRank = UINT32_MAX;
   uint32_t rank = kNoRank;  // lower ranks merge first
   int32_t id = -1;          // id of the result
@@ -71,7 +72,8 @@ class Merger {
 
   std::vector<Merge> merges_;            // merge of symbol i with its right neighbor
   std::vector<uint32_t> next_, before_;  // links between the remaining symbols
-  std::vector<uint64_t> heap_;           // rank << 32 | position, lowest first
+  // Used by run_long only; they keep their memory for the next piece.
+  std::vector<uint64_t> heap_;  // rank << 32 | position, lowest first
 };
 
 }  // namespace megalith::tokenizer

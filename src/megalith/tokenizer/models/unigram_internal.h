@@ -10,7 +10,8 @@
 
 namespace megalith::tokenizer {
 
-// See unigram.cc for the search.
+// See unigram.cc for the search. With the scores a -1, b -1, ab -1.5, c -2, the piece "abc" becomes ab c (-3.5), not
+// a b c (-4).
 class Unigram final : public Model {
  public:
   // `scores` are by id. tokenize() throws DataError, naming `where`, for a text that needs an unknown token when there

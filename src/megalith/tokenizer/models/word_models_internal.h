@@ -35,7 +35,8 @@ class WordLevel final : public VocabularyModel {
   std::string where_;
 };
 
-// Repeatedly takes the longest token that the rest starts with; if no token fits, the whole piece is unknown.
+// Repeatedly takes the longest token that the rest starts with; if no token fits, the whole piece is unknown. With the
+// tokens un, ##aff, ##able: "unaffable" -> un ##aff ##able.
 class WordPiece final : public VocabularyModel {
  public:
   // `prefix` marks tokens inside a word ("##"); pieces of more than `max_characters` are unknown.

@@ -26,6 +26,7 @@ class Translator {
   Translator(std::string_view pattern, const std::string& where, Coverage coverage)
       : in_(pattern), where_(where), coverage_(coverage) {}
 
+  // Returns the whole expression in PCRE2's syntax.
   std::string run() {
     groups_.push_back({0, ""});
     while (at_ < in_.size()) step();
@@ -38,6 +39,7 @@ class Translator {
   static constexpr size_t kNone = std::string::npos;
   static constexpr int kMaxDepth = 100;  // nesting of classes
 
+  // One open group of the output; the first stands for the whole expression.
   struct Group {
     size_t start;         // offset in out_
     std::string closing;  // ends option groups that last to the end of this one
@@ -48,6 +50,7 @@ class Translator {
   }
 
   bool next_is(std::string_view text) const { return in_.substr(at_).starts_with(text); }
+  // Consumes `text` if the input continues with it.
   bool take(std::string_view text) {
     if (!next_is(text)) return false;
     at_ += text.size();
@@ -378,6 +381,7 @@ class Translator {
     if (depth > kMaxDepth) fail("classes are nested too deeply");
     CharacterSetNode set;
     set.negated = take("^");
+    // a&&b&&c: the first operand is the set itself, the others go to `also`.
     CharacterSetNode* part = &set;  // the current operand of an intersection
     std::vector<CharacterSetNode> parts;
     // A "]" directly after the opening bracket is a character.

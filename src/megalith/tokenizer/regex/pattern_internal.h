@@ -53,6 +53,7 @@ class Pattern {
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 // Cuts every piece at the matches of `pattern`; with `invert`, at everything that is not a match.
+// "a1b" at digits: Isolated gives a, 1, b; Removed gives a, b.
 void split_pieces(Pieces& pieces, const Pattern& pattern, SplitBehavior behavior, bool invert = false);
 
 // Returns the text with every match replaced by `content`.

@@ -16,7 +16,12 @@
 
 namespace megalith::tokenizer {
 
-// One added token, with the flags of tokenizer.json.
+// One added token, with the flags of tokenizer.json. With content "<mask>", in the text "a <mask> b<mask>":
+//
+//   no flags      two matches, "<mask>" each
+//   single_word   the first only: a word character touches the second
+//   lstrip        " <mask>" and "<mask>"
+//   rstrip        "<mask> " and "<mask>"
 struct AddedToken {
   // Text and id; -1 lets Tokenizer::Parts choose one.
   std::string content;

@@ -108,6 +108,7 @@ std::unique_ptr<Normalizer> read_precompiled(const JsonNode& node) {
   std::vector<uint32_t> units;
   std::string texts;
   if (!bytes->empty()) {
+    // The first four bytes are the size of the trie.
     const size_t size = bytes->size() < 4 ? 0 : little_endian(*bytes, 0);
     if (bytes->size() < 4 || size % 4 != 0 || size > bytes->size() - 4) field.fail("is cut off");
     for (size_t at = 4; at < 4 + size; at += 4) units.push_back(little_endian(*bytes, at));

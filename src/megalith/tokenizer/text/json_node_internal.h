@@ -1,4 +1,6 @@
-// JsonNode: a value of a JSON file that knows its place, so that every error names the file and the field.
+// JsonNode: a value of a JSON file that knows its place, so that every error names the file and the field:
+//
+//   root.at("model").at("vocab").fail("is empty")   ->   "tokenizer.json: model.vocab is empty"
 #pragma once
 
 #include <filesystem>

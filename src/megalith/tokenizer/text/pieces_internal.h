@@ -1,4 +1,7 @@
 // Pieces: a text on its way to the model, cut into pieces.
+//
+//   text    Hello world!                     spans   [0,5) [5,11) [11,12)
+//   pieces  "Hello" " world" "!"             cutting changes spans only; rewriting makes a new text with its spans
 #pragma once
 
 #include <cstdint>

@@ -157,6 +157,7 @@ void BpeTrainerOptions::validate() const {
     check<ConfigError>(!token.empty() && !first_invalid_utf8(token),
                        "special token {} is empty or not valid UTF-8; use texts such as <|endoftext|>", i);
     check<ConfigError>(std::ranges::count(special_tokens, token) == 1, "the special token {} is given twice", token);
+    // Characters of the alphabet have one or two bytes.
     const bool is_byte = token.size() <= 2 && bytes_of_characters(token).value_or("").size() == 1;
     check<ConfigError>(!is_byte, "the special token {} already stands for a byte; use a longer name", token);
   }
@@ -179,6 +180,7 @@ TrainedBpe train_bpe(const WordCounter& words, const BpeTrainerOptions& options)
     byte_ids[byte] = static_cast<int32_t>(model.tokens.size());
     model.tokens.emplace_back(character_of_byte(byte));
   }
+  // By text: (ab c) and (a bc) both make abc, which must get one id.
   std::unordered_map<std::string, int32_t> ids;
   for (size_t id = 0; id < model.tokens.size(); ++id) ids.emplace(model.tokens[id], static_cast<int32_t>(id));
 

@@ -87,6 +87,7 @@ struct TrainedBpe {
 
 // Merges the most frequent pair until the vocabulary is full or no pair is frequent enough; of equally frequent pairs,
 // the one with the lower ids first.
+// Throws like BpeTrainerOptions::validate. The vocabulary may be smaller than asked for, if the corpus is small.
 TrainedBpe train_bpe(const WordCounter& words, const BpeTrainerOptions& options);
 
 // Returns names and contents of the files of a tokenizer's folder: tokenizer.json, tokenizer_config.json,
