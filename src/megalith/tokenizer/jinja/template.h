@@ -24,7 +24,7 @@ struct Limits {
   size_t steps = 20'000'000;              // expressions, statements and elements visited
   size_t bytes = size_t{1} << 30;         // total size of all intermediate values and texts
   size_t output_bytes = size_t{1} << 28;  // size of the resulting text
-  // Each level takes some hundred bytes of the C++ stack, so this limit protects the process.
+  // The evaluator recurses on the C++ stack, which this limit protects.
   int depth = 400;  // nesting of expressions, blocks and macros
 };
 

@@ -36,7 +36,7 @@ inline constexpr int kMaxDepth = 64;  // nesting of sequences
 // Calls the reader for the object's "type" with the object and `args`. `kind` names what is being read, for the message
 // about an unknown type.
 template <typename Result, typename... Args>
-// read_component<NormalizerPtr>(node, "normalizer", {{"NFC", read_nfc}, …}).
+// read_component<NormalizerPtr>(node, "normalizer", {{"Prepend", read_prepend_normalizer}, …}).
 Result read_component(const JsonNode& node, std::string_view kind,
                       std::initializer_list<std::pair<std::string_view, Result (*)(const JsonNode&, Args...)>> readers,
                       Args... args) {
