@@ -45,7 +45,7 @@ class GptModel {
   // targets are given; otherwise this rank's columns of the logits [t, v/tp], or the output of the family's own head.
   at::Tensor forward(const ModelInput& input) const;
 
-  // What the chunk was made from, and its parameters in the order of the forward pass.
+  // The inputs of the constructor, and the parameters in the order of the forward pass.
   const ModelConfig& config() const { return config_; }
   const ModelOptions& options() const { return options_; }
   const ChunkPlace& place() const { return place_; }

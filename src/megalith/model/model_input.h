@@ -36,7 +36,7 @@ struct ChunkPlace {
 // The input of a forward pass. t is the number of tokens of the layout, with sequence parallelism a multiple of tp.
 // With several context-parallel ranks all fields describe this rank's slice (nn/context_parallel/slice.h).
 struct ModelInput {
-  // Where sequences begin and end among the t tokens.
+  // The bounds of the sequences among the t tokens, and their positions.
   ops::SequenceLayout layout;
   at::Tensor ids;      // int64 [t]; for chunks that read ids
   at::Tensor hidden;   // output of the previous chunk, [t, h] or [t/tp, h]; for chunks without the embedding

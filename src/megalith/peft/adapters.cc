@@ -219,7 +219,7 @@ void Adapters::attach_lookup(const nn::ParameterScope& scope, Parameter& weight)
   finish(weight, std::move(update));
 }
 
-// What A, B and their layer share, whichever way they were attached.
+// Sets the fields that linear layers and embeddings share, and hands the update to the weight.
 void Adapters::finish(Parameter& weight, std::unique_ptr<LowRank> update) {
   update->rank = config_.rank;
   update->scale = config_.scale();
