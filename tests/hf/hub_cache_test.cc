@@ -121,7 +121,7 @@ TEST_F(HubCache, IncompleteSnapshotsAreNamed) {
   expect_contains(without_weights, "there are no weights");
   EXPECT_EQ(find_model_folder("a/b", env_, ModelParts::kConfig), snapshot);
   fs::create_symlink("../../blobs/absent", snapshot / "model.safetensors");
-  expect_contains(refusal("a/b"), "incomplete: model.safetensors lead nowhere");
+  expect_contains(refusal("a/b"), "incomplete: dangling links: model.safetensors");
   fs::remove(snapshot / "model.safetensors");
   put_file(snapshot / "model.safetensors", "");
   EXPECT_EQ(find("a/b"), snapshot);

@@ -1,3 +1,4 @@
+// Element types by name and size, without libtorch. One table serves every lookup, so a new type is one new row.
 #include "megalith/hf/dtype.h"
 
 #include <array>
@@ -24,6 +25,7 @@ constexpr std::array kRows = {
     Row{Dtype::kBool, "BOOL", 1},
 };
 
+// The table has the order of the enumeration, so the value is the index.
 const Row& row(Dtype dtype) { return kRows[static_cast<size_t>(dtype)]; }
 
 }  // namespace

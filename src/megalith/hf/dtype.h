@@ -10,13 +10,16 @@ namespace megalith::hf {
 
 // Named as in the file format: kF8E4M3 is "F8_E4M3", a float of 8 bits with 4 exponent and 3 mantissa bits.
 enum class Dtype {
+  // Floating point. Weights to be trained are kF64 to kBF16; the 8-bit types are read, but not as weights.
   kF64,
   kF32,
   kF16,
   kBF16,
   kF8E4M3,
   kF8E5M2,
+  // Powers of two: the scales of microscaling formats.
   kF8E8M0,
+  // Whole numbers with and without a sign, and truth values of one byte: buffers and token ids.
   kI64,
   kI32,
   kI16,

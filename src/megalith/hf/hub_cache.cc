@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
+// "Qwen/Qwen2.5-7B@main" -> {"Qwen", "Qwen2.5-7B", "main"}.
 struct HubName {
   std::string organisation;  // may be empty
   std::string name;
@@ -62,6 +63,7 @@ std::optional<HubName> parse_hub_name(const std::string& text) {
   return hub;
 }
 
+// Sorted entries of a folder; empty if it cannot be read.
 std::vector<fs::path> entries(const fs::path& folder) {
   std::error_code error;
   std::vector<fs::path> found;
@@ -94,10 +96,11 @@ std::string lacking(const fs::path& folder, ModelParts needed) {
   for (const fs::path& entry : entries(folder)) {
     const std::string name = entry.filename().string();
     if (std::error_code error; fs::is_symlink(entry, error) && !fs::exists(entry, error)) broken.push_back(name);
+    // Any format counts as weights here; WeightFiles explains pickle files.
     weights |=
         name.ends_with(".safetensors") || name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth");
   }
-  if (!broken.empty()) problems.push_back(fmt::format("{} lead nowhere", list_in_words(broken, 8)));
+  if (!broken.empty()) problems.push_back(fmt::format("dangling links: {}", list_in_words(broken, 8)));
   if (!is_file(folder / "config.json") && std::ranges::find(broken, "config.json") == broken.end())
     problems.emplace_back("config.json is missing");
   if (needed == ModelParts::kConfigAndWeights && !weights) problems.emplace_back("there are no weights");
@@ -116,6 +119,7 @@ std::optional<fs::path> hf_snapshot(const fs::path& repository, const std::strin
   return snapshot;
 }
 
+// Returns the snapshot if it is complete; otherwise notes why not.
 std::optional<fs::path> find_in_hf_cache(const HubName& hub, const fs::path& cache, ModelParts needed, Misses& misses) {
   if (cache.empty()) return std::nullopt;
   std::string folder = "models--";
@@ -161,6 +165,7 @@ std::optional<fs::path> find_in_modelscope(const HubName& hub, const fs::path& c
   return std::nullopt;
 }
 
+// Returns a folder that the user gave, which must be a model.
 fs::path checked_folder(const fs::path& folder) {
   if (is_file(folder / "config.json")) return folder;
   // The user may have given the repository folder of the hub's cache: the model is in one of its snapshots.
@@ -170,6 +175,7 @@ fs::path checked_folder(const fs::path& folder) {
       fmt::format("the model folder {} has no config.json. It holds: {}{}", folder.string(), names_in(folder), advice));
 }
 
+// Lists all places and what was wrong with each, and the commands that would download the model.
 [[noreturn]] void refuse(const std::string& given, const HubName& hub, const Misses& misses) {
   std::string text = fmt::format("the model {} is not on this machine. Looked for\n  the folder {}", given, given);
   for (const std::string& miss : misses) text += "\n  " + miss;
@@ -191,7 +197,9 @@ HubEnvironment HubEnvironment::from(const Reader& read) {
     if (text->starts_with("~/") && !env.home.empty()) return env.home / text->substr(2);
     return fs::path(*text);
   };
+  // Without a home, as in some containers, there are no default places.
   const auto cache = [&]() -> fs::path { return env.home.empty() ? fs::path() : env.home / ".cache"; };
+  // The order of precedence of huggingface_hub.
   if (const auto path = folder("HF_HUB_CACHE")) {
     env.hf_hub_cache = *path;
   } else if (const auto old_name = folder("HUGGINGFACE_HUB_CACHE")) {
@@ -215,6 +223,7 @@ fs::path find_model_folder(const std::string& path_or_name, const HubEnvironment
                      "the model's name is empty; give a folder or a hub name such as Qwen/Qwen2.5-7B");
   const bool in_home = path_or_name.starts_with("~/") && !env.home.empty();
   const fs::path path = in_home ? env.home / path_or_name.substr(2) : fs::path(path_or_name);
+  // A local folder wins over a hub name that looks the same.
   if (is_folder(path)) return checked_folder(path);
   check<ConfigError>(!is_file(path), "the model {} is a file; give the folder that holds config.json and the weights",
                      path_or_name);

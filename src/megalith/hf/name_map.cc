@@ -25,6 +25,7 @@ bool is_number(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
+// "model.layers.{}.mlp.{}" and {"3", "1"} -> "model.layers.3.mlp.1"; {+61} adds to the number.
 std::string fill_in(std::string_view pattern, const std::vector<std::string>& numbers) {
   std::string name;
   size_t next = 0;
@@ -85,6 +86,7 @@ std::optional<std::string> their_name(const NameMap& map, std::string_view ours)
 }
 
 TensorMapping::TensorMapping(const NameMap& map, const std::vector<GlobalTensor>& ours) : map_(map) {
+  // Pattern -> rule, so that each tensor costs one lookup however many rules there are.
   std::unordered_map<std::string_view, const NameRule*> rule_of;
   for (const NameRule& rule : map_.rules)
     for (const std::string& pattern : rule.ours) rule_of.emplace(pattern, &rule);
@@ -117,6 +119,8 @@ const FileTensor& TensorMapping::file_of(const std::string& ours) const {
   return files_[source->second.file];
 }
 
+// A rectangle keeps its size; only its offset moves by the rows of the parts in front of it, and both turn if the file
+// stores the transpose.
 TensorMapping::Place TensorMapping::place(const parallel::ShardedTensor& ours) const {
   const auto source = sources_.find(ours.name);
   check(source != sources_.end(), "{} is not a tensor of this model", ours.name);
@@ -140,6 +144,8 @@ std::string TensorMapping::name_in(const WeightFiles& files, const std::string& 
 }
 
 void TensorMapping::check_files(const WeightFiles& files, std::string_view whose) const {
+  // All problems of a kind are collected, because one of them alone rarely tells that the whole checkpoint is another
+  // one.
   std::vector<std::string> missing, unexpected, misshapen, mistyped;
   std::set<std::string, std::less<>> expected;
   for (const FileTensor& file : files_) {
@@ -179,6 +185,7 @@ void TensorMapping::read(const WeightFiles& files, const std::vector<parallel::S
     const Place target = place(tensor);
     const std::string name = name_in(files, target.file->name);
     at::Tensor source = files.tensor(name);
+    // Narrowing a mapped view reads nothing; copy_ below touches just the pages of the rectangle and converts the type.
     for (size_t d = 0; d < target.offset.size(); ++d)
       source = source.narrow(static_cast<int64_t>(d), target.offset[d], target.data.size(static_cast<int64_t>(d)));
     at::Tensor data = target.data;  // a view: writes go to the parameter

@@ -49,6 +49,7 @@ struct GlobalTensor {
 struct FileTensor {
   std::string name;
   std::vector<int64_t> shape;  // as stored
+  // How the file stores it; see NameRule.
   bool transposed = false;
   bool channelwise = false;
   std::vector<std::string> copies;
@@ -69,6 +70,7 @@ class TensorMapping {
     std::vector<int64_t> offset;  // in the file's orientation
     at::Tensor data;              // the rectangle in the file's orientation: a view of its `local`
   };
+  // Throws InternalError for a tensor that the model does not have.
   Place place(const parallel::ShardedTensor& ours) const;
 
   // Returns whether the model has a tensor of this name (one of ours).
@@ -88,6 +90,7 @@ class TensorMapping {
   void read(const WeightFiles& files, const std::vector<parallel::ShardedTensor>& into) const;
 
  private:
+  // A tensor of ours inside a tensor of the files.
   struct Source {
     size_t file;
     int64_t first_row;  // along the outputs

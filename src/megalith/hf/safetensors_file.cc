@@ -1,3 +1,5 @@
+// One mapped file. Tensors are views of its pages, so loading a rank's share of a model reads only the pages of that
+// share, and ranks on one machine share the page cache.
 #include "megalith/hf/safetensors_file.h"
 
 #include <ATen/ops/empty.h>
@@ -51,6 +53,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
   const uint64_t length = header_length(mapping_->text(0, mapping_->size()), path.string());
   data_offset_ = 8 + length;
   header_ = parse_safetensors_header(mapping_->text(8, length), mapping_->size() - data_offset_, path.string());
+  // The names belong to header_, which does not change any more.
   positions_.reserve(header_.tensors.size());
   for (size_t i = 0; i < header_.tensors.size(); ++i) positions_.emplace(header_.tensors[i].name, i);
 }
@@ -74,6 +77,7 @@ at::Tensor SafetensorsFile::tensor(std::string_view name) const {
   const TensorInfo& info = get(name);
   const auto options = at::TensorOptions().dtype(scalar_type(info.dtype));
   const std::byte* bytes = bytes_of(info);
+  // Files of this library are aligned; early versions of the Python package did not pad the header.
   if (reinterpret_cast<uintptr_t>(bytes) % item_bytes(info.dtype) != 0) {
     at::Tensor copy = at::empty(info.shape, options);
     if (info.bytes() > 0) std::memcpy(copy.data_ptr(), bytes, info.bytes());

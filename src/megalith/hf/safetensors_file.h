@@ -28,6 +28,7 @@ class SafetensorsFile {
   // Reads and checks the header. Throws DataError naming the file and what is wrong with it.
   explicit SafetensorsFile(const std::filesystem::path& path);
 
+  // The file that was opened.
   const std::filesystem::path& path() const { return path_; }
   // In the order of their bytes.
   const std::vector<TensorInfo>& tensors() const { return header_.tensors; }
@@ -44,6 +45,7 @@ class SafetensorsFile {
   void release(std::string_view name) const;
 
  private:
+  // Like find(), but throws DataError.
   const TensorInfo& get(std::string_view name) const;
   const std::byte* bytes_of(const TensorInfo& info) const;
 

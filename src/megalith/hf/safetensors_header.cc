@@ -18,6 +18,7 @@ namespace megalith::hf {
 namespace {
 
 constexpr size_t kMaxDims = 64;  // limit of ATen's tensors
+// A damaged header has thousands of wrong fields; twenty show the kind of damage.
 constexpr size_t kShownProblems = 20;
 constexpr const char* kMetadataKey = "__metadata__";
 
@@ -58,6 +59,7 @@ class Reader {
 
 SafetensorsHeader Reader::read(const io::Json& root) {
   SafetensorsHeader header;
+  // Names are distinct by construction: the JSON parser refuses a key that occurs twice.
   header.tensors.reserve(root.size());
   for (const auto& [name, value] : root.items()) {
     if (name == kMetadataKey)
@@ -91,9 +93,11 @@ void Reader::read_tensor(const std::string& name, const io::Json& value, Safeten
     problem(name, "its entry is {}; it must be an object with dtype, shape and data_offsets", io::json_in_words(value));
     return;
   }
+  // Collected field by field; only a complete tensor enters the result.
   TensorInfo tensor;
   tensor.name = name;
   bool complete = true;
+  // All three fields are read even if one is wrong, so that the message names each problem.
   const auto field = [&](const char* key, bool (Reader::*read_field)(const io::Json&, TensorInfo&)) {
     const auto found = value.find(key);
     if (found == value.end()) {
@@ -120,6 +124,7 @@ bool Reader::read_dtype(const io::Json& value, TensorInfo& tensor) {
   return dtype.has_value();
 }
 
+// [] is a scalar, and sizes of 0 are allowed.
 bool Reader::read_shape(const io::Json& value, TensorInfo& tensor) {
   if (!value.is_array() || value.size() > kMaxDims) {
     problem(tensor.name, "shape is {}; it must be a list of at most {} sizes", io::json_in_words(value), kMaxDims);
@@ -149,6 +154,7 @@ bool Reader::read_offsets(const io::Json& value, TensorInfo& tensor) {
   return true;
 }
 
+// The bytes that data_offsets give must be exactly those that the shape needs.
 void Reader::check_size(const TensorInfo& tensor) {
   const auto needed = tensor_bytes(tensor.dtype, tensor.shape);
   const auto shape = fmt::format("shape [{}] of {}", fmt::join(tensor.shape, ","), name(tensor.dtype));
@@ -168,7 +174,7 @@ void Reader::check_cover(const std::vector<TensorInfo>& tensors) {
       problem(tensor.name, "data_offsets {} overlap those of {}, {}", range(tensor.begin, tensor.end),
               io::in_quotes(last->name), range(last->begin, last->end));
     else if (tensor.begin > covered)
-      problem(tensor.name, "data_offsets {} leave bytes {} before it to no tensor", range(tensor.begin, tensor.end),
+      problem(tensor.name, "data_offsets {} leave a gap: no tensor covers bytes {}", range(tensor.begin, tensor.end),
               range(covered, tensor.begin));
     if (tensor.end >= covered) {
       covered = tensor.end;
@@ -191,6 +197,7 @@ void Reader::check_cover(const std::vector<TensorInfo>& tensors) {
 
 }  // namespace
 
+// item_bytes · Π shape, or 0 if a size is 0.
 std::optional<uint64_t> tensor_bytes(Dtype dtype, const std::vector<int64_t>& shape) {
   // Sizes of 0 count as 1 while the product is checked, because ATen computes strides in this way, and these must not
   // overflow either.
@@ -209,9 +216,11 @@ SafetensorsHeader parse_safetensors_header(std::string_view header_json, uint64_
                    "{}: the header has {} bytes; at most {} are allowed", file_name, header_json.size(),
                    kMaxSafetensorsHeaderBytes);
   check<DataError>(
+      // The reference parser insists on this, too: no byte-order mark and no whitespace in front.
       header_json.starts_with('{'),
       "{}: the header does not begin with '{{': this is not a safetensors file, or it is damaged; download it again",
       file_name);
+  // Everything from here on is well-formed JSON; its contents are still unknown.
   const io::Json root = io::parse_json(header_json, file_name + ": header");
   Reader reader(data_bytes, header_json.size());
   SafetensorsHeader header = reader.read(root);

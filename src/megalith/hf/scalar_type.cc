@@ -1,3 +1,5 @@
+// The element types of safetensors files and their counterparts in ATen, one to one. Types that only one side has
+// (complex numbers, quantized integers) are refused rather than reinterpreted.
 #include "megalith/hf/scalar_type.h"
 
 #include <array>

@@ -40,6 +40,7 @@ std::vector<std::string> file_names(const fs::path& folder) {
   return names;
 }
 
+// Files of an adapter are skipped: they may lie beside the weights of the base.
 std::vector<std::string> matching(const std::vector<std::string>& names, std::string_view prefix,
                                   std::string_view suffix) {
   std::vector<std::string> found;
@@ -49,12 +50,14 @@ std::vector<std::string> matching(const std::vector<std::string>& names, std::st
 }
 
 // Returns whether a file holds weights in PyTorch's pickle format, or is the index of such files.
+// training_args.bin is a pickle, too, but not of weights.
 bool is_pickle(const std::string& name) {
   if (name.ends_with(".index.json")) return name.starts_with("pytorch_model");
   const auto ends = [&](std::string_view suffix) { return name.ends_with(suffix); };
   return ends(".pt") || ends(".pth") || ends(".ckpt") || (ends(".bin") && name != "training_args.bin");
 }
 
+// Pickle files run code when they are read, so the message shows how to convert them instead.
 [[noreturn]] void refuse_folder_without_weights(const fs::path& folder, const std::vector<std::string>& names) {
   std::vector<std::string> pickles;
   std::ranges::copy_if(names, std::back_inserter(pickles), is_pickle);
@@ -81,6 +84,7 @@ std::vector<std::string> absent_siblings(const std::vector<std::string>& files) 
     const size_t digits = of - dash - 1;
     const auto total = parse_int(file.substr(of + 4, digits));
     if (!total || *total > 100'000 || !parse_int(file.substr(dash + 1, digits))) continue;
+    // model-00002-of-00003 promises 1, 2 and 3.
     for (int64_t i = 1; i <= *total; ++i) {
       std::string sibling = file;
       sibling.replace(dash + 1, digits, fmt::format("{:0{}}", i, digits));
@@ -90,6 +94,7 @@ std::vector<std::string> absent_siblings(const std::vector<std::string>& files) 
   return {absent.begin(), absent.end()};
 }
 
+// Lists every missing shard at once; each of them may take hours to download.
 void refuse_missing(const fs::path& folder, const std::vector<std::string>& missing, const std::string& promised_by) {
   check<DataError>(missing.empty(), "{}: {} shards that {} are missing or cannot be read: {}. Download the model again",
                    folder.string(), missing.size(), promised_by, list_in_words(missing));
@@ -107,6 +112,7 @@ WeightFiles::WeightFiles(const fs::path& folder) : folder_(folder) {
                    folder.string());
   const std::vector<std::string> names = file_names(folder);
   const auto there = [&](const char* name) { return std::ranges::binary_search(names, name); };
+  // A single file wins over an index, as in transformers: an index beside it is often a leftover.
   if (there(kSingleFile)) {
     read_all({kSingleFile});
   } else if (there(kIndexFile)) {
@@ -141,6 +147,7 @@ void WeightFiles::read_index(const fs::path& index) {
   check<DataError>(!names_of.empty(), "{}: weight_map is empty", index.string());
   std::vector<std::string> missing;
   for (auto& [shard, names] : names_of) {
+    // Files are only looked for, not opened: a rank may need few of them.
     const fs::path path = folder_ / shard;
     std::error_code error;
     if (!fs::is_regular_file(path, error)) missing.push_back(shard);
@@ -161,6 +168,7 @@ void WeightFiles::read_all(const std::vector<std::string>& files) {
 // Builds the sorted list of names and the lookup table; refuses names that are in two files.
 void WeightFiles::finish() {
   std::vector<std::string> twice;
+  // The views point into slots_, whose names stay in place; names_ owns the texts of the final table.
   std::unordered_map<std::string_view, size_t> seen;
   for (size_t i = 0; i < slots_.size(); ++i) {
     for (const std::string& name : slots_[i]->names) {
@@ -187,6 +195,7 @@ WeightFiles::Slot& WeightFiles::slot(std::string_view name) const {
 }
 
 const SafetensorsFile& WeightFiles::opened(Slot& slot) const {
+  // One lock for all slots: opening takes milliseconds and happens once per file.
   const std::lock_guard lock(opening_);
   if (slot.file == nullptr) {
     auto file = std::make_unique<SafetensorsFile>(slot.path);

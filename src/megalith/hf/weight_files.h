@@ -49,6 +49,7 @@ class WeightFiles {
 
  private:
   struct Slot;
+  // The two ways of filling slots_; finish() builds the tables from them.
   void read_index(const std::filesystem::path& index);
   void read_all(const std::vector<std::string>& files);
   void finish();

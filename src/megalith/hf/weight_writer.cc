@@ -52,6 +52,8 @@ std::string header_bytes(const std::vector<TensorInfo>& tensors, const std::map<
   return bytes + text;
 }
 
+// Throws InternalError unless the rectangle lies inside the tensor and its type can be converted: floats to floats
+// only.
 void check_rectangle(const TensorInfo& info, at::IntArrayRef offset, const at::Tensor& rectangle) {
   const auto sizes = rectangle.sizes();
   bool inside = offset.size() == info.shape.size() && sizes.size() == info.shape.size();
@@ -116,7 +118,8 @@ WeightWriter::WeightWriter(std::filesystem::path folder, const std::vector<Weigh
   for (size_t i = 0; i < shards_.size(); ++i) {
     for (size_t j = 0; j < shards_[i].tensors.size(); ++j) {
       const TensorInfo& info = shards_[i].tensors[j];
-      check<ConfigError>(places_.emplace(info.name, Place{i, j}).second, "tensor {} is to be written twice", info.name);
+      check<ConfigError>(places_.emplace(info.name, Place{i, j}).second,
+                         "tensor {} appears twice in the list of tensors to write", info.name);
     }
   }
 }
@@ -161,6 +164,7 @@ void WeightWriter::create_files() const {
   for (size_t i = 0; i < shards_.size(); ++i) {
     const Shard& shard = shards_[i];
     const io::FileHandle file = io::FileHandle::create(folder_ / shard.file_name);
+    // Room for everything now: a full disk is noticed before hours of writing, and ranks may write in any order.
     file.allocate(shard.header.size() + shard.data_bytes);
     if (options_.on_write)
       options_.on_write(i, 0, reinterpret_cast<const std::byte*>(shard.header.data()), shard.header.size());
@@ -204,6 +208,7 @@ void WeightWriter::write_part(const TensorInfo& info, size_t shard, std::vector<
         .write(offset, part.sizes(), static_cast<const std::byte*>(host.const_data_ptr()));
     return;
   }
+  // Cuts along the first dimension of more than one row, so that each piece is a run in the file as long as possible.
   int64_t dim = 0;
   while (part.size(dim) == 1) ++dim;
   const int64_t first = offset[static_cast<size_t>(dim)], size = part.size(dim);
@@ -237,6 +242,7 @@ const io::FileHandle& WeightWriter::file_of(size_t shard) {
   return file;
 }
 
+// Closing the files afterwards lets another rank or process replace them.
 void WeightWriter::sync() {
   for (const auto& [shard, file] : files_) file.sync();
   files_.clear();
@@ -244,6 +250,7 @@ void WeightWriter::sync() {
 
 void WeightWriter::write_index() const {
   if (shards_.size() == 1) return;
+  // Sorted by name, as transformers writes it.
   std::map<std::string, std::string> weight_map;
   for (const auto& [name, place] : places_) weight_map.emplace(name, shards_[place.shard].file_name);
   io::Json index;

@@ -93,12 +93,15 @@ class WeightWriter {
     std::string header;  // the 8 bytes of its length, and the JSON padded to a multiple of 8
     uint64_t data_bytes = 0;
   };
+  // Indices into shards_ and into the tensors of that shard.
   struct Place {
     size_t shard, tensor;
   };
 
+  // The plan: which tensors go into which file, then where in it.
   void split(const std::vector<WeightSpec>& tensors);
   void lay_out(Shard& shard, size_t number) const;
+  // `offset` is restored before it returns.
   void write_part(const TensorInfo& info, size_t shard, std::vector<int64_t>& offset, const at::Tensor& part);
   at::Tensor staged(const at::Tensor& part, const TensorInfo& info);
   const io::FileHandle& file_of(size_t shard);

@@ -39,6 +39,7 @@ void look_at_whole(const ModelConfig& config, const std::optional<peft::AdapterC
   for (const auto& parameter : model.parameters().all()) look(*parameter);
 }
 
+// The whole tensors of an adapter, in the order in which the model creates them.
 std::vector<hf::GlobalTensor> adapter_tensors(const ModelConfig& config, const peft::AdapterConfig& adapter) {
   std::vector<hf::GlobalTensor> tensors;
   look_at_whole(config, adapter, [&](const nn::Parameter& parameter) {
@@ -53,6 +54,7 @@ void read_adapter(const ModelConfig& config, const peft::AdapterConfig& adapter,
                   const std::vector<nn::Parameter*>& parameters) {
   const at::NoGradGuard no_grad;
   const hf::WeightFiles files(folder, fmt::format("{}.safetensors", peft::kWeightsStem));
+  // Names, shapes and transposes of peft's file; the same mapping serves writing.
   const hf::TensorMapping mapping = adapter_mapping(config, adapter);
   mapping.check_files(files,
                       fmt::format("those of an adapter for this {} model ({} layers of width {}) with the rank and"
@@ -65,6 +67,7 @@ void read_adapter(const ModelConfig& config, const peft::AdapterConfig& adapter,
   }
 }
 
+// Those two modules are recomputed by code of their own, which does not restore the generator as nn::recompute does.
 void check_recompute(const ModelOptions& options) {
   check<ConfigError>(
       !options.adapter || options.adapter->dropout == 0 ||
@@ -83,6 +86,7 @@ hf::TensorMapping adapter_mapping(const ModelConfig& config, const peft::Adapter
 peft::AdapterConfig resolve_targets(peft::AdapterConfig adapter, const ModelConfig& config) {
   std::vector<peft::Weight> weights;
   look_at_whole(config, std::nullopt, [&](const nn::Parameter& parameter) {
+    // peft knows the model without its multi-token-prediction layers, so they cannot be targets.
     if (parameter.spec.name.starts_with("mtp.")) return;
     for (const auto& part : parameter.spec.parts) weights.push_back({part.name, parameter.spec.use});
   });
@@ -102,6 +106,7 @@ VirtualModels with_adapter(const fs::path& folder, const ModelSettings& settings
   const ModelConfig config = settings.overrides.applied_to(in_files);
   ModelOptions options = settings.options;
   options.adapter = adapter_config(source, config);
+  // peft writes the base into adapter_config.json, from which it loads it again.
   if (options.adapter->base_model.empty())
     options.adapter->base_model = source.base_name.empty() ? folder.string() : source.base_name;
   check_recompute(options);
@@ -140,6 +145,7 @@ void merge_adapter(const VirtualModels& models, const fs::path& folder) {
       if (parameter->spec.role != nn::ParameterRole::kAdapter) base.push_back(parameter.get());
     // A temporary adapter beside the chunk, which may already have another one.
     nn::ParameterSet set(at::kFloat, chunk->parameters().device());
+    // fp32 factors: merging adds in fp32 and rounds once.
     peft::Adapters temporary(adapter, name_map(config), chunk->tensor_parallel(), models.context());
     temporary.add(nn::ParameterScope(set), base);
     std::vector<nn::Parameter*> parameters = base;
@@ -159,6 +165,7 @@ const peft::AdapterConfig& adapter_of(const VirtualModels& models) {
 std::vector<TrainedTensor> trained_tensors(const VirtualModels& models) {
   const at::ScalarType dtype = models[0].parameters().dtype();
   std::vector<TrainedTensor> tensors;
+  // Without an adapter everything is trained except buffers.
   if (!has_adapter(models)) {
     for (hf::GlobalTensor& tensor : global_tensors(models.config()))
       if (!tensor.buffer) tensors.push_back({std::move(tensor), dtype});
@@ -174,6 +181,7 @@ std::vector<TrainedTensor> trained_tensors(const VirtualModels& models) {
 
 ExportedWeights exported_adapter(const VirtualModels& models) {
   const hf::TensorMapping mapping = adapter_mapping(models.config(), adapter_of(models));
+  // A's and B's are fp32 and modules to save have the model's type, so the type is looked up per tensor.
   std::map<std::string, at::ScalarType> types;  // by the name in the file
   for (const TrainedTensor& trained : trained_tensors(models))
     types[mapping.file_of(trained.tensor.name).name] = trained.dtype;
@@ -192,6 +200,7 @@ void write_adapter_files(const VirtualModels& models, const fs::path& folder, co
 
 void save_adapter(const VirtualModels& models, const fs::path& folder, const fs::path& assets, bool overwrite) {
   const at::NoGradGuard no_grad;
+  // peft expects one file, hence no limit on the size of a shard.
   const bool first = models.context().rank() == 0;
   io::StagedFolder staged(folder, "adapter", {.owner = first, .overwrite = overwrite});
   write_weights(models.context(), staged, exported_adapter(models),
@@ -219,6 +228,8 @@ WithMergedAdapter::WithMergedAdapter(const VirtualModels& models) {
   for (const auto& chunk : models) {
     if (!chunk->adapters()) continue;
     for (nn::Parameter* weight : chunk->adapters()->merged_weights())
+      // On the host, since device memory is usually full during a run. Subtracting the update again would leave
+      // rounding errors.
       originals_.push_back({weight, weight->value.detach().cpu().clone()});
     chunk->adapters()->merge();
   }

@@ -98,6 +98,7 @@ class [[nodiscard]] WithoutAdapter {
 // originals are kept in host memory.
 class [[nodiscard]] WithMergedAdapter {
  public:
+  // Throws ConfigError for an adapter that cannot be merged. Does nothing if there is no adapter. `models` outlives it.
   explicit WithMergedAdapter(const VirtualModels& models);
   ~WithMergedAdapter();
   WithMergedAdapter(const WithMergedAdapter&) = delete;

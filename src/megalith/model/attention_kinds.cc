@@ -1,5 +1,10 @@
 // The library's kinds of parts that mix tokens. Each derives its nn shape from a ModelConfig once, and uses it for the
 // layer, its footprint and the checks alike, so that the three cannot disagree.
+//
+//   kind                 chosen by                       tokens interact through       split over tp
+//   DeltaNetKind         delta_net_layers[layer]         a recurrent state             key heads
+//   LatentAttentionKind  latent is set (MLA)             softmax of compressed keys    heads
+//   SelfAttentionKind    otherwise                       softmax, windows, GQA         heads, key/value heads
 #include <fmt/format.h>
 
 #include <array>
@@ -15,6 +20,7 @@ namespace megalith::model {
 
 namespace {
 
+// Self-attention of layer `layer`. Only two fields depend on it: the window, and gpt2's scale.
 nn::AttentionShape attention_shape(const ModelConfig& config, int64_t layer) {
   nn::AttentionShape shape{.hidden = config.hidden_size,
                            .heads = config.num_heads,
@@ -31,6 +37,7 @@ nn::AttentionShape attention_shape(const ModelConfig& config, int64_t layer) {
                            .out_init = output_init(config)};
   if (config.qk_norm)
     shape.qk_norm = nn::NormShape{config.norm, config.head_dim, config.norm_epsilon, config.zero_centered_norms};
+  // scores of layer i (from 0) = q·k / (sqrt(d) · (i + 1)).
   if (config.scale_by_inverse_layer) {  // gpt2's scale_attn_by_inverse_layer_idx
     const double base = shape.scale > 0 ? shape.scale : 1 / std::sqrt(static_cast<double>(config.head_dim));
     shape.scale = base / static_cast<double>(layer + 1);
@@ -38,6 +45,8 @@ nn::AttentionShape attention_shape(const ModelConfig& config, int64_t layer) {
   return shape;
 }
 
+// Latent attention has no separate key/value heads: all heads expand the same latent. `bias` is on the down
+// projections and on the output.
 nn::LatentAttentionShape latent_attention_shape(const ModelConfig& config) {
   return {.hidden = config.hidden_size,
           .heads = config.num_heads,
@@ -65,11 +74,14 @@ nn::DeltaNetShape delta_net_shape(const ModelConfig& config) {
           .out_init = output_init(config)};
 }
 
+// Shared by the two kinds whose query heads are divided over tp.
 std::string heads_problem(int64_t heads, int tp) {
   return fmt::format("tensor_model_parallel_size {} does not divide the {} attention heads; use a divisor of them", tp,
                      heads);
 }
 
+// Multi-head and grouped-query attention. With fewer key/value heads than ranks, several ranks share one
+// (nn/attention/shared_kv.h); hence the second condition on tp below.
 class SelfAttentionKind : public PartKind {
  public:
   SelfAttentionKind(const ModelConfig& config, int64_t layer) : shape_(attention_shape(config, layer)) {}
@@ -99,6 +111,7 @@ class SelfAttentionKind : public PartKind {
   const nn::AttentionShape shape_;
 };
 
+// DeepSeek's multi-head latent attention. The latents themselves are replicated over tp, only the heads are split.
 class LatentAttentionKind : public PartKind {
  public:
   LatentAttentionKind(const ModelConfig& config, int64_t /*layer*/) : shape_(latent_attention_shape(config)) {}
@@ -127,6 +140,8 @@ class LatentAttentionKind : public PartKind {
   const nn::LatentAttentionShape shape_;
 };
 
+// Qwen3-Next's gated delta net. Its work per token is constant, so it states its multiplications itself instead of
+// counting like attention, and a state that runs through the sequence rules out context parallelism.
 class DeltaNetKind : public PartKind {
  public:
   DeltaNetKind(const ModelConfig& config, int64_t /*layer*/)
@@ -166,6 +181,8 @@ std::unique_ptr<PartKind> make_attention(const ModelConfig& config, int64_t laye
 
 }  // namespace
 
+// Order matters: the first kind that fits a layer is used, and a delta-net layer of a model with latent attention is a
+// delta net.
 std::span<const KnownKind> known_attention() {
   static constexpr std::array kKinds{
       KnownKind{[](const ModelConfig& config, int64_t layer) { return config.is_delta_net(layer); },

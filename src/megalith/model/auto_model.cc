@@ -1,3 +1,6 @@
+// The three ways to a model: with the weights of a folder, with a given configuration and another folder's weights, or
+// with initial weights. In all of them overrides apply to the configuration before any parameter is allocated, and
+// load_weights gets the configuration of the files as they are, to know what is new in the model.
 #include "megalith/model/auto_model.h"
 
 #include "megalith/model/families/family.h"
@@ -31,6 +34,7 @@ VirtualModels AutoModel::with_weights(ModelConfig config, const std::filesystem:
                                       const ModelSettings& settings, parallel::ParallelContext& context) {
   const ModelConfig in_files = read_model_config(weights, config.own_family);
   config = settings.overrides.applied_to(std::move(config));
+  // A checkpoint of a run whose vocabulary grew has more rows than the configuration that the run was started with.
   config.vocab_size = in_files.vocab_size;
   VirtualModels models = make_chunks(config, settings, context);
   load_weights(models, weights, in_files, settings.seed);

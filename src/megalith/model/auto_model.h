@@ -1,4 +1,6 @@
 // AutoModel: from a folder or a hub name to the model chunks of this rank.
+//
+//   auto models = AutoModel::from_pretrained("Qwen/Qwen2.5-0.5B", settings, context);
 #pragma once
 
 #include <cstdint>

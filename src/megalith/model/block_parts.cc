@@ -1,4 +1,5 @@
-// Which parts a layer has, and answers about the whole model, collected from the parts of all layers.
+// Chooses the parts of a layer, and answers questions about the whole model by asking the parts of all layers. Kinds
+// are made again for each question: they are a few numbers, and keeping none means that nothing can become stale.
 #include "megalith/model/block_parts.h"
 
 #include <fmt/format.h>
@@ -35,6 +36,7 @@ void add_new(std::vector<std::string>& to, std::string reason) {
   if (std::ranges::find(to, reason) == to.end()) to.push_back(std::move(reason));
 }
 
+// Returns the footprint, or throws if the part has none: planning with a guess would be worse than refusing.
 std::unique_ptr<nn::PartFootprint> stated(std::unique_ptr<nn::PartFootprint> footprint, const char* part,
                                           const ModelConfig& config, int64_t layer) {
   check<ConfigError>(footprint != nullptr,
@@ -70,6 +72,7 @@ std::vector<std::string> context_parallel_problems(const ModelConfig& config, in
       add_new(found, fmt::format("context_parallel_size {} splits sequences, and {}; use context_parallel_size 1", cp,
                                  reason));
   });
+  // The shift by one token (shift_tokens) needs each token's right neighbor, which may be in another rank's slice.
   if (config.mtp_layers > 0)
     found.push_back(
         fmt::format("context_parallel_size {} splits sequences, and multi-token prediction needs the tokens after"

@@ -14,6 +14,7 @@ namespace megalith::model {
 
 // One of the library's kinds.
 struct KnownKind {
+  // Returns whether a layer is of this kind; make() is called only if so.
   bool (*fits)(const ModelConfig& config, int64_t layer);
   std::unique_ptr<PartKind> (*make)(const ModelConfig& config, int64_t layer);
 };

@@ -1,3 +1,4 @@
+// Shapes and groups that every layer derives in the same way from configuration, options and context.
 #include <cmath>
 
 #include "megalith/base/error.h"
@@ -12,10 +13,12 @@ nn::TensorParallel tensor_parallel(const ModelOptions& options, const parallel::
 nn::TensorParallel tensor_parallel(const ModelConfig& config, const ModelOptions& options,
                                    const parallel::ParallelContext& context, int64_t layer) {
   nn::TensorParallel tp = tensor_parallel(options, context);
+  // The first and the last block are the most sensitive to rounding: their errors reach the logits almost directly.
   if (options.fp8_inside_only && (layer == 0 || layer >= config.num_layers - 1)) tp.fp8.reset();
   return tp;
 }
 
+// cp_comm_type gives one mode for all layers, or a list with one per layer.
 nn::ContextParallel context_parallel(const ModelOptions& options, const parallel::ParallelContext& context,
                                      int64_t layer) {
   const auto& modes = options.context_modes;

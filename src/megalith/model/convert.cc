@@ -26,6 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMeanRows = 4096;  // rows of an embedding per step, which bounds the fp64 copy
 
+// Mean over the rows, fp64 [h]: the same value that load_weights computes over ranks, up to the order of the sum.
 at::Tensor mean_of_rows(const at::Tensor& rows) {
   at::Tensor sum = at::zeros({rows.size(1)}, at::kDouble);
   for (int64_t first = 0; first < rows.size(0); first += kMeanRows)
@@ -37,6 +38,7 @@ at::Tensor mean_of_rows(const at::Tensor& rows) {
 struct VocabularyTensor {
   std::string ours, theirs;
 };
+// The embedding, the head unless it is tied, and the copies of both that multi-token-prediction layers have in files.
 std::vector<VocabularyTensor> vocabulary_tensors(const ModelConfig& config) {
   std::vector<VocabularyTensor> found;
   for (const hf::NameRule& rule : name_map(config).rules)
@@ -51,8 +53,10 @@ std::vector<VocabularyTensor> vocabulary_tensors(const ModelConfig& config) {
 struct Conversion {
   hf::WeightSpec spec;
   std::string source;
-  const hf::FileTensor* file;  // of the mapping
+  const hf::FileTensor* file;  // its entry in the mapping `after`, which outlives it
 };
+// Lists the tensors in the order of the new files, with copies after their originals. Without a `dtype`, each keeps
+// the type it has in the old file, which may differ between tensors.
 std::vector<Conversion> conversions(const hf::WeightFiles& files, const hf::TensorMapping& before,
                                     const hf::TensorMapping& after, std::optional<at::ScalarType> dtype) {
   std::vector<Conversion> all;
@@ -87,6 +91,7 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
   check<ConfigError>(config.vocab_size >= in_files.vocab_size,
                      "the vocabulary of {} ids cannot shrink to {}; give at least {}", in_files.vocab_size,
                      config.vocab_size, in_files.vocab_size);
+  // fs::equivalent compares inodes, so another path to the same folder is also refused.
   std::error_code error;
   check<ConfigError>(!fs::equivalent(source, target, error), "the output is the input, {}; choose another folder",
                      source.string());
@@ -104,6 +109,7 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
   for (const Conversion& each : planned) specs.push_back(each.spec);
   const auto vocabulary = vocabulary_tensors(config);
 
+  // From here on something is written, so all checks are above.
   io::StagedFolder staged(target, "convert", {.overwrite = options.overwrite});
   hf::WeightWriter writer(staged.path(), specs, {.max_shard_bytes = options.max_shard_bytes});
   writer.create_files();
@@ -116,6 +122,7 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
     } else {
       writer.write(spec.name, tensor);
     }
+    // Drops the tensor's pages from the page cache of this process; a 100 GB model would otherwise fill memory.
     files.release(name);
   }
   writer.sync();

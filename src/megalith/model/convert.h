@@ -10,23 +10,25 @@
 
 namespace megalith::model {
 
-// What convert_checkpoint changes.
+// The changes that convert_checkpoint makes; the defaults copy a checkpoint.
 struct ConvertOptions {
-  std::optional<at::ScalarType> dtype;  // nullopt = every tensor keeps its own
-  uint64_t max_shard_bytes = 5'000'000'000;
-  std::optional<int64_t> vocab_size;  // grow to so many ids, with the new rows of load_weights
-  uint64_t seed = 42;                 // of the new rows
-  std::filesystem::path adapter;      // folder of an adapter to merge; empty if none
-  bool overwrite = false;             // replace an existing folder
+  std::optional<at::ScalarType> dtype;       // nullopt = every tensor keeps its own
+  uint64_t max_shard_bytes = 5'000'000'000;  // largest size of one file
+  std::optional<int64_t> vocab_size;         // grow to so many ids, with the new rows of load_weights
+  uint64_t seed = 42;                        // seed of the noise in new rows
+  std::filesystem::path adapter;             // folder of an adapter to merge; empty if none
+  bool overwrite = false;                    // replace an existing folder
 };
 
-// What was written.
+// The size of the new checkpoint.
 struct ConvertReport {
   int64_t tensors = 0;
   uint64_t bytes = 0;
   int64_t files = 0;
 };
 
+// Converts `source` to `target` on this process alone; needs memory for one tensor at a time. Throws ConfigError for
+// impossible requests and DataError for a checkpoint that does not fit its config.json.
 // Checks everything (names, shapes, types, target) before it writes the first byte; the target appears complete or not
 // at all.
 ConvertReport convert_checkpoint(const std::filesystem::path& source, const std::filesystem::path& target,

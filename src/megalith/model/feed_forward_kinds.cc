@@ -1,4 +1,6 @@
-// The library's kinds of parts that work on each token alone: an MLP, or experts.
+// The library's kinds of parts that work on each token alone: an MLP, or experts in layers of moe_layers. As in
+// attention_kinds.cc, one nn shape per kind serves the layer, its footprint and the checks. Fields that a run chooses
+// (recomputation, dispatch) come from ModelOptions when the part is made, since a kind belongs to the model alone.
 #include <fmt/format.h>
 
 #include <array>
@@ -21,6 +23,8 @@ nn::MlpShape mlp_shape(const ModelConfig& config) {
           .out_init = output_init(config)};
 }
 
+// The family sets what is special to its experts (router, widths, shared gate); sizes that follow from the model are
+// filled in here, so that no family can forget one.
 nn::MoeShape moe_shape(const ModelConfig& config) {
   nn::MoeShape shape = config.moe.value();
   shape.hidden = config.hidden_size;
@@ -31,6 +35,7 @@ nn::MoeShape moe_shape(const ModelConfig& config) {
   return shape;
 }
 
+// Gated (down(act(gate x) · up x)) or plain (down(act(up x))).
 class MlpKind : public PartKind {
  public:
   explicit MlpKind(const ModelConfig& config) : shape_(mlp_shape(config)) {}
@@ -50,6 +55,7 @@ class MlpKind : public PartKind {
   }
 
  private:
+  // The recomputed activation is the run's choice, so it is added to the model's shape here.
   nn::MlpShape shape(const ModelOptions& options) const {
     nn::MlpShape result = shape_;
     result.recompute_activation = options.recompute.mlp_activation;
@@ -59,6 +65,8 @@ class MlpKind : public PartKind {
   const nn::MlpShape shape_;
 };
 
+// Routed and shared experts. Divisibility by ep and etp is checked by nn::problems, which knows the expert layout, so
+// tensor_parallel_problems stays empty. Token counts per expert are read by the host, which no CUDA graph can hold.
 class ExpertsKind : public PartKind {
  public:
   explicit ExpertsKind(const ModelConfig& config) : shape_(moe_shape(config)) {}

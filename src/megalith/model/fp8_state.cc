@@ -1,3 +1,7 @@
+// The delayed fp8 recipe keeps a history of maxima per linear layer, which training needs again when it is resumed.
+// Each history is a tensor of the checkpoint under the name of its weight with ".fp8" appended. Ranks of a
+// tensor-parallel group hold equal histories, since maxima are reduced over it; tp_rank is the replica, so that rank 0
+// writes.
 #include "megalith/model/fp8_state.h"
 
 #include "megalith/nn/tensor_parallel/fp8_history.h"
@@ -27,6 +31,7 @@ std::vector<hf::GlobalTensor> global_fp8_states(const VirtualModels& models) {
   return tensors;
 }
 
+// Histories are small and never split: every rank holds the whole tensor at offset {0, 0}.
 std::vector<parallel::ShardedTensor> fp8_states(const VirtualModels& models) {
   std::vector<parallel::ShardedTensor> held;
   for (const nn::Parameter* parameter : models.parameters()) {
@@ -37,6 +42,7 @@ std::vector<parallel::ShardedTensor> fp8_states(const VirtualModels& models) {
   return held;
 }
 
+// `fresh` makes the next pass compute scales from the tensors themselves, because there is no history yet.
 void use_fp8_states(const VirtualModels& models) {
   for (const nn::Parameter* parameter : models.parameters())
     if (parameter->attached.fp8) parameter->attached.fp8->fresh = false;

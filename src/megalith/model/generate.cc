@@ -25,6 +25,8 @@ struct Candidates {
   std::vector<double> weights;
 };
 
+// Temperature, top-k and top-p of HF's warpers in one pass over sorted ids. A partial sort suffices for top-k: it costs
+// v·log(k) instead of v·log(v) comparisons. Weights stay unnormalized; sample() divides by their sum implicitly.
 Candidates candidates(const at::Tensor& logits, const SamplingOptions& options) {
   const int64_t vocab = logits.size(0);
   const auto* values = logits.const_data_ptr<float>();
@@ -72,6 +74,8 @@ void SamplingOptions::validate() const {
 
 int64_t sample(const at::Tensor& logits, const SamplingOptions& options, std::mt19937_64& random) {
   if (options.temperature == 0) return logits.argmax().item<int64_t>();
+  // Draws from the cumulative distribution: subtracts weights from a uniform number until it becomes negative. The last
+  // candidate is returned if rounding leaves a remainder.
   const Candidates from = candidates(logits.contiguous(), options);
   const double total = std::accumulate(from.weights.begin(), from.weights.end(), 0.0);
   // 53 random bits as a double in [0, 1): std::uniform_real_distribution differs between standard libraries.
@@ -103,9 +107,11 @@ std::vector<int64_t> generate(const VirtualModels& models, const std::vector<int
                      "{} prompt tokens and max_new_tokens {} exceed the {} positions of the model; use fewer",
                      prompt.size(), options.max_new_tokens, models.config().max_positions);
   const at::NoGradGuard no_grad;
+  // Every check above gives the same answer on all ranks, so either all of them throw or all reach the collectives.
   const comm::Group tp = models.context().tp();
   std::mt19937_64 random(options.seed);
   nn::KvCache cache(models.config().num_layers);
+  // `next` is the input of the coming pass: the prompt at first, then the newest token alone.
   std::vector<int64_t> next = prompt, generated;
   while (static_cast<int64_t>(generated.size()) < options.max_new_tokens) {
     const auto count = static_cast<int64_t>(next.size());
@@ -118,9 +124,11 @@ std::vector<int64_t> generate(const VirtualModels& models, const std::vector<int
                            .training = false,
                            .last_token_only = true};
     const at::Tensor columns = model.forward(input).to(at::kFloat);  // [1, v/tp]
+    // [1, v] in fp32, without the padding of the vocabulary, whose logits must not be drawn.
     const at::Tensor logits = nn::all_gather_columns(columns, tp, "logits").narrow(1, 0, model.vocab().size);
     generated.push_back(sample(logits[0].to(at::kCPU), options, random));
     next = {generated.back()};
+    // Both ends depend on the token alone, so all ranks leave the loop together.
     if (on_token && !on_token(generated.back())) break;
     if (std::ranges::find(options.stop_ids, generated.back()) != options.stop_ids.end()) break;
   }

@@ -19,6 +19,7 @@ struct SamplingOptions {
   double top_p = 1;        // only the most likely tokens that together have this probability
   int64_t max_new_tokens = 128;
   std::vector<int64_t> stop_ids;  // tokens that end the text; the one that did is the last one returned
+  // The same seed gives the same text, for every tensor-parallel size.
   uint64_t seed = 42;
   // Throws a ConfigError that lists every problem.
   void validate() const;

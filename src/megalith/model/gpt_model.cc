@@ -85,6 +85,7 @@ void GptModel::end_part(const nn::ParameterScope& root) {
   if (adapters_) {
     std::vector<nn::Parameter*> made;
     for (size_t i = listed_; i < parameters_.all().size(); ++i) made.push_back(parameters_.all()[i].get());
+    // Adapters come before the listing below, so their parameters are in the same part as the weights they belong to.
     adapters_->add(root, made);
   }
   auto& part = parts_.emplace_back();
@@ -119,6 +120,7 @@ std::vector<GptModel::RouterPlace> GptModel::routers() const {
     if (block.router()) found.push_back({layer, block.router()});
   };
   for (size_t i = 0; i < layers_.size(); ++i) add(place_.first_layer + static_cast<int64_t>(i), *layers_[i]);
+  // Multi-token-prediction layers are numbered after the model's own, as their files number them.
   int64_t after = config_.num_layers;
   if (head_)
     for (const TransformerBlock* block : head_->blocks()) add(after++, *block);
@@ -137,21 +139,23 @@ at::Tensor GptModel::forward(const ModelInput& input) const {
                      "{} models cannot generate: a part of their layers does not say that it supports a cache"
                      " (PartFacts::cached)",
                      config_.family);
-  nn::LayerInput each{input.layout, {}, input.cache, input.training, aux_loss_scale_};
-  each.angles = angles(input.layout);
+  // The same for all layers. It is copied into recomputed groups, so it must not refer to this frame.
+  nn::LayerInput layer_input{input.layout, {}, input.cache, input.training, aux_loss_scale_};
+  layer_input.angles = angles(input.layout);
   before_part(0);
   if (adapters_) adapters_->state().training = input.training;
   at::Tensor x = place_.embedding ? embed(input) : input.hidden;
   // A pipeline expects a gradient for the output of every stage, even if nothing in it is trained.
   if (!trains_ && !place_.head && at::GradMode::is_enabled() && !x.requires_grad()) x = x.detach().requires_grad_();
-  x = run_layers(std::move(x), each);
+  x = run_layers(std::move(x), layer_input);
   if (input.cache) input.cache->advance(input.layout.tokens());
   if (!head_) return x;
   before_part(parts_.size() - 1);
-  return head_->forward(x, input, each);
+  return head_->forward(x, input, layer_input);
 }
 
 const ops::RopeAngles& GptModel::angles(const ops::SequenceLayout& layout) const {
+  // All micro-batches of a step often share one layout, for which the cosines and sines are computed once.
   const bool same = &layout.cumulative() == &angles_of_.cumulative();  // copies of a layout share their storage
   if (!config_.rope || (angles_.defined() && same)) return angles_;
   angles_ = ops::rope_angles(*config_.rope, layout, options_.device);
@@ -169,6 +173,8 @@ at::Tensor GptModel::embed(const ModelInput& input) const {
     check<DataError>(input.layout.max_position() <= config_.max_positions,
                      "a sequence of {} tokens is longer than the {} positions of the model; use shorter sequences",
                      input.layout.max_position(), config_.max_positions);
+    // With sequence parallelism x is this rank's share of the tokens, [t/tp, h], so it takes the same share of
+    // positions.
     at::Tensor where = input.layout.positions(x.device());
     if (tp_.splits_tokens()) {
       const auto [first, count] = tp_.share(where.size(0));
@@ -177,6 +183,7 @@ at::Tensor GptModel::embed(const ModelInput& input) const {
     x = x + nn::table_rows(*positions_, where);
   }
   if (!input.training || config_.embedding_dropout == 0) return x;
+  // Ranks that hold different tokens need different masks, ranks with the same tokens the same one.
   const auto fork = context_.rng().fork_if(tp_.splits_tokens());
   return ops::dropout(x, config_.embedding_dropout, context_.rng().generator());
 }
@@ -200,6 +207,7 @@ at::Tensor GptModel::run_layers(at::Tensor x, const nn::LayerInput& input) const
         [this, input, first, count](const nn::TensorList& kept) { return run_group(kept[0], input, first, count); },
         {in}, random_ ? &context_.rng() : nullptr, keep);
   };
+  // Evaluation and generation keep nothing for backward, so recomputation would only cost time.
   const bool on = input.training && plan.layers != RecomputePlan::Layers::kNone;
   const auto step = static_cast<size_t>(plan.layers == RecomputePlan::Layers::kUniform ? plan.num_layers : 1);
   for (size_t i = 0; i < layers_.size();) {

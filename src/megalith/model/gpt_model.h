@@ -1,7 +1,11 @@
 // GptModel: one chunk of a decoder-only model: some of its layers, preceded by the embedding in the first chunk and
 // followed by the head in the last one.
 //
-// Legend: t tokens, h hidden, v padded vocabulary.
+//   ids [t] ─► embedding ─► [t, h] ─► layer ─► … ─► layer ─► [t, h] ─► head ─► losses [t] or logits [t, v/tp]
+//              first chunk                                             last chunk
+//
+// Between chunks [t, h] travels through the pipeline; with sequence parallelism every [t, h] here is [t/tp, h]. Legend:
+// t tokens, h hidden, v padded vocabulary.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -41,6 +45,7 @@ class GptModel {
   // targets are given; otherwise this rank's columns of the logits [t, v/tp], or the output of the family's own head.
   at::Tensor forward(const ModelInput& input) const;
 
+  // The inputs of the constructor, and the parameters in the order of the forward pass.
   const ModelConfig& config() const { return config_; }
   const ModelOptions& options() const { return options_; }
   const ChunkPlace& place() const { return place_; }
@@ -58,6 +63,7 @@ class GptModel {
 
   // Called before each part (the embedding, each layer, the head) runs forward, with the parameters that it reads: for
   // parameters that are still being gathered when the model starts to run (overlap_param_gather).
+  // `before_part` may block; it is called again when a recomputed layer runs in backward.
   using BeforePart = std::function<void(std::span<nn::Parameter* const>)>;
   void set_before_part(BeforePart before_part) { before_part_ = std::move(before_part); }
 
@@ -78,14 +84,19 @@ class GptModel {
   void initialize_parameters(uint64_t seed) const;
 
  private:
+  // Steps of the constructor: the head of the last chunk, and facts about all layers (random_, cached_).
   void make_head(const nn::ParameterScope& root);
   void note_facts();
   void end_part(const nn::ParameterScope& root);    // lists the parameters created since the last call as one part
   at::Tensor embed(const ModelInput& input) const;  // -> [t, h] or [t/tp, h]
+  // x [t, h] or [t/tp, h] -> the same shape, with recomputation as the options ask for.
   at::Tensor run_layers(at::Tensor x, const nn::LayerInput& input) const;
+  // Waits, through before_part_, until the parameters of a part are there.
   void before_part(size_t part) const;
+  // Layers first … first + count - 1 of the chunk, without recomputation.
   at::Tensor run_group(const at::Tensor& x, const nn::LayerInput& input, size_t first, size_t count) const;
 
+  // Constant after construction, except for the cache of angles and the two setters.
   ModelConfig config_;
   ModelOptions options_;
   ChunkPlace place_;
@@ -93,11 +104,13 @@ class GptModel {
   nn::TensorParallel tp_;
   nn::VocabSize vocab_;
   nn::ParameterSet parameters_;
+  // Parts of the model; those of other chunks are empty.
   std::optional<nn::VocabParallelEmbedding> embedding_;
   nn::Parameter* positions_ = nullptr;  // [max positions, h]
   std::vector<std::unique_ptr<TransformerBlock>> layers_;
   std::unique_ptr<Head> head_;
   std::unique_ptr<peft::Adapters> adapters_;
+  // Facts about the parts, collected by the constructor.
   bool trains_ = false;                             // some parameter of the chunk is trained
   bool random_ = false;                             // layers draw random numbers in training
   bool cached_ = true;                              // all layers can run with a KvCache
@@ -105,6 +118,7 @@ class GptModel {
   std::vector<std::vector<nn::Parameter*>> parts_;  // parameters that the embedding, each layer and the head read
   BeforePart before_part_;
   double aux_loss_scale_ = 1;
+  // Cache of angles(): one thread per rank uses the model, so it needs no lock.
   mutable ops::SequenceLayout angles_of_;  // the layout of angles_
   mutable ops::RopeAngles angles_;
 };

@@ -21,6 +21,7 @@ LanguageHead::LanguageHead(const nn::ParameterScope& root, const HeadSite& site,
       embedding_(embedding) {
   const ModelConfig& config = site.config;
   const nn::Init init = nn::Init::normal(config.init_std);
+  // Last stage of a pipeline: the embedding is on the first one, and here is a copy with the same initial values.
   if (!embedding_ && (config.tied_embeddings || mtp)) {
     copy_.emplace(root.child("embedding"), vocab, config.hidden_size, init, site.tp, nn::ParameterRole::kTiedCopy);
     embedding_ = &*copy_;
@@ -35,6 +36,7 @@ LanguageHead::LanguageHead(const nn::ParameterScope& root, const HeadSite& site,
   for (int64_t depth = 0; mtp && depth < config.mtp_layers; ++depth)
     mtp_layers_.push_back(std::make_unique<MtpLayer>(root.child("mtp").child(std::to_string(depth)), config,
                                                      site.options, depth, site.context));
+  // Only layers that draw random numbers need the generator's state saved for recomputation.
   mtp_is_random_ = (site.options.adapter && site.options.adapter->dropout > 0) ||
                    std::ranges::any_of(blocks(), [](const TransformerBlock* block) { return block->is_random(); });
 }
@@ -45,10 +47,12 @@ std::vector<const TransformerBlock*> LanguageHead::blocks() const {
   return all;
 }
 
-at::Tensor LanguageHead::forward(const at::Tensor& x, const ModelInput& input, const nn::LayerInput& each) const {
+at::Tensor LanguageHead::forward(const at::Tensor& x, const ModelInput& input,
+                                 const nn::LayerInput& layer_input) const {
+  // A norm works per token, so cutting to the last token first saves the others.
   const at::Tensor y = final_norm_.forward(input.last_token_only ? x.narrow(0, x.size(0) - 1, 1) : x);
   if (!input.targets.defined()) return nn::column_linear(y, *weight_, nullptr, site_.tp);  // [t, v/tp]
-  if (input.mtp_losses) run_mtp(y, input, each);
+  if (input.mtp_losses) run_mtp(y, input, layer_input);
   return token_losses(y, input.targets, input.loss_grad);
 }
 
@@ -62,7 +66,9 @@ at::Tensor LanguageHead::token_losses(const at::Tensor& y, const at::Tensor& tar
                             options.loss);
 }
 
-void LanguageHead::run_mtp(const at::Tensor& y, const ModelInput& input, const nn::LayerInput& each) const {
+// Depth d predicts token i + d + 2 from the hidden state of i and the embedding of token i + d + 1. The final norm's
+// output is the first input of the chain; each layer's own final norm makes the next one.
+void LanguageHead::run_mtp(const at::Tensor& y, const ModelInput& input, const nn::LayerInput& layer_input) const {
   const bool recomputes = input.training && site_.options.recompute.layers != RecomputePlan::Layers::kNone;
   at::Tensor hidden = y, ids = input.ids, targets = input.targets;
   for (const auto& layer : mtp_layers_) {
@@ -70,11 +76,11 @@ void LanguageHead::run_mtp(const at::Tensor& y, const ModelInput& input, const n
     targets = shift_labels(targets, input.layout);
     const at::Tensor embedded = embedding_->forward(ids);
     if (recomputes) {
-      hidden = nn::recompute(
-          [&layer = *layer, each](const nn::TensorList& kept) { return layer.forward(kept[0], kept[1], each); },
-          {embedded, hidden}, mtp_is_random_ ? &site_.context.rng() : nullptr);
+      hidden = nn::recompute([&layer = *layer, layer_input](
+                                 const nn::TensorList& kept) { return layer.forward(kept[0], kept[1], layer_input); },
+                             {embedded, hidden}, mtp_is_random_ ? &site_.context.rng() : nullptr);
     } else {
-      hidden = layer->forward(embedded, hidden, each);
+      hidden = layer->forward(embedded, hidden, layer_input);
     }
     input.mtp_losses->push_back(token_losses(hidden, targets, std::nullopt));
   }

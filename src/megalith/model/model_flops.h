@@ -1,4 +1,6 @@
-// The sizes of a model in the form that layout::model_flops takes, to count the FLOPs of a step.
+// The sizes of a model in the form that layout::model_flops takes, to count the FLOPs of a step. The count follows
+// Megatron-LM's formula, so that MFU and TFLOP/s can be compared: products of matrices only, backward as two forwards,
+// and nothing for recomputation.
 #pragma once
 
 #include "megalith/layout/model_flops.h"
@@ -7,7 +9,8 @@
 
 namespace megalith::model {
 
-// Returns the sizes. Windowed attention counts as full attention, as in Megatron-LM.
+// Returns the sizes. Windowed attention counts as full attention, as in Megatron-LM. Rows that only pad
+// the vocabulary do not count.
 inline layout::ModelFlopsShape flops_shape(const ModelConfig& config) {
   layout::ModelFlopsShape shape;
   shape.hidden_size = config.hidden_size;
@@ -25,6 +28,7 @@ inline layout::ModelFlopsShape flops_shape(const ModelConfig& config) {
                  .qk_head_dim = latent->nope_dim,
                  .rotary_head_dim = latent->rotary_dim,
                  .v_head_dim = latent->value_dim};
+  // A part that states its multiplications replaces the formula for its layer, in order.
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     shape.layer_is_moe.push_back(config.is_moe(layer));
     if (const auto count = attention_kind(config, layer)->facts().multiplications)

@@ -1,3 +1,5 @@
+// Shifts by one token inside a packed batch. [a b | c d e] with the sequences {a b} and {c d e} becomes [b X | d e X],
+// where X is the value for the end of a sequence.
 #include "megalith/model/model_input.h"
 
 #include <ATen/ATen.h>

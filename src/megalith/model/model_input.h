@@ -25,15 +25,18 @@ struct ChunkPlace {
   bool embedding = true;
   bool head = true;  // final norm, output projection, loss
   bool mtp = false;  // multi-token-prediction layers; only with the head
+  // Returns the place of a single chunk that is the whole model.
   static ChunkPlace whole(const ModelConfig& config) {
     return {0, config.num_layers, true, true, config.mtp_layers > 0};
   }
+  // Whether forward needs ModelInput::ids.
   bool reads_ids() const { return embedding || mtp; }
 };
 
 // The input of a forward pass. t is the number of tokens of the layout, with sequence parallelism a multiple of tp.
 // With several context-parallel ranks all fields describe this rank's slice (nn/context_parallel/slice.h).
 struct ModelInput {
+  // The bounds of the sequences among the t tokens, and their positions.
   ops::SequenceLayout layout;
   at::Tensor ids;      // int64 [t]; for chunks that read ids
   at::Tensor hidden;   // output of the previous chunk, [t, h] or [t/tp, h]; for chunks without the embedding

@@ -1,4 +1,5 @@
-// ModelOptions: how a model is stored and executed, in contrast to what it is (ModelConfig).
+// ModelOptions: how a model is stored and executed, in contrast to what it is (ModelConfig). Options do not
+// change the names, shapes or meaning of weights, so a checkpoint fits all of them.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -16,12 +17,13 @@
 
 namespace megalith::model {
 
-// Which activations backward recomputes instead of keeping; see nn/recompute.h.
+// The activations that backward recomputes instead of keeping; see nn/recompute.h.
 struct RecomputePlan {
   // Whole layers: none, all in groups of num_layers (kUniform), or the first num_layers of each chunk (kBlock).
   enum class Layers { kNone, kUniform, kBlock } layers = Layers::kNone;
-  int64_t num_layers = 1;       // kUniform: layers per group; kBlock: recomputed layers per chunk, from the first
-  bool split_over_tp = false;   // keep the inputs of recomputed layers split over tensor-parallel ranks
+  int64_t num_layers = 1;      // kUniform: layers per group; kBlock: recomputed layers per chunk, from the first
+  bool split_over_tp = false;  // keep the inputs of recomputed layers split over tensor-parallel ranks
+  // Selective recomputation; any of these may be on together.
   bool core_attention = false;  // selective: scores and probabilities
   bool mlp = false;             // selective: the whole feed-forward block
   bool mlp_activation = false;  // selective: the activation of dense MLPs, before the down projection
@@ -29,22 +31,28 @@ struct RecomputePlan {
   bool mla_up_proj = false;     // selective: queries, keys and values of latent attention, from the latents
   bool moe = false;             // selective: whole layers of experts
 
+  // Returns whether anything is recomputed.
   bool any() const {
     return layers != Layers::kNone || core_attention || mlp || mlp_activation || norms || mla_up_proj || moe;
   }
 };
 
+// The choices of a run about one model. All ranks use the same; only `device` may differ.
 struct ModelOptions {
-  at::ScalarType dtype = at::kFloat;  // of parameters and activations
+  at::ScalarType dtype = at::kFloat;  // type of parameters and activations
+  // kMeta builds a model without memory, to ask it for names and shapes.
   at::Device device = at::kCPU;
+  // Norms, dropouts and the residual stream hold [t/tp, h] instead of [t, h].
   bool sequence_parallel = false;
   int64_t vocab_multiple = 1;         // the padded vocabulary is a multiple of this times tp
   int64_t loss_chunk = 0;             // if > 0, projection and loss are fused, so many tokens at a time
   std::optional<ops::Fp8Recipe> fp8;  // for linear layers inside blocks; not for embedding, head, router, experts
   bool fp8_inside_only = false;       // nor for the first and the last block
+  // Label smoothing, z-loss and the ignored label.
   ops::CrossEntropyOptions loss;
   RecomputePlan recompute;
   std::vector<nn::ContextMode> context_modes;  // one for all layers or one per layer; empty = kRing
+  // Dispatch, overlap and recomputation of experts; unused without them.
   nn::MoeOptions moe;
   std::optional<peft::AdapterConfig> adapter;  // after peft::with_targets; nullopt = the model itself is trained
 };

@@ -1,3 +1,5 @@
+// Applies a run's choices to the configuration of a model's files. std::nullopt always means "as in the files"; fields
+// without an optional are not in any file, so the run's value simply wins. The result is validated as if it were read.
 #include "megalith/model/model_settings.h"
 
 #include <fmt/format.h>
@@ -25,6 +27,7 @@ void override_with(const std::optional<Value>& value, Target& target) {
   if (value) target = *value;
 }
 
+// The second half has no counterpart in config.json.
 void apply_overrides(const RouterOverrides& overrides, nn::RouterShape& router) {
   if (overrides.losses) replace_losses(router, *overrides.losses);
   router.sinkhorn = router.sinkhorn || overrides.sinkhorn;
@@ -44,6 +47,7 @@ void apply_overrides(const RouterOverrides& overrides, nn::RouterShape& router) 
 ModelConfig ModelOverrides::applied_to(ModelConfig in_files) const {
   ModelConfig config = std::move(in_files);
   override_with(hidden_dropout, config.hidden_dropout);
+  // Megatron's hidden_dropout also acts on the embedding, so one option sets both.
   override_with(hidden_dropout, config.embedding_dropout);
   override_with(attention_dropout, config.attention_dropout);
   override_with(init_std, config.init_std);

@@ -19,33 +19,35 @@
 
 namespace megalith::model {
 
-// What a run changes in the routers of a model with experts. nullopt means the value in the files. The experts
-// themselves, and how they are scored, belong to the model.
+// The changes that a run makes to the routers of a model with experts. nullopt means the value in the files. The
+// experts themselves, and how they are scored, belong to the model.
 struct RouterOverrides {
+  // A balancing loss and its weight.
   struct Loss {
     nn::BalanceLoss::Kind kind = nn::BalanceLoss::Kind::kBatch;
     std::optional<double> coeff;  // nullopt = that of the first loss in the files, or 0, which disables it
   };
   std::optional<std::vector<Loss>> losses;  // replace those of the files
   bool sinkhorn = false;                    // choose by balanced logits, even if the files do not say so
-  std::optional<double> z_coeff;            // of the penalty on large logits
-  std::optional<double> jitter;             // of the input
-  std::optional<double> bias_update_rate;   // of the bias on the choice
-  std::optional<at::ScalarType> dtype;      // of the router's product
+  std::optional<double> z_coeff;            // weight of the penalty on large logits
+  std::optional<double> jitter;             // relative noise on the router's input
+  std::optional<double> bias_update_rate;   // step of the balancing bias on the choice
+  std::optional<at::ScalarType> dtype;      // type of the router's matrix product
 
   // These are not in any file; see nn::RouterShape.
   bool per_token_loss = false;
+  // An expert takes at most ⌈T k/E · capacity_factor⌉ tokens of a rank; others are dropped, by weight or position.
   std::optional<double> capacity_factor;  // nullopt = an expert takes all tokens that choose it
   bool pad_to_capacity = false;
   bool drop_by_position = false;
   bool replay = false;
 };
 
-// What a run changes in the configuration of a model's files. nullopt keeps the value of the files.
+// The changes that a run makes to the configuration of a model's files. nullopt keeps the value of the files.
 struct ModelOverrides {
   std::optional<double> hidden_dropout;  // also for the embedding
   std::optional<double> attention_dropout;
-  std::optional<double> init_std;     // of initial weights
+  std::optional<double> init_std;     // standard deviation of initial weights
   std::optional<int64_t> mtp_layers;  // multi-token-prediction layers; those missing in the files get initial weights
   double mtp_loss_factor = 0.1;       // weight of their mean loss; not in any file
   RouterOverrides router;             // for models with experts
@@ -58,9 +60,9 @@ struct ModelOverrides {
 // All decisions of a run about its model.
 struct ModelSettings {
   ModelOptions options;         // how the model is stored and executed; its device is that of the ParallelContext
-  ModelOverrides overrides;     // what changes in its configuration
+  ModelOverrides overrides;     // changes to its configuration
   layout::SplitRequest stages;  // how its layers are split over pipeline stages; see chunk_places
-  uint64_t seed = 42;           // of all weights that do not come from files
+  uint64_t seed = 42;           // seed of all weights that do not come from files
 };
 
 }  // namespace megalith::model

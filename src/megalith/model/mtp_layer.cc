@@ -1,3 +1,5 @@
+// One multi-token-prediction layer: two norms, a projection from 2h to h, a block and a norm. See mtp_layer.h for the
+// picture. The block's index in a KvCache is num_layers + depth, which no layer of the model uses.
 #include "megalith/model/mtp_layer.h"
 
 #include <ATen/ATen.h>
@@ -24,6 +26,7 @@ MtpLayer::MtpLayer(const nn::ParameterScope& scope, const ModelConfig& config, c
       norm_(make_norm(scope.child("norm"), config, tensor_parallel(options, context))) {}
 
 at::Tensor MtpLayer::forward(const at::Tensor& embedded, const at::Tensor& hidden, const nn::LayerInput& input) const {
+  // [t, 2h]: the embedding comes first, as the columns of eh_proj in DeepSeek's files do.
   const at::Tensor both = at::cat({embedding_norm_.forward(embedded), hidden_norm_.forward(hidden)}, 1);
   return norm_.forward(block_.forward(projection_.forward(both), input));
 }

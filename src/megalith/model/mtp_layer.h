@@ -15,6 +15,7 @@
 
 namespace megalith::model {
 
+// Used by the head of the last chunk; all ranks of a tensor-parallel group call forward together.
 class MtpLayer {
  public:
   // Depth 0 predicts the token after the next one. The block is of the same kind as the model's last layer. `context`

@@ -37,7 +37,7 @@ struct PartSite {
   nn::ContextParallel cp;              // the ranks that hold the other tokens of its sequences
 };
 
-// What a run must know about a part. The defaults are for a part about which nothing is known: they refuse.
+// Properties of a part that a run must know. The defaults are for a part about which nothing is known: they refuse.
 struct PartFacts {
   // Forward draws from the streams of parallel::RngTracker in training: recomputation must reset them.
   bool random = true;

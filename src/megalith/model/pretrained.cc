@@ -32,6 +32,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Multi-token-prediction layers are the only part of a model that its files may lack.
 bool is_mtp(const nn::Parameter& parameter) { return parameter.spec.name.starts_with("mtp."); }
 
 // Whether the rows of a tensor are the vocabulary, which may grow. A family's own head may use the name head.weight.
@@ -82,6 +83,8 @@ std::string torch_name(at::ScalarType dtype) {
 at::Tensor new_vocab_rows(const at::Tensor& mean, const std::string& name, at::IntArrayRef global_shape, int64_t first,
                           int64_t count, uint64_t seed) {
   const int64_t hidden = mean.size(0);
+  // The noise depends on the seed, the tensor's name and the row alone, so each rank makes only its own rows and all
+  // layouts agree. It keeps new tokens distinct: equal rows would get equal gradients.
   at::Tensor noise = at::empty({count, hidden}, at::kFloat);
   nn::fill_normal(noise, seed, name, global_shape, {first, 0}, 0, 1 / std::sqrt(static_cast<double>(hidden)));
   return noise + mean;
@@ -92,6 +95,7 @@ ModelConfig read_pretrained_config(const fs::path& folder, const std::shared_ptr
   if (config.mtp_layers == 0) return config;
   const hf::WeightFiles files(folder);
   const hf::TensorMapping mapping(name_map(config), global_tensors(config));
+  // transformers keeps num_nextn_predict_layers in config.json but does not save the layers; one tensor tells.
   if (!files.contains(mapping.file_of("mtp.0.projection.weight").name)) config.mtp_layers = 0;
   return config;
 }
@@ -112,6 +116,7 @@ void load_weights(const VirtualModels& models, const fs::path& folder, const Mod
       if (fresh.empty()) fresh = parameter->spec.name;
       continue;
     }
+    // A parameter may be several tensors in the model's terms (q, k and v), each of which is a rectangle of its own.
     std::vector<parallel::ShardedTensor> parts = parameter->sharded();
     int64_t held = 0;
     for (const auto& part : parts) held += part.local.numel();
@@ -120,6 +125,7 @@ void load_weights(const VirtualModels& models, const fs::path& folder, const Mod
       if (has_vocabulary_rows(part.name, in_files)) part = old_rows(part, old_vocab);
     mapping.read(files, parts);
     if (vocab == old_vocab) continue;
+    // The mean needs the old rows of all ranks, which are in place only now.
     for (const auto& part : parameter->sharded())
       if (has_vocabulary_rows(part.name, in_files)) fill_new_rows(part, old_vocab, models.context().tp(), seed);
   }
@@ -144,6 +150,7 @@ std::string config_json(const ModelConfig& config, at::ScalarType dtype) {
 }
 
 void copy_assets(const fs::path& from, const fs::path& to, const ModelConfig& config) {
+  // Everything that transformers and this library read beside config.json and weights.
   static const char* const kNames[] = {"tokenizer.json",
                                        "tokenizer_config.json",
                                        "special_tokens_map.json",
@@ -166,6 +173,7 @@ void copy_assets(const fs::path& from, const fs::path& to, const ModelConfig& co
         check<DataError>(!error, "cannot copy {} to {}: {}", (from / name).string(), to.string(), error.message());
       }
   if (fs::exists(to / "generation_config.json")) return;
+  // The file that transformers itself would derive from such a config.json.
   io::Json generation{{"_from_model_config", true}};
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
     if (config.source->contains(key) && !config.source->at(key).is_null()) generation[key] = config.source->at(key);
@@ -176,19 +184,20 @@ void copy_assets(const fs::path& from, const fs::path& to, const ModelConfig& co
 
 void add_held(const nn::Parameter& parameter, const hf::TensorMapping& mapping,
               const parallel::ParallelContext& context, std::vector<hf::HeldRectangle>& held) {
+  // The original on the first stage is exported.
   if (parameter.spec.role == nn::ParameterRole::kTiedCopy) return;
   // The replicas of experts are other ranks than those of the rest of the model.
   const comm::Group replicas = parameter.spec.expert ? context.edp() : context.dp(/*with_cp=*/true);
   const int size = replicas.size();
   for (const auto& part : parameter.sharded()) {
     if (part.local.numel() == 0) continue;
-    const auto place = mapping.place(part);
+    const auto target = mapping.place(part);
     // Replica 0 writes an export. The hash numbers the replicas differently per tensor, so that all share the work.
-    const int writer = static_cast<int>(fnv1a64(place.file->name) % static_cast<uint64_t>(size));
+    const int writer = static_cast<int>(fnv1a64(target.file->name) % static_cast<uint64_t>(size));
     const int replica = part.replica * size + (replicas.rank() - writer + size) % size;
-    held.push_back({place.file->name, place.offset, place.data.detach(), replica});
-    for (const std::string& copy : place.file->copies)
-      held.push_back({copy, place.offset, place.data.detach(), replica});
+    held.push_back({target.file->name, target.offset, target.data.detach(), replica});
+    for (const std::string& copy : target.file->copies)
+      held.push_back({copy, target.offset, target.data.detach(), replica});
   }
 }
 
@@ -232,6 +241,7 @@ void write_in_turns(const comm::Group& everyone, hf::WeightWriter& writer, const
       wrote = true;
     } while (std::chrono::steady_clock::now() < end_of_turn);
     if (wrote) writer.sync();
+    // Doubles as the barrier of the turn: nobody continues before all have arrived.
     const at::Tensor left = at::full({1}, held.end() - next, at::TensorOptions(at::kLong).device(everyone.device()));
     everyone.all_reduce(left, comm::ReduceOp::kMax, "export: rectangles left to write");
     anything_left = left.item<int64_t>() > 0;
@@ -250,6 +260,7 @@ void write_weights(const parallel::ParallelContext& context, io::StagedFolder& s
     writer.create_files();
     other_files();
   }
+  // Ranks write into existing files of the final size, at the offsets of their rectangles.
   everyone.barrier("export: files made");
   write_in_turns(everyone, writer, weights.held, turn);
   if (first) writer.write_index();

@@ -34,7 +34,8 @@ at::Tensor new_vocab_rows(const at::Tensor& mean, const std::string& name, at::I
 
 // How save_pretrained writes.
 struct ExportOptions {
-  std::optional<at::ScalarType> dtype;  // of the written weights; nullopt = that of the model's original checkpoint
+  std::optional<at::ScalarType> dtype;  // type of the written weights; nullopt = the original checkpoint's
+  // Largest size of a file's tensors, as "5GB" in transformers.
   uint64_t max_shard_bytes = 5'000'000'000;
   std::filesystem::path assets;  // folder with tokenizer and generation_config.json to copy; empty if none
   bool overwrite = false;

@@ -31,6 +31,7 @@ struct FlatRows {
   at::Tensor tokens, cells;
 };
 
+// A mask such as 1 1 1 0 0 never rises from one column to the next.
 bool padded_on_the_right(const at::Tensor& mask) {
   return !mask.defined() ||
          mask.narrow(1, 1, mask.size(1) - 1).le(mask.narrow(1, 0, mask.size(1) - 1)).all().item<bool>();
@@ -65,10 +66,12 @@ FlatRows flatten(const ScoreBatch& rows, int64_t length, int64_t total) {
   }
   const int64_t all = round_up(std::max<int64_t>(filled, 1), std::lcm(length, total));
   if (all > filled) lengths.push_back(all - filled);
+  // All rows may be empty; then the padding alone is one sequence, so that every rank still runs the model.
   const at::Tensor none = at::empty({0}, at::kLong);
   FlatRows flat;
   flat.tokens = tokens.empty() ? none : at::cat(tokens);
   flat.cells = cells.empty() ? none : at::cat(cells);
+  // [number of real tokens] -> [t], with `padding` in the cells between.
   const auto spread = [&](const at::Tensor& values, int64_t padding) {
     return at::full({all}, padding, at::kLong).index_copy_(0, flat.tokens, values);
   };
@@ -107,6 +110,7 @@ ScoredRows score_rows(const GptModel& model, const ScoreBatch& given, bool want_
   };
   ModelInput input{
       .layout = nn::slice_layout(flat.layout, cp.rank(), cp.size()), .ids = slice(flat.ids), .training = false};
+  // Undoes slicing over cp and packing, in this order.
   // [t, …] of the slice -> [b s, …], with 0 in cells without a token.
   const auto in_cells = [&](const at::Tensor& own) {
     const at::Tensor tokens = nn::gather_slices(own, input.layout, cp).to(at::kCPU, at::kFloat);
@@ -119,6 +123,7 @@ ScoredRows score_rows(const GptModel& model, const ScoreBatch& given, bool want_
     const at::Tensor logits = nn::all_gather_columns(model.forward(input), tp, "logits");
     result.logits = in_cells(logits.narrow(1, 0, model.vocab().size)).view({b, s, -1});
   }
+  // Labels are shifted before they are sliced: the next token of a slice's last one is on another rank.
   input.targets = slice(shift_labels(flat.labels, flat.layout));
   result.token_losses = in_cells(model.forward(input)).view({b, s});
   return result;
@@ -138,6 +143,7 @@ ScoreTotal score_to_file(const VirtualModels& models, const ScoreBatch& given, c
   const comm::Group everyone = context.world().world(), dp = context.dp();
   const bool first_rank = context.rank() == 0;
 
+  // The result is one safetensors file. Its shapes are known beforehand, so all ranks write into it in place.
   std::vector<hf::WeightSpec> specs{{"token_losses", hf::Dtype::kF32, {b, s}}, {"loss", hf::Dtype::kF32, {}}};
   if (options.logits) specs.push_back({"logits", hf::Dtype::kF32, {b, s, model.vocab().size}});
   const fs::path staging = output.string() + ".tmp";
@@ -149,6 +155,7 @@ ScoreTotal score_to_file(const VirtualModels& models, const ScoreBatch& given, c
   // All ranks run the same number of rounds, because they may share experts. A rank without rows left repeats the first
   // ones and discards the result.
   for (int64_t round = 0; round < b; round += options.rows * dp.size()) {
+    // Rows are dealt out in turns: round r gives each data-parallel rank `rows` consecutive ones.
     const int64_t own = round + options.rows * dp.rank();
     const int64_t first = own < b ? own : 0, count = std::min(options.rows, b - first);
     const ScoreBatch part = row_range(batch, first, count);
@@ -156,6 +163,7 @@ ScoreTotal score_to_file(const VirtualModels& models, const ScoreBatch& given, c
     if (own >= b) continue;
     sums[0] += rows.token_losses.sum(at::kDouble);
     sums[1] += part.labels.narrow(1, 1, s - 1).ne(-100).sum();
+    // Ranks of one tp and cp group have the same results; one of them writes.
     if (context.place().tp_rank != 0 || context.place().cp_rank != 0) continue;
     writer.write("token_losses", {first, 0}, rows.token_losses);
     if (options.logits) writer.write("logits", {first, 0, 0}, rows.logits);

@@ -20,11 +20,13 @@ struct ScoreBatch {
   at::Tensor labels;          // int64 [b, s], aligned with tokens, -100 = ignored; undefined = the unmasked tokens
 };
 
+// The size of a pass, and the contents of the file.
 struct ScoreOptions {
   int64_t rows = 8;     // sequences at a time
   bool logits = false;  // also write the logits
 };
 
+// The mean loss over all rows, equal on all ranks.
 struct ScoreTotal {
   double loss = 0;  // mean over the labeled tokens of all sequences; 0 if there are none
   int64_t num_label_tokens = 0;

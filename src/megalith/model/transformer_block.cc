@@ -15,6 +15,7 @@ namespace megalith::model {
 
 namespace {
 
+// `layer` decides fp8 and the context-parallel mode, `local` is the slot in a KvCache of this chunk.
 PartSite part_site(const ModelConfig& config, const ModelOptions& options, int64_t layer, int64_t local,
                    parallel::ParallelContext& context) {
   return {.options = options,
@@ -52,6 +53,7 @@ TransformerBlock::Branch TransformerBlock::make_branch(const nn::ParameterScope&
 }
 
 const nn::Router* TransformerBlock::router() const {
+  // A family's own part may put experts into the attention branch.
   const nn::Router* router = feed_forward_.part->router();
   return router ? router : attention_.part->router();
 }
@@ -68,6 +70,7 @@ at::Tensor TransformerBlock::run(const Branch& branch, const at::Tensor& x, cons
     const auto fork = rng_.fork_if(tokens_split_);
     out = ops::dropout_add(delta, residual, dropout_, rng_.generator());
   }
+  // Frees y once `out` exists; the hook on `out` restores it right before the backward of its reader runs.
   if (remakes_norms_ && input.training && at::GradMode::is_enabled())
     nn::discard_until_backward(
         y, [x, weights = branch.norm.weights()] { return ops::norm(x, weights); }, out);
@@ -81,6 +84,7 @@ at::Tensor TransformerBlock::run_part(const Branch& branch, const at::Tensor& y,
   const auto run_part = [&part, input](const nn::TensorList& kept) {
     return part.forward(kept[0], kept.size() > 1 ? kept[1] : at::Tensor(), input);
   };
+  // The second run must draw the numbers of the first. Without any, saving the generators' state is skipped.
   parallel::RngTracker* rng = adapter_dropout_ || branch.random ? &rng_ : nullptr;
   return nn::recompute(run_part, residual.defined() ? nn::TensorList{y, residual} : nn::TensorList{y}, rng);
 }

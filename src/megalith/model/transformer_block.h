@@ -24,6 +24,7 @@
 
 namespace megalith::model {
 
+// One layer of a model. Used by one thread per rank; ranks of a tensor-parallel group run it together.
 class TransformerBlock {
  public:
   // `layer` counts over the whole model, `local` within this chunk. `context` outlives it.
@@ -51,6 +52,7 @@ class TransformerBlock {
   // `name` is the scope of its parameters; those of the norm are in NAME_norm.
   Branch make_branch(const nn::ParameterScope& scope, const std::string& name, const ModelConfig& config,
                      const PartKind& kind, const PartSite& site) const;
+  // Runs one branch, and its part with or without recomputation. `residual` is undefined if dropout adds it later.
   at::Tensor run(const Branch& branch, const at::Tensor& x, const nn::LayerInput& input) const;
   at::Tensor run_part(const Branch& branch, const at::Tensor& y, const at::Tensor& residual,
                       const nn::LayerInput& input) const;

@@ -1,3 +1,5 @@
+// The chunks of one rank. With virtual pipeline stages a rank holds several, which are not adjacent: of 8 layers on 2
+// stages with 2 chunks each, rank 0 holds layers 0-1 and 4-5, rank 1 layers 2-3 and 6-7.
 #include "megalith/model/virtual_models.h"
 
 #include "megalith/base/error.h"
@@ -42,6 +44,7 @@ std::vector<nn::Parameter*> VirtualModels::parameters() const {
   return all;
 }
 
+// A fused parameter (q, k and v) is several tensors here, under the names that files and checkpoints use.
 std::vector<parallel::ShardedTensor> VirtualModels::sharded() const {
   std::vector<parallel::ShardedTensor> all;
   for (const nn::Parameter* parameter : parameters())

@@ -18,19 +18,23 @@ namespace megalith::model {
 std::vector<ChunkPlace> chunk_places(layout::SplitRequest stages, const ModelConfig& config,
                                      const parallel::ParallelContext& context);
 
+// Owns the chunks. Movable, not copyable; used by one thread per rank. `context` outlives it.
 class VirtualModels {
  public:
+  // Allocates one chunk per place, without values.
   VirtualModels(const ModelConfig& config, const ModelOptions& options, const std::vector<ChunkPlace>& places,
                 parallel::ParallelContext& context);
   // Takes existing chunks: at least one, all of one configuration and for the ranks of `context`.
   VirtualModels(std::vector<std::unique_ptr<GptModel>> chunks, parallel::ParallelContext& context);
 
+  // A container of chunks, in the order in which data passes them on this rank.
   size_t size() const { return chunks_.size(); }
   GptModel& operator[](size_t chunk) { return *chunks_.at(chunk); }
   const GptModel& operator[](size_t chunk) const { return *chunks_.at(chunk); }
   auto begin() const { return chunks_.begin(); }
   auto end() const { return chunks_.end(); }
 
+  // The configuration of the whole model, and the ranks that it is split over.
   const ModelConfig& config() const { return config_; }
   parallel::ParallelContext& context() const { return context_; }
   // Returns every parameter of every chunk.

@@ -31,6 +31,7 @@ constexpr const char* kMustBeEmpty[] = {"use_dora",
                                         "alora_invocation_tokens",
                                         "use_bdlora"};
 
+// The forms in which peft writes "not used".
 bool is_empty(const io::Json& value) {
   if (value.is_boolean()) return !value.get<bool>();
   return value.is_null() || ((value.is_object() || value.is_array()) && value.empty());
@@ -47,6 +48,7 @@ std::vector<std::string> names(const io::JsonFields& fields, const char* key) {
   return {text};
 }
 
+// Throws unless the adapter is plain or rank-stabilized LoRA without biases.
 void check_supported(const io::JsonFields& fields) {
   const auto kind = fields.required<std::string>("peft_type");
   check<ConfigError>(kind == "LORA", "{}: peft_type is {}; only LORA is supported", fields.file_name(), kind);
@@ -87,6 +89,7 @@ io::Json fresh_json() {
 
 }  // namespace
 
+// rsLoRA (arXiv:2312.03732) divides by √r, so that the update's size does not shrink with the rank.
 double AdapterConfig::scale() const {
   const auto r = static_cast<double>(rank);
   return use_rslora ? alpha / std::sqrt(r) : alpha / r;
@@ -112,6 +115,7 @@ AdapterConfig read_adapter_config(const fs::path& folder) {
 }
 
 std::string to_json(const AdapterConfig& config) {
+  // Only fields that Megalith may have changed are set; everything else goes back as it came.
   io::Json json = config.source ? *config.source : fresh_json();
   if (!config.base_model.empty()) json["base_model_name_or_path"] = config.base_model;
   json["r"] = config.rank;

@@ -11,19 +11,22 @@
 
 namespace megalith::peft {
 
+// The files of an adapter's folder.
 inline constexpr const char* kConfigName = "adapter_config.json";
 inline constexpr const char* kWeightsStem = "adapter_model";  // .safetensors
 
 // The update of a weight W [o, i] is scale()·B·A with B [o, rank] and A [rank, i].
 struct AdapterConfig {
+  // LLaMA-Factory's defaults; its alpha is twice the rank.
   int64_t rank = 8;
   double alpha = 16;
   double dropout = 0;
   bool use_rslora = false;                   // rank-stabilized: divide alpha by the root of the rank
   std::vector<std::string> target_modules;   // names of modules, or their ends: "q_proj"; "all-linear" for all
   std::vector<std::string> modules_to_save;  // trained and written as a whole: "embed_tokens"
-  std::string base_model;                    // base_model_name_or_path
-  std::shared_ptr<const io::Json> source;    // the JSON that it was read from; nullptr for a new adapter
+  // Kept for files; they do not change the computation.
+  std::string base_model;                  // base_model_name_or_path
+  std::shared_ptr<const io::Json> source;  // the JSON that it was read from; nullptr for a new adapter
 
   // Returns s of W + s·B·A: alpha/r, or alpha/√r with use_rslora.
   double scale() const;

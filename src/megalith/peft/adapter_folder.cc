@@ -1,3 +1,5 @@
+// Resolves the path of an adapter. peft writes an adapter named other than "default" into a subfolder of that name, so
+// a folder with exactly one such subfolder stands for it.
 #include "megalith/peft/adapter_folder.h"
 
 #include <fmt/format.h>
@@ -14,6 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
+// Names of the subfolders that are adapters, sorted.
 std::vector<std::string> adapters_in(const fs::path& folder) {
   std::vector<std::string> found;
   for (const auto& entry : fs::directory_iterator(folder))
@@ -30,6 +33,7 @@ bool is_adapter_folder(const fs::path& folder) {
 }
 
 fs::path find_adapter(const std::string& path, const fs::path& base) {
+  // A name relative to adapter_folder wins over one relative to the working directory.
   const fs::path folder = !base.empty() && fs::is_directory(base / path) ? base / path : fs::path(path);
   check<ConfigError>(fs::is_directory(folder),
                      "there is no adapter {}: it is not a folder; give one with {} and {}.safetensors", path,

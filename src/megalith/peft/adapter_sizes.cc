@@ -1,3 +1,5 @@
+// The sizes of A and B that Adapters::attach would create, by the same rules and without a model: r rows of A per
+// targeted module, r columns of B per targeted output row.
 #include "megalith/peft/adapter_sizes.h"
 
 #include <algorithm>

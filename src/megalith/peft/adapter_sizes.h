@@ -7,17 +7,20 @@
 
 namespace megalith::peft {
 
+// Immutable; mirrors Adapters::attach.
 class AdapterSizes : public nn::UpdateSizes {
  public:
   // `config` may still say "all" (before with_targets): then every weight passed to of() gets an update. `names` is
   // the name map of the family.
   AdapterSizes(AdapterConfig config, hf::NameMap names);
 
+  // Elements of A and B for one weight on a rank: `parts` are its tensors with their local rows, `copies` its experts.
   nn::UpdateSize of(const std::vector<nn::UpdatedPart>& parts, int64_t inputs, int64_t copies) const override;
 
  private:
   const AdapterConfig config_;
   const hf::NameMap names_;
+  // "all" or "all-linear" is among the targets.
   const bool all_;
 };
 

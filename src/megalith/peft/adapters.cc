@@ -33,6 +33,7 @@ using nn::WeightUse;
 
 namespace {
 
+// Grouped weights hold the matrices of all local experts, one below the other.
 bool is_grouped(WeightUse use) { return use == WeightUse::kGroupedColumn || use == WeightUse::kGroupedRow; }
 bool splits_outputs(WeightUse use) { return use == WeightUse::kColumn || use == WeightUse::kGroupedColumn; }
 bool splits_inputs(WeightUse use) { return use == WeightUse::kRow || use == WeightUse::kGroupedRow; }
@@ -154,6 +155,7 @@ void Adapters::add(const nn::ParameterScope& scope, std::span<Parameter* const> 
   for (Parameter* parameter : parameters) {
     const bool own = !parameter->spec.name.starts_with("mtp.");
     const bool saved = own && parameter->spec.role != ParameterRole::kBuffer && saves(*parameter);
+    // The state to restore: a temporary adapter (model::merge_adapter) must leave no trace.
     before_.push_back({parameter, parameter->value.requires_grad(), parameter->attached.update});
     parameter->value.requires_grad_(saved);
     if (saved)
@@ -171,16 +173,16 @@ void Adapters::attach(const nn::ParameterScope& scope, Parameter& weight) {
   auto update = std::make_unique<LowRank>();
   const ParameterSpec& spec = weight.spec;
   ParameterSpec a = make_a(spec, targets, config_.rank), b = make_b(spec, targets, config_.rank, *update);
-  const bool grouped = is_grouped(spec.use), whole = !splits_outputs(spec.use) && !splits_inputs(spec.use);
+  const bool grouped = is_grouped(spec.use), replicated = !splits_outputs(spec.use) && !splits_inputs(spec.use);
   const int ranks = grouped ? context_.grid().etp() : tp_.size();
   const int rank = grouped ? context_.place().etp_rank : tp_.rank();
   a.expert = b.expert = spec.expert;
   a.split_over_tp = splits_inputs(spec.use) && ranks > 1;
   b.split_over_tp = splits_outputs(spec.use) && ranks > 1;
-  // A factor that is whole on every rank but sees only a part of the outputs, inputs or tokens has a partial gradient.
-  a.partial_grad_over_tp = whole ? tp_.splits_tokens() : splits_outputs(spec.use) && ranks > 1;
-  b.partial_grad_over_tp = whole ? tp_.splits_tokens() : splits_inputs(spec.use) && ranks > 1;
-  a.equal_grad_over_tp = b.equal_grad_over_tp = whole && ranks > 1 && !tp_.splits_tokens();
+  // A replicated factor that sees only a part of the outputs, inputs or tokens has a partial gradient.
+  a.partial_grad_over_tp = replicated ? tp_.splits_tokens() : splits_outputs(spec.use) && ranks > 1;
+  b.partial_grad_over_tp = replicated ? tp_.splits_tokens() : splits_inputs(spec.use) && ranks > 1;
+  a.equal_grad_over_tp = b.equal_grad_over_tp = replicated && ranks > 1 && !tp_.splits_tokens();
   a.replica = a.split_over_tp ? 0 : rank;
   b.replica = b.split_over_tp ? 0 : rank;
   // Kaiming-uniform with a slope of √5, as peft draws it: uniform within ±1/√i.
@@ -217,6 +219,7 @@ void Adapters::attach_lookup(const nn::ParameterScope& scope, Parameter& weight)
   finish(weight, std::move(update));
 }
 
+// Sets the fields that linear layers and embeddings share, and hands the update to the weight.
 void Adapters::finish(Parameter& weight, std::unique_ptr<LowRank> update) {
   update->rank = config_.rank;
   update->scale = config_.scale();
@@ -231,6 +234,7 @@ void Adapters::merge() const {
   for (const auto& [weight, update] : attached_) {
     const at::Tensor value = weight->value.detach(), a = update->a->value.detach(), b = update->b->value.detach();
     if (value.is_meta()) continue;
+    // Embedding rows: W [v, h] += s · A [v, r] · Bᵀ [r, h].
     if (weight->spec.use == WeightUse::kLookup) {
       add_update(value, a, b.t(), update->scale);
       continue;
@@ -266,6 +270,7 @@ Adapters::Off::~Off() {
   adapters_.state_.active = before_;
 }
 
+// Swaps handles, not values: free, and undone by a second call.
 void Adapters::Off::exchange() {
   for (size_t i = 0; i < adapters_.originals_.size(); ++i)
     std::swap(adapters_.saved_[i]->value, adapters_.originals_[i]);

@@ -51,6 +51,7 @@ class Adapters {
   // keep_originals(). For passes without gradients.
   class [[nodiscard]] Off {
    public:
+    // Nests: only the outermost object switches off and on again.
     explicit Off(Adapters& adapters);
     ~Off();
     Off(const Off&) = delete;
@@ -63,6 +64,7 @@ class Adapters {
   };
 
  private:
+  // A weight and its update.
   struct Attached {
     nn::Parameter* weight;
     std::unique_ptr<nn::LowRank> update;
@@ -74,7 +76,9 @@ class Adapters {
     nn::LowRank* update;
   };
 
+  // Whether a parameter is a module to save. Throws ConfigError if only some of its tensors are.
   bool saves(const nn::Parameter& parameter) const;
+  // Create A and B of a linear layer or of the embedding, if it is a target.
   void attach(const nn::ParameterScope& scope, nn::Parameter& weight);
   void attach_lookup(const nn::ParameterScope& scope, nn::Parameter& weight);
   void finish(nn::Parameter& weight, std::unique_ptr<nn::LowRank> update);
@@ -83,6 +87,7 @@ class Adapters {
   const hf::NameMap names_;
   const nn::TensorParallel tp_;
   parallel::ParallelContext& context_;
+  // Switches that all updates read: active, and training (dropout).
   nn::LowRankState state_;
   std::vector<Before> before_;
   std::vector<Attached> attached_;

@@ -1,3 +1,6 @@
+// Merges an adapter into a checkpoint's tensors without a model: W + s·B·A per tensor, in fp32 and rounded once. Before
+// the first tensor is merged, every tensor of the adapter is matched with one of the base, so that an adapter of
+// another model is refused instead of merged in part.
 #include "megalith/peft/file_merge.h"
 
 #include <ATen/ATen.h>
@@ -21,6 +24,7 @@ std::pair<int64_t, int64_t> sizes_of(const hf::FileTensor& file) {
 }
 
 // Compares the tensors of an adapter with those of the base model and collects every difference.
+// Shapes, for a weight [o, i] and rank r: A [r, i] and B [o, r]; for an embedding [v, h]: A [r, v] and B [h, r].
 class Checker {
  public:
   Checker(const hf::WeightFiles& files, int64_t rank) : files_(files), rank_(rank) {}
@@ -52,10 +56,12 @@ class Checker {
                                       fmt::join(shape, ", ")));
     return true;
   }
+  // Neither or both of A and B must be there.
   void pair(const std::string& a, const std::vector<int64_t>& a_shape, const std::string& b,
             const std::vector<int64_t>& b_shape) {
     const bool has_a = expect(a, a_shape), has_b = expect(b, b_shape);
-    if (has_a != has_b) problems_.push_back(fmt::format("{} is there without {}", has_a ? a : b, has_a ? b : a));
+    if (has_a != has_b)
+      problems_.push_back(fmt::format("{} is present, but {} is missing", has_a ? a : b, has_a ? b : a));
   }
 
   const hf::WeightFiles& files_;
@@ -77,6 +83,7 @@ at::Tensor FileMerge::merged(const hf::FileTensor& file, const at::Tensor& tenso
   const UpdateNames names = update_names(file.name);
   if (files_.contains(names.whole)) return files_.tensor(names.whole).to(tensor.scalar_type());
   const auto number = [this](const std::string& name) { return files_.tensor(name).to(at::kFloat); };
+  // peft's formulas: B·A for linear layers, (B·A)ᵀ for embeddings, whose factors are stored for [h, v].
   at::Tensor delta;  // [o, i]
   if (files_.contains(names.a)) {
     delta = number(names.b).mm(number(names.a));

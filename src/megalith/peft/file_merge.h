@@ -24,6 +24,7 @@ class FileMerge {
   at::Tensor merged(const hf::FileTensor& file, const at::Tensor& tensor) const;
 
  private:
+  // The files stay mapped; tensors are read when they are merged.
   AdapterConfig config_;
   hf::WeightFiles files_;
 };

@@ -20,6 +20,7 @@ constexpr std::string_view kWeight = ".weight";
 constexpr const char *kEmbedding = "embedding.weight", *kHead = "head.weight";
 constexpr const char* kHeadModule = "lm_head";  // the same in every family
 
+// "layers.3.mlp.up.weight" with "lora_a" -> "layers.3.mlp.up.lora_a".
 std::string renamed(std::string_view weight, const char* ending) {
   check(weight.ends_with(kWeight), "{} is not a weight", weight);
   return fmt::format("{}.{}", weight.substr(0, weight.size() - kWeight.size()), ending);
@@ -39,6 +40,7 @@ bool is_linear(const Weight& weight) {
 
 bool is_all(const std::string& name) { return name == "all" || name == "all-linear"; }
 
+// Ends a message about an unknown name: the similar names, then all of them.
 std::string suggestion(const std::string& name, const std::set<std::string>& known) {
   const std::vector<std::string> all(known.begin(), known.end());
   const auto close = nearest(name, all);
@@ -56,6 +58,7 @@ std::set<std::string> words_of(const hf::NameMap& names, const std::vector<Weigh
   return words;
 }
 
+// Every target must match at least one weight that can have an update; a typing mistake would otherwise train nothing.
 void check_targets(const AdapterConfig& config, const hf::NameMap& names, const std::vector<Weight>& weights) {
   const auto has_update = [](const Weight& weight) { return weight.use != nn::WeightUse::kOther; };
   for (const std::string& target : config.target_modules) {
@@ -128,6 +131,7 @@ hf::NameMap adapter_names(const hf::NameMap& base) {
     const UpdateNames theirs = update_names(rule.theirs);
     hf::NameRule whole = rule;
     whole.theirs = theirs.whole;
+    // Copies of multi-token-prediction layers are not part of an adapter.
     whole.copies.clear();
     names.rules.push_back(std::move(whole));
     const auto is_weight = [](const std::string& name) { return name.ends_with(kWeight); };
@@ -145,6 +149,7 @@ hf::NameMap adapter_names(const hf::NameMap& base) {
 
 AdapterConfig with_targets(AdapterConfig config, const hf::NameMap& names, const std::vector<Weight>& weights) {
   check<ConfigError>(config.rank > 0, "lora_rank is {}; it must be at least 1", config.rank);
+  // A set, so that "all,q_proj" names q_proj once, and files are the same for every order.
   std::set<std::string> targets;
   for (const std::string& target : config.target_modules) {
     if (is_all(target))

@@ -29,6 +29,7 @@ class SentencePieceModel final : public Model {
       ids.insert(ids.end(), result.begin(), result.end());
     }
   }
+  // PieceToId returns the unknown token's id for what it does not know, hence the comparison.
   std::optional<int32_t> id_of(std::string_view token) const override {
     const int id = processor_->PieceToId(token);
     if (id < 0 || id >= processor_->GetPieceSize() || processor_->IdToPiece(id) != token) return std::nullopt;
@@ -74,6 +75,7 @@ class SentencePieceDecoder final : public Decoder {
   }
 
  private:
+  // Added tokens from other files are not SentencePiece's, and are text like control tokens.
   bool is_piece(const std::string& token) const {
     const int id = processor_->PieceToId(token);
     return id >= 0 && id < processor_->GetPieceSize() && processor_->IdToPiece(id) == token;
@@ -100,6 +102,7 @@ class SentencePieceDecoder final : public Decoder {
   std::unordered_set<std::string> controls_;
 };
 
+// From memory, so that a missing file has the same message as for other tokenizers.
 std::shared_ptr<const Processor> load(const std::filesystem::path& file) {
   auto processor = std::make_shared<Processor>();
   const std::string content = read_file(file);

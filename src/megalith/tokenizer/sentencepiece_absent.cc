@@ -1,4 +1,4 @@
-// The build has no SentencePiece.
+// Replaces sentencepiece.cc in a build without the library.
 #include "megalith/base/error.h"
 #include "megalith/tokenizer/tokenizer_parts_internal.h"
 

@@ -42,6 +42,7 @@ void read_added_tokens_decoder(const JsonNode& config, Tokenizer::Parts& parts) 
     token.id = static_cast<int32_t>(*id);
     tokens.push_back(std::move(token));
   }
+  // Keys of a JSON object are in text order ("10" before "9"), but new tokens are numbered in the order of ids.
   std::ranges::sort(tokens, {}, &AddedToken::id);
   for (AddedToken& token : tokens) {
     const bool known = std::ranges::any_of(parts.added, [&](const AddedToken& other) { return other.id == token.id; });
@@ -55,6 +56,7 @@ std::optional<int32_t> read_named(const JsonNode& config, const char* name, Toke
   if (!node) return std::nullopt;
   AddedToken token = read_flags(*node, true);
   if (token.content.empty()) return std::nullopt;
+  // A token that exists keeps its flags; naming it does not change how it is searched for.
   const std::string content = token.content;
   const bool known =
       std::ranges::any_of(parts.added, [&](const AddedToken& other) { return other.content == content; });
@@ -85,6 +87,7 @@ void read_names(const JsonNode& config, Tokenizer::Parts& parts) {
   set("bos_token", parts.bos_id);
   set("eos_token", parts.eos_id);
   set("unk_token", parts.unk_id);
+  // Their ids are not needed, but they are added if missing, and the order of adding decides the ids.
   for (const char* name : {"sep_token", "cls_token", "mask_token"}) read_named(config, name, parts);
   set("pad_token", parts.pad_id);
   read_lists(config, parts);
@@ -105,6 +108,7 @@ std::vector<int32_t> read_ids(const JsonNode& config, const char* name) {
 void read_generation_config(const JsonNode& config, Tokenizer::Parts& parts) {
   const auto set = [&](const char* name, std::optional<int32_t>& id) {
     std::vector<int32_t> ids = read_ids(config, name);
+    // Some files write -1 for "none".
     std::erase_if(ids, [](int32_t value) { return value < 0; });
     if (!id && !ids.empty()) id = ids[0];
     return ids;
@@ -117,6 +121,7 @@ void read_generation_config(const JsonNode& config, Tokenizer::Parts& parts) {
 }  // namespace
 
 void read_special_tokens(const std::filesystem::path& folder, Tokenizer::Parts& parts) {
+  // Files are optional; one that exists must be a JSON object.
   const auto with_file = [&](const char* name, const auto& read) {
     const auto path = folder / name;
     if (!std::filesystem::exists(path)) return;
@@ -125,6 +130,7 @@ void read_special_tokens(const std::filesystem::path& folder, Tokenizer::Parts& 
     if (!root.is_object()) root.fail("is not an object");
     read(root);
   };
+  // The order of the files is their priority.
   with_file("tokenizer_config.json", [&](const JsonNode& root) {
     read_added_tokens_decoder(root, parts);
     read_names(root, parts);

@@ -25,6 +25,7 @@ std::optional<std::vector<size_t>> origins(const Normalizer& normalizer, std::st
   for (size_t at = 0; at < text.size();) {
     const size_t end = grapheme_end(text, at);
     std::string cluster(text.substr(at, end - at));
+    // An unchanged cluster maps byte to byte; all bytes of a changed one map to its beginning.
     const bool same = normalized.substr(result.size()).starts_with(cluster);
     normalizer.apply(cluster);
     if (!normalized.substr(result.size()).starts_with(cluster)) return std::nullopt;
@@ -80,6 +81,7 @@ std::vector<size_t> Tokenizer::Impl::starts_within(std::string_view part, std::s
   std::string normalized(part);
   if (normalizer) normalizer->apply(normalized);
   std::vector<size_t> starts;
+  // The offset of each token in the concatenation of all of them.
   std::string joined;
   for (const std::string& piece : surfaces) {
     starts.push_back(joined.size());

@@ -35,6 +35,7 @@ Tokenizer::Impl::Impl(Parts parts)
       pad_id(parts.pad_id),
       unk_id(parts.unk_id),
       stop_ids(std::move(parts.stop_ids)) {
+  // Ids may have gaps: `size` counts tokens, `id_end` bounds ids and so the rows of an embedding.
   id_end = model->id_end();
   size = static_cast<int32_t>(model->size());
   for (const AddedToken& token : added.all()) {
@@ -52,6 +53,7 @@ Tokenizer::Impl::Impl(Parts parts)
     const AddedToken* shown = added.find(added.decoded(token.id));
     special[static_cast<size_t>(token.id)] = shown != nullptr && shown->special;
   }
+  // 150,000 tokens are about 1 MB of bytes; a decoder would otherwise run for each token of each text.
   by_bytes = decoder && decoder->is_bytewise();
   for (int32_t id = 0; by_bytes && id < id_end; ++id) {
     if (const auto token = decoded_token(id)) bytes += decoder->bytes_of(*token);
@@ -80,6 +82,7 @@ Tokenizer Tokenizer::from_folder(const std::filesystem::path& folder) {
   namespace fs = std::filesystem;
   check<DataError>(fs::is_directory(folder), "{} is not a folder; a tokenizer is a folder with a tokenizer.json",
                    folder.string());
+  // In the order of transformers' preference: the fast format first.
   const auto read = [&] {
     if (const auto file = folder / "tokenizer.json"; fs::exists(file))
       return read_tokenizer_json(read_file(file), file.string());
@@ -94,6 +97,7 @@ Tokenizer Tokenizer::from_folder(const std::filesystem::path& folder) {
   return Tokenizer(std::move(parts));
 }
 
+// For tests and demonstrations without files: three special tokens after the 256 bytes.
 Tokenizer Tokenizer::bytes() {
   Parts parts;
   parts.source = "the byte tokenizer";
@@ -119,6 +123,7 @@ void Tokenizer::Impl::encode_text(std::string_view text, bool at_start, const En
     normalizer->apply(normalized);
     text = normalized;
   }
+  // `starts` tells Metaspace whether the part is at the beginning of the whole text.
   const auto tokenize = [&](std::string_view part, bool starts) {
     Pieces pieces;
     pieces.reset(part, starts);
@@ -142,6 +147,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
   const Impl& impl = *impl_;
   require_valid_utf8(text);
   std::vector<int32_t> ids;
+  // Only a guess; most texts then need no second allocation.
   ids.reserve(text.size() / 3 + 4);  // about 3 bytes per token in English
   if (options.add_special_tokens) ids = impl.post_processor.before;
   for (const TextPart& part : impl.added.split(text, AddedTokens::Stage::kPlain, options.special_tokens_in_text)) {
@@ -162,6 +168,7 @@ std::vector<std::vector<int32_t>> Tokenizer::encode_batch(std::span<const std::s
   std::vector<std::vector<int32_t>> result(texts.size());
   // Threads take texts one at a time from a shared counter. Of several errors the first text's is reported, so that the
   // result does not depend on timing.
+  // Texts differ in length by orders of magnitude, so fixed shares would leave threads idle.
   std::atomic<size_t> next = 0;
   std::mutex mutex;
   size_t failed = texts.size();  // the first text that failed, guarded by mutex
@@ -246,8 +253,10 @@ std::string Tokenizer::StreamDecoder::push(int32_t id) {
   return tokenizer_.impl_->by_bytes ? push_bytes(id) : push_tokens(id);
 }
 
+// Holds back at most three bytes, those of a character that is not complete yet.
 std::string Tokenizer::StreamDecoder::push_bytes(int32_t id) {
   held_ += tokenizer_.impl_->bytes_of(id);
+  // Bytes that cannot become a character any more are replaced at once; only an unfinished end waits.
   const size_t finished = finished_utf8_bytes(held_);
   std::string text = replace_invalid_utf8(std::string_view(held_).substr(0, finished));
   held_.erase(0, finished);

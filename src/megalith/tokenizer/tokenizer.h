@@ -1,4 +1,11 @@
 // Tokenizer: converts text to token ids and back, by the tokenizer files of a Hugging Face model folder.
+//
+//   const Tokenizer tokenizer = Tokenizer::from_folder(folder);
+//   const std::vector<int32_t> ids = tokenizer.encode("Hello world");
+//   const std::string text = tokenizer.decode(ids);
+//
+// tokenizer.cc shows the steps between text and ids; steps/ has the steps, models/ the models, regex/ and text/ what
+// these are built on, jinja/ and chat/ the templates of conversations, training/ the way to a new tokenizer.
 #pragma once
 
 #include <cstdint>
@@ -72,6 +79,7 @@ class Tokenizer {
   // Look up a token or an id; std::nullopt when there is none.
   std::optional<int32_t> id_of(std::string_view token) const;
   std::optional<std::string> token_of(int32_t id) const;
+  // Whether decode() leaves the token out with skip_special_tokens.
   bool is_special(int32_t id) const;
 
   // Ids that the files name; std::nullopt when they do not.
@@ -99,6 +107,7 @@ class Tokenizer {
 //   print(stream.finish());
 class Tokenizer::StreamDecoder {
  public:
+  // Keeps a copy of the tokenizer, which shares all data.
   explicit StreamDecoder(Tokenizer tokenizer, const DecodeOptions& options = {});
 
   // Returns the text that has become certain with this id.

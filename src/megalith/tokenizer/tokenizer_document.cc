@@ -1,5 +1,8 @@
 // A SAX handler: events within model.vocab and model.merges go directly into their final form; everything else builds a
-// JSON document as usual. Most of a tokenizer.json is these two members.
+// JSON document as usual. Most of a tokenizer.json is these two members: a document of 150,000 tokens and as many
+// merges would be millions of allocations that are thrown away again.
+//
+// Unigram's vocabulary is an array of pairs, not an object, so it stays in the document.
 #include "megalith/tokenizer/tokenizer_document_internal.h"
 
 #include "megalith/base/error.h"
@@ -10,6 +13,7 @@ namespace {
 
 using nlohmann::json;
 
+// nlohmann calls one function per event; returning true continues. Errors are thrown, and pass through the parser.
 class Handler final : public nlohmann::json_sax<json> {
  public:
   explicit Handler(const std::string& file) : file_(file) {}
@@ -23,6 +27,7 @@ class Handler final : public nlohmann::json_sax<json> {
   bool number_float(number_float_t v, const string_t&) override { return value(json(v)); }
   bool binary(binary_t& v) override { return value(json(std::move(v))); }
 
+  // Ids are never negative, so the parser reports them through this function alone.
   bool number_unsigned(number_unsigned_t v) override {
     if (mode_ != Mode::kVocabulary) return value(json(v));
     check<DataError>(v < static_cast<uint64_t>(Vocabulary::kMaxIds),
@@ -32,6 +37,7 @@ class Handler final : public nlohmann::json_sax<json> {
     return true;
   }
 
+  // A merge is "a b" in old files and ["a", "b"] in new ones.
   bool string(string_t& v) override {
     if (mode_ != Mode::kMerges) return value(json(std::move(v)));
     if (in_pair_) {
@@ -42,6 +48,7 @@ class Handler final : public nlohmann::json_sax<json> {
     return true;
   }
 
+  // Only the innermost key matters: it names the next value.
   bool key(string_t& v) override {
     key_ = std::move(v);
     return true;
@@ -100,6 +107,7 @@ class Handler final : public nlohmann::json_sax<json> {
   }
 
  private:
+  // The destination of the next value.
   enum class Mode { kDocument, kVocabulary, kMerges };
 
   // Returns whether the value that starts now is the member `name` of the root's "model".
@@ -115,7 +123,7 @@ class Handler final : public nlohmann::json_sax<json> {
   }
 
   // Adds a value to the innermost open object or array, and returns its place.
-  json* put(json v) {
+  json* add_value(json v) {
     if (open_.empty()) return &(document_.rest = std::move(v));
     if (open_.back()->is_array()) return &open_.back()->emplace_back(std::move(v));
     return &((*open_.back())[key_] = std::move(v));
@@ -123,13 +131,14 @@ class Handler final : public nlohmann::json_sax<json> {
 
   bool value(json v) {
     if (mode_ != Mode::kDocument) bad_value(v.dump(-1, ' ', true, json::error_handler_t::replace));
-    put(std::move(v));
+    add_value(std::move(v));
     return true;
   }
 
+  // Pointers in open_ stay valid: only the innermost container grows, and none of its elements is open.
   void open(json v) {
     if (open_.size() == 1) model_open_ = open_.back()->is_object() && key_ == "model" && v.is_object();
-    open_.push_back(put(std::move(v)));
+    open_.push_back(add_value(std::move(v)));
   }
 
   const std::string& file_;

@@ -10,8 +10,9 @@
 
 namespace megalith::tokenizer {
 
-// See above.
+// The document without model.vocab and model.merges, and these two.
 struct TokenizerDocument {
+  // JsonNodes refer to it, so it outlives them.
   nlohmann::json rest;                   // everything else
   std::optional<Vocabulary> vocabulary;  // model.vocab, when it is an object
   std::optional<MergeList> merges;       // model.merges, when it is an array

@@ -1,4 +1,5 @@
-// Reads a tokenizer.json: each part by its "type", then the shortcut for byte-level models.
+// Reads a tokenizer.json: each part by its "type", then the shortcut for byte-level models. Members that are null or
+// absent are steps that do nothing. truncation and padding are ignored: callers cut and pad batches themselves.
 #include "megalith/base/error.h"
 #include "megalith/tokenizer/models/bpe_internal.h"
 #include "megalith/tokenizer/models/unigram_internal.h"
@@ -15,6 +16,7 @@ namespace {
 
 using ModelPointer = std::unique_ptr<Model>;
 
+// The vocabulary was read while parsing; it is missing if it was not an object.
 Vocabulary take_vocabulary(const JsonNode& model, TokenizerDocument& document) {
   if (!document.vocabulary) model.at("vocab").fail("is not an object of tokens and their ids");
   return std::move(*document.vocabulary);
@@ -24,6 +26,7 @@ ModelPointer read_bpe_model(const JsonNode& node, TokenizerDocument& document) {
   if (const auto dropout = node.find("dropout"); dropout && dropout->number() != 0)
     dropout->fail("is not 0; random merges are not supported. Set it to null.");
   BpeOptions options;
+  // Absent members have tokenizers' defaults.
   options.unk_token = node.string_or("unk_token", "");
   options.continuing_subword_prefix = node.string_or("continuing_subword_prefix", "");
   options.end_of_word_suffix = node.string_or("end_of_word_suffix", "");
@@ -41,6 +44,7 @@ ModelPointer read_unigram_model(const JsonNode& node, TokenizerDocument&) {
   const JsonNode list = node.at("vocab");
   const size_t count = list.array_size();
   if (count > static_cast<size_t>(Vocabulary::kMaxIds)) list.fail("is too long");
+  // [["<unk>", 0.0], ["▁the", -3.1], …]: log probabilities.
   for (size_t i = 0; i < count; ++i) {
     const JsonNode entry = list.at(i);
     const std::string token = entry.at(0).string();
@@ -62,6 +66,7 @@ ModelPointer read_word_level_model(const JsonNode& node, TokenizerDocument& docu
 }
 
 ModelPointer read_word_piece_model(const JsonNode& node, TokenizerDocument& document) {
+  // 100 is tokenizers' default, as are the names of the unknown tokens.
   const auto longest = node.find("max_input_chars_per_word");
   return std::make_unique<WordPiece>(take_vocabulary(node, document), node.string_or("unk_token", "[UNK]"),
                                      node.string_or("continuing_subword_prefix", "##"),
@@ -84,6 +89,7 @@ ModelPointer read_model(const JsonNode& node, TokenizerDocument& document) {
                                                           document);
 }
 
+// A special token is searched for in the original text by default, others in normalized text.
 void read_added_tokens(const JsonNode& list, Tokenizer::Parts& parts) {
   for (size_t i = 0; i < list.array_size(); ++i) {
     const JsonNode node = list.at(i);

@@ -1,3 +1,4 @@
+// Collects the parts of a tokenizer while its files are read, and numbers tokens that a file adds without an id.
 #include <algorithm>
 
 #include "megalith/base/error.h"
@@ -22,6 +23,7 @@ void Tokenizer::Parts::add(AddedToken token, const std::string& where) {
   check<DataError>(!token.content.empty(), "{}: an added token is empty", where);
   if (const auto same = by_content_.find(token.content); same != by_content_.end()) {
     token.id = added[same->second].id;
+    // A second definition replaces the flags of the first, but keeps its id.
     added[same->second] = std::move(token);
     return;
   }

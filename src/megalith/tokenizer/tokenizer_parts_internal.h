@@ -15,7 +15,7 @@
 
 namespace megalith::tokenizer {
 
-// Becomes a Tokenizer by its constructor.
+// Filled by one of the readers below, completed by read_special_tokens, and then moved into a Tokenizer.
 struct Tokenizer::Parts {
   std::string source;                           // the file, for messages
   std::unique_ptr<Normalizer> normalizer;       // nullptr for none
@@ -24,6 +24,7 @@ struct Tokenizer::Parts {
   std::vector<AddedToken> added;  // contents and ids are unique; see add
   PostProcessor post_processor;
   std::unique_ptr<Decoder> decoder;  // nullptr: tokens are joined by spaces
+  // std::nullopt until a file names them; stop_ids are those of generation_config.json.
   std::optional<int32_t> bos_id, eos_id, pad_id, unk_id;
   std::vector<int32_t> stop_ids;
 
@@ -35,14 +36,16 @@ struct Tokenizer::Parts {
   void add(AddedToken token, const std::string& where);
 
  private:
+  // The next free id, as tokenizers would number a new token.
   int32_t next_id() const;
 
+  // Keep add() fast: files may have thousands of added tokens.
   std::unordered_map<std::string, size_t> by_content_;  // position in `added`
   std::unordered_map<int32_t, size_t> by_id_;
   int32_t last_id_ = -1;  // the largest added id
 };
 
-// Reads a tokenizer.json.
+// Reads a tokenizer.json. `file` is its name in messages. Throws DataError, naming the field.
 Tokenizer::Parts read_tokenizer_json(std::string_view json, const std::string& file);
 // Reads vocab.json and merges.txt, and added_tokens.json if it exists.
 Tokenizer::Parts read_vocab_and_merges(const std::filesystem::path& folder);

@@ -1,4 +1,6 @@
-// Reads vocab.json and merges.txt, the files of a byte-level model before there was a tokenizer.json.
+// Reads vocab.json and merges.txt, the files of a byte-level model before there was a tokenizer.json. The other steps
+// are taken from the class that tokenizer_config.json names, GPT-2's by default, as transformers' slow tokenizers have
+// them.
 #include "megalith/base/error.h"
 #include "megalith/tokenizer/models/bpe_internal.h"
 #include "megalith/tokenizer/models/vocabulary_json_internal.h"
@@ -24,6 +26,7 @@ constexpr std::string_view kQwen2 = R"--({
     {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]},
   "decoder": {"type": "ByteLevel"}})--";
 
+// Returns the steps in the form of a tokenizer.json, so that one reader serves both.
 nlohmann::json parts_of_class(const std::filesystem::path& folder) {
   const auto path = folder / "tokenizer_config.json";
   nlohmann::json config = nlohmann::json::object();

@@ -13,6 +13,7 @@ namespace megalith::model {
 
 namespace {
 
+// The values of rope_type; "type" is its name in older files.
 ops::RopeScaling rope_scaling(const io::JsonFields& rope, std::string_view type) {
   static const std::map<std::string_view, ops::RopeScaling> kinds{{"default", ops::RopeScaling::kNone},
                                                                   {"linear", ops::RopeScaling::kLinear},
@@ -37,11 +38,13 @@ void read_rope_scaling(const io::JsonFields& rope, int64_t max_positions, ops::R
   } else {
     settings.factor = rope.positive<double>("factor");
   }
+  // llama3 is the only kind that requires the length of the original training and its two bounds of frequencies.
   if (settings.scaling == ops::RopeScaling::kLlama3) {
     settings.original_positions = rope.positive<int64_t>("original_max_position_embeddings");
     settings.low_freq_factor = rope.positive<double>("low_freq_factor");
     settings.high_freq_factor = rope.positive<double>("high_freq_factor");
   }
+  // Others assume that max_position_embeddings is the length before scaling.
   if (settings.original_positions == 0) settings.original_positions = max_positions;
   if (settings.scaling != ops::RopeScaling::kYarn) return;
   settings.beta_fast = rope.optional_positive<double>("beta_fast").value_or(settings.beta_fast);
@@ -52,6 +55,7 @@ void read_rope_scaling(const io::JsonFields& rope, int64_t max_positions, ops::R
   settings.attention_factor = rope.optional_positive<double>("attention_factor");
 }
 
+// fp8, AWQ and GPTQ checkpoints have other tensors than the names say, so they are refused before any is read.
 void refuse_quantized(const io::JsonFields& config) {
   check<ConfigError>(!config.has("quantization_config"),
                      "{}: the weights are quantized (\"quantization_config\"); only F32, F16 and BF16 weights can be"
@@ -72,6 +76,7 @@ at::ScalarType read_dtype(const io::JsonFields& config) {
   return type->second;
 }
 
+// hidden_act; several names stand for one function: gelu_new, gelu_fast and gelu_pytorch_tanh are all the tanh formula.
 ops::Activation read_activation(const io::JsonFields& config, std::string_view key) {
   static const std::map<std::string, ops::Activation, std::less<>> kinds{
       {"silu", ops::Activation::kSilu},
@@ -104,6 +109,8 @@ ops::RopeSettings read_rope(const io::JsonFields& config, int64_t head_dim, int6
   return settings;
 }
 
+// layer_types wins if it is there, as in newer files; otherwise the layers from max_window_layers on have
+// a window, provided that use_sliding_window is true. 28 is transformers' default for max_window_layers.
 std::vector<int64_t> read_windows(const io::JsonFields& config, int64_t layers) {
   const int64_t window = config.optional<int64_t>("sliding_window").value_or(0);  // qwen2_moe writes 0 for none
   if (window < 0) config.refuse("sliding_window", "be positive, or 0 or null for none");
@@ -128,6 +135,7 @@ std::vector<int64_t> read_windows(const io::JsonFields& config, int64_t layers) 
   return windows;
 }
 
+// Keys without a value_or must be there; the defaults are those of transformers' LlamaConfig where families agree.
 ModelConfig read_decoder(const io::JsonFields& config) {
   refuse_quantized(config);
   ModelConfig c;
@@ -150,6 +158,8 @@ ModelConfig read_decoder(const io::JsonFields& config) {
   return c;
 }
 
+// Rules for tensors that a model lacks (biases, q_norm) do no harm: a rule applies to tensors that exist. inv_freq is
+// a buffer that old versions of transformers saved.
 hf::NameMap decoder_names() {
   const auto layer = [](std::string theirs, std::string ours) {
     return hf::NameRule{"model.layers.{}." + theirs, {"layers.{}." + ours}};
@@ -191,6 +201,8 @@ std::vector<hf::NameRule> mtp_layer_rules(const hf::NameMap& names, const std::s
   return rules;
 }
 
+// {+61} numbers layers from 61: mtp.0 is model.layers.61 in DeepSeek-V3, which has 61 layers. Files repeat the
+// embedding and the head in each of these layers; exports write them as copies, imports read the originals.
 void add_numbered_mtp_names(const ModelConfig& config, hf::NameMap& names) {
   const std::string prefix = fmt::format("model.layers.{{+{}}}.", config.num_layers);
   std::vector<hf::NameRule> added = mtp_layer_rules(names, prefix);

@@ -12,6 +12,7 @@ std::vector<int64_t> read_windows(const io::JsonFields& config, int64_t layers);
 // Reads rope_parameters (transformers 5), or rope_theta with rope_scaling. The first head_dim times the partial rotary
 // factor channels rotate.
 ops::RopeSettings read_rope(const io::JsonFields& config, int64_t head_dim, int64_t max_positions);
+// Read one value each; throw for names that are not supported. read_dtype takes dtype or the older torch_dtype.
 ops::Activation read_activation(const io::JsonFields& config, std::string_view key);
 at::ScalarType read_dtype(const io::JsonFields& config);
 
@@ -26,6 +27,7 @@ void add_numbered_mtp_names(const ModelConfig& config, hf::NameMap& names);
 // with `prefix`.
 std::vector<hf::NameRule> mtp_layer_rules(const hf::NameMap& names, const std::string& prefix);
 
+// The families; families() lists them all.
 Family deepseek_v3_family();
 Family qwen3_next_family();
 Family gpt2_family();

@@ -1,3 +1,11 @@
+// deepseek_v3: multi-head latent attention, experts after the first dense layers, multi-token prediction.
+//   q_lora_rank, kv_lora_rank       ranks of the compressed queries and keys/values; a null q_lora_rank means none
+//   qk_nope_head_dim                channels per head without a position
+//   qk_rope_head_dim                channels per head that rotate; those of the key are shared by all heads
+//   first_k_dense_replace           layers before the first one with experts
+//   n_group, topk_group             experts are chosen from the best topk_group of n_group groups
+//   num_nextn_predict_layers        multi-token-prediction layers, numbered after the others in the files
+// Rotary channels are interleaved in the published weights (rope_interleave), unlike in Llama's.
 #include <cmath>
 
 #include "megalith/model/families/decoder_internal.h"
@@ -26,6 +34,7 @@ void read_deepseek_experts(const io::JsonFields& config, ModelConfig& c) {
   c.moe = read_experts(config, "n_routed_experts");
   read_sigmoid_router(config, c.moe->router);
   c.moe->width = config.positive<int64_t>("moe_intermediate_size");
+  // n shared experts are one MLP of n times the width: their outputs are added without weights.
   c.moe->shared_width = c.moe->width * config.optional<int64_t>("n_shared_experts").value_or(1);
   for (int64_t layer = 0; layer < c.num_layers; ++layer) c.moe_layers.push_back(layer >= dense);
 }
@@ -38,6 +47,7 @@ ModelConfig read_deepseek_v3(const io::JsonFields& config) {
                          .rotary_dim = config.positive<int64_t>("qk_rope_head_dim"),
                          .value_dim = config.positive<int64_t>("v_head_dim")};
   c.head_dim = c.latent->nope_dim + c.latent->rotary_dim;  // in config.json head_dim is the rotary part
+  // num_key_value_heads says 128 in the published file and has no meaning for latent attention.
   c.num_kv_heads = c.num_heads;
   c.rope = read_rope(config, c.latent->rotary_dim, c.max_positions);
   c.rope->interleaved = config.optional<bool>("rope_interleave").value_or(true);
@@ -48,6 +58,7 @@ ModelConfig read_deepseek_v3(const io::JsonFields& config) {
   return c;
 }
 
+// kv_a_proj_with_mqa makes the latent and the shared rotary key in one product, so it stays one tensor here, too.
 hf::NameMap deepseek_v3_names() {
   hf::NameMap names = moe_names({.shared = "shared_experts"});
   const auto attention = [&names](const std::string& theirs, const std::string& ours) {

@@ -1,3 +1,5 @@
+// The table of families, and the way from a config.json to a ModelConfig: model_type selects a family, its `read` fills
+// the fields, problems() checks them together, and the JSON itself is kept for exports.
 #include "megalith/model/families/family.h"
 
 #include <fmt/format.h>
@@ -13,6 +15,7 @@ namespace megalith::model {
 
 namespace {
 
+// The names for messages: "deepseek_v3, glm4_moe, … and seed_oss".
 std::string supported() {
   std::vector<std::string> names;
   for (const Family& each : families()) names.push_back(each.model_type);
@@ -21,6 +24,7 @@ std::string supported() {
 
 }  // namespace
 
+// Built on first use, which is safe from any thread. A new family is one function and one entry here.
 const std::vector<Family>& families() {
   static const std::vector<Family> all{deepseek_v3_family(), glm4_moe_family(),   gpt2_family(),
                                        llama_family(),       mistral_family(),    mixtral_family(),
@@ -35,6 +39,7 @@ const Family& family(std::string_view model_type) {
   throw ConfigError(fmt::format("models of type \"{}\" are not supported; use one of {}", model_type, supported()));
 }
 
+// A program's own family wins over one of the library with the same model_type.
 const Family* find_family(const ModelConfig& config) {
   if (config.own_family) return config.own_family.get();
   const auto found =
@@ -53,6 +58,8 @@ ModelConfig read_model_config(const io::JsonFile& file, const std::shared_ptr<co
                    "{} has no \"model_type\", so it is not a model configuration; supported types are {}", file.name(),
                    supported());
   const auto type = fields.required<std::string>("model_type");
+  // With an own family, folders of other families can still be read: a reward model beside a Llama policy, for
+  // instance.
   const bool is_own = own && own->model_type == type;
   ModelConfig config = (is_own ? *own : family(type)).read(fields);
   config.family = type;

@@ -28,7 +28,10 @@ struct HeadSite;
 struct Family {
   std::string model_type;    // "llama", as in config.json
   std::string architecture;  // "LlamaForCausalLM"
+  // Fills a ModelConfig from config.json. Throws DataError for missing or mistyped keys, ConfigError for features that
+  // are not supported.
   ModelConfig (*read)(const io::JsonFields& config);
+  // The names of its tensors in checkpoints.
   hf::NameMap names;
   // Adds the names of multi-token-prediction layers in its files; nullptr if the family has none.
   void (*add_mtp_names)(const ModelConfig& config, hf::NameMap& names) = nullptr;

@@ -1,3 +1,7 @@
+// gpt2: layer norms with biases, learned positions, biases everywhere, an MLP without a gate, tied embeddings, dropout
+// of 0.1 by default. Keys have their own names: n_embd, n_layer, n_head, n_inner (null means 4 · n_embd), n_positions,
+// layer_norm_epsilon, activation_function, embd_pdrop, resid_pdrop, attn_pdrop. scale_attn_weights and
+// scale_attn_by_inverse_layer_idx change the factor of the scores.
 #include "megalith/model/families/decoder_internal.h"
 
 namespace megalith::model {
@@ -59,6 +63,7 @@ hf::NameMap gpt2_names() {
                 {"transformer.ln_f.bias", {"final_norm.bias"}},
                 {"lm_head.weight", {"head.weight"}}},
       .ignored = {"*h.*.attn.bias", "*h.*.attn.masked_bias"},  // causal masks
+      // The original files of OpenAI's model lack the prefix that transformers writes.
       .optional_prefix = "transformer."};
 }
 

@@ -1,3 +1,5 @@
+// llama: the plainest decoder: RMS norms, rotary positions, grouped-query attention, a gated MLP. Optional keys of its
+// own are attention_bias and mlp_bias, false in all published Llama models. Llama 3.1 adds rope_scaling of type llama3.
 #include "megalith/model/families/decoder_internal.h"
 
 namespace megalith::model {

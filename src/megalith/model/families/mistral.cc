@@ -1,3 +1,4 @@
+// mistral: sliding_window is a number in the first release and null since version 0.2 of the 7B model.
 #include "megalith/model/families/decoder_internal.h"
 
 namespace megalith::model {

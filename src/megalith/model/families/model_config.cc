@@ -1,3 +1,5 @@
+// Consistency of a configuration, wherever its values come from: a file, overrides or a program. Each message names the
+// values and what is allowed, and all problems are listed, so that one run of the reader finds them all.
 #include "megalith/model/families/model_config.h"
 
 #include <fmt/format.h>
@@ -17,6 +19,7 @@ std::vector<std::string> problems(const ModelConfig& c) {
   need(c.delta_net_layers.empty() || static_cast<int64_t>(c.delta_net_layers.size()) == c.num_layers,
        fmt::format("there are {} layers, but kinds of attention for {}", c.num_layers, c.delta_net_layers.size()));
   need(c.mtp_layers >= 0, fmt::format("there are {} multi-token-prediction layers; use 0 or more", c.mtp_layers));
+  // head_dim is the sum of the two kinds of channels, and only the rotary ones get angles.
   if (c.latent)
     need(
         c.latent->nope_dim + c.latent->rotary_dim == c.head_dim && c.rope && c.rope->rotary_dim == c.latent->rotary_dim,
@@ -28,6 +31,7 @@ std::vector<std::string> problems(const ModelConfig& c) {
          fmt::format("there are {} layers, but {} entries for whether they have experts", c.num_layers,
                      c.moe_layers.size()));
   }
+  // Channels rotate in pairs.
   if (c.rope) {
     const int64_t rotary = c.rope->rotary_dim;
     need(rotary > 0 && rotary % 2 == 0 && rotary <= c.head_dim,

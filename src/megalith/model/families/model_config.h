@@ -22,6 +22,7 @@ struct Family;  // families/family.h
 
 // Multi-head latent attention (nn/attention/latent_attention.h).
 struct LatentSizes {
+  // Queries and keys/values pass through latents of these ranks; rotary channels bypass them.
   int64_t q_rank = 0;  // 0 = queries are not compressed
   int64_t kv_rank = 0;
   int64_t nope_dim = 0;    // channels of a query/key head without position
@@ -31,6 +32,7 @@ struct LatentSizes {
 
 // Layers with a gated delta net instead of attention (nn/attention/gated_delta_net.h).
 struct DeltaNetSizes {
+  // A key head serves value_heads / key_heads value heads.
   int64_t key_heads = 0;
   int64_t value_heads = 0;
   int64_t key_dim = 0;
@@ -38,10 +40,13 @@ struct DeltaNetSizes {
   int64_t conv_kernel = 0;
 };
 
+// Everything that decides the computation and the names of a model, for any family. Zero and empty mean absent. Legend:
+// h hidden, n heads, d head size, v vocabulary.
 struct ModelConfig {
   std::string family;                        // model_type: "llama"
   std::shared_ptr<const Family> own_family;  // defined by the program; nullptr = the one of that name in families()
 
+  // Sizes. head_dim need not be hidden_size / num_heads.
   int64_t hidden_size = 0;
   int64_t num_layers = 0;
   int64_t num_heads = 0;
@@ -51,20 +56,25 @@ struct ModelConfig {
   int64_t vocab_size = 0;
   int64_t max_positions = 0;
 
+  // Norms, all of one kind.
   ops::NormKind norm = ops::NormKind::kRms;
   double norm_epsilon = 1e-6;
   bool zero_centered_norms = false;  // weights are stored as w - 1
   bool qk_norm = false;              // on each query and key head
 
+  // Attention.
   bool qkv_bias = false;
-  bool out_bias = false;                // of the attention's output projection
-  std::vector<int64_t> windows;         // per layer, tokens a query sees; 0 = all; empty if all layers see all
+  bool out_bias = false;         // a bias on attention's output projection
+  std::vector<int64_t> windows;  // per layer, tokens a query sees; 0 = all; empty if all layers see all
+  // Factor of the scores q·k before the softmax.
   double attention_scale = 0;           // 0 = 1/sqrt(head_dim)
   bool scale_by_inverse_layer = false;  // layer i also divides its scores by i + 1
   bool attention_output_gate = false;   // rows of q are query | gate, head by head
-  std::optional<LatentSizes> latent;    // replaces the heads above; head_dim is nope_dim + rotary_dim
+  // Kinds of attention other than self-attention with n heads.
+  std::optional<LatentSizes> latent;  // replaces the heads above; head_dim is nope_dim + rotary_dim
   std::optional<DeltaNetSizes> delta_net;
   std::vector<bool> delta_net_layers;  // per layer, whether it is a delta net; empty if none is
+  // The MLP of layers without experts.
   ops::Activation activation = ops::Activation::kSilu;
   bool gated_mlp = true;
   bool mlp_bias = false;
@@ -73,24 +83,28 @@ struct ModelConfig {
   std::optional<nn::MoeShape> moe;
   std::vector<bool> moe_layers;  // per layer, whether it has experts; empty without `moe`
 
+  // Positions: a learned table, rotary angles, or neither.
   bool learned_positions = false;
   std::optional<ops::RopeSettings> rope;
+  // Embedding, head, and the layers after the model.
   bool tied_embeddings = false;  // the head uses the weight of the embedding
 
   int64_t mtp_layers = 0;        // layers that each predict one token further ahead, in training
   double mtp_loss_factor = 0.1;  // weight of their mean loss
 
+  // Dropout probabilities in training, and the standard deviation of initial weights.
   double embedding_dropout = 0;
   double hidden_dropout = 0;  // at the end of each residual branch
   double attention_dropout = 0;
   double init_std = 0.02;
 
-  at::ScalarType dtype = at::kFloat;  // of the checkpoint
+  at::ScalarType dtype = at::kFloat;  // type of the weights in the checkpoint
   // config.json as it was read. Exports write it back with the changes, so that keys unknown to Megalith survive.
   std::shared_ptr<const io::Json> source;
-  // What the family's `read` stores for its own parts (Family::attention, …), of a type that only they know.
+  // Data that the family's `read` stores for its own parts (Family::attention, …), of a type that only they know.
   std::any extras;
 
+  // Answers for one layer, counted from 0 over the whole model. window() is 0 for full attention.
   bool is_moe(int64_t layer) const { return moe && moe_layers.at(static_cast<size_t>(layer)); }
   int64_t window(int64_t layer) const { return windows.empty() ? 0 : windows.at(static_cast<size_t>(layer)); }
   bool is_delta_net(int64_t layer) const {

@@ -1,6 +1,12 @@
 // Families with experts: mixtral, qwen2_moe, qwen3_moe, glm4_moe. They share the structure of their names (ExpertNames)
-// and differ in the router: softmax over the chosen experts (mixtral), over all or the chosen ones (qwen), or
-// DeepSeek's sigmoid scores (glm4_moe).
+// and differ in the router and in a few keys:
+//
+//   family     experts                             router                                      shared expert
+//   mixtral    num_local_experts, every layer      softmax over the chosen                     none
+//   qwen2_moe  num_experts, decoder_sparse_step    softmax over all (norm_topk_prob: chosen)   one, with a sigmoid gate
+//   qwen3_moe  as qwen2_moe, mlp_only_layers       as qwen2_moe                                none
+//   glm4_moe   n_routed_experts, after             DeepSeek's: sigmoid, bias, groups,          n_shared_experts
+//              first_k_dense_replace layers        routed_scaling_factor
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +16,7 @@
 
 namespace megalith::model {
 
+// Files number experts one by one, model.layers.3.mlp.experts.17.up_proj.weight, and so do the model's own names.
 hf::NameMap moe_names(const ExpertNames& theirs) {
   hf::NameMap map = decoder_names();
   const std::string block = "model.layers.{}." + theirs.block + ".";
@@ -43,6 +50,7 @@ nn::MoeShape read_experts(const io::JsonFields& config, const char* number_key) 
 void read_sigmoid_router(const io::JsonFields& config, nn::RouterShape& router) {
   router.score = nn::ScoreFunction::kSigmoid;
   router.expert_bias = true;
+  // e_score_correction_bias is trained by its own rule (DeepSeek-V3, section 2.1.2), not by gradients.
   router.bias_update_rate = 0;  // the bias of a checkpoint stays fixed unless a run overrides this
   router.normalize = config.optional<bool>("norm_topk_prob").value_or(true);
   router.scaling = config.optional_positive<double>("routed_scaling_factor").value_or(1);
@@ -80,6 +88,7 @@ Family mixtral_family() {
     if (const auto window = config.optional_positive<int64_t>("sliding_window"))
       c.windows.assign(static_cast<size_t>(c.num_layers), *window);
     c.moe = read_experts(config, "num_local_experts");
+    // mixtral has no key of its own for the width: intermediate_size is that of an expert.
     c.moe->width = c.mlp_width;
     c.moe->router.jitter = config.optional<double>("router_jitter_noise").value_or(0);
     c.moe_layers.assign(static_cast<size_t>(c.num_layers), true);

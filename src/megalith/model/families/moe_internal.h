@@ -10,7 +10,7 @@ namespace megalith::model {
 // The names of the parts of a layer with experts in files.
 struct ExpertNames {
   std::string block = "mlp";
-  std::string gate = "gate_proj", up = "up_proj", down = "down_proj";  // of an expert
+  std::string gate = "gate_proj", up = "up_proj", down = "down_proj";  // projections of one expert
   std::string shared = "shared_experts";                               // empty if there are none
 };
 

@@ -1,3 +1,5 @@
+// qwen2 and qwen3. qwen2's biases on query, key and value are fixed and have no key in config.json. Windows are off in
+// the published models (use_sliding_window is false), although sliding_window has a number there.
 #include "megalith/model/families/decoder_internal.h"
 
 namespace megalith::model {

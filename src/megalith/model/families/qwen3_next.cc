@@ -1,3 +1,7 @@
+// qwen3_next: three of four layers are gated delta nets (layer_types, or full_attention_interval in the first files),
+// the others attention with an output gate and a quarter of its channels rotating; every layer has experts with a gated
+// shared one. Norm weights are stored as w - 1. linear_num_key_heads, linear_num_value_heads, linear_key_head_dim,
+// linear_value_head_dim and linear_conv_kernel_dim are the sizes of the delta net.
 #include <fmt/format.h>
 
 #include "megalith/base/error.h"
@@ -33,6 +37,7 @@ ModelConfig read_qwen3_next(const io::JsonFields& config) {
   c.rope = read_rope(config, c.head_dim, c.max_positions);
   const auto rope = config.optional_object("rope_parameters");
   if (!config.has("partial_rotary_factor") && !(rope && rope->has("partial_rotary_factor")))
+    // The family's default for partial_rotary_factor, where other families have 1.
     c.rope->rotary_dim = c.head_dim / 4;
   c.zero_centered_norms = true;
   c.qk_norm = true;
@@ -62,6 +67,8 @@ hf::NameMap qwen3_next_names() {
   layer("dt_bias", "dt_bias");
   layer("norm.weight", "norm.weight");
   layer("out_proj.weight", "out.weight");
+  // One depthwise convolution in the files, [q | k | v channels, 1, kernel]; three tensors here, so that tp can split
+  // each by heads.
   hf::NameRule conv{"model.layers.{}.linear_attn.conv1d.weight", {}};
   for (const char* part : {"q", "k", "v"})
     conv.ours.push_back(fmt::format("layers.{{}}.attention.conv_{}.weight", part));

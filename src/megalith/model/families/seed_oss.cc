@@ -1,3 +1,5 @@
+// seed_oss: published with attention_bias true and attention_out_bias false; residual_dropout is its name for dropout
+// at the end of the residual branches.
 #include "megalith/model/families/decoder_internal.h"
 
 namespace megalith::model {

@@ -13,6 +13,8 @@ namespace {
 using nn::Use;
 using RecomputeLayers = RecomputePlan::Layers;
 
+// Walks one pass of one chunk. take(bytes) allocates, give(bytes) frees, touch(bytes) does both, so that the peak sees
+// them; stream() is a residual stream of this rank's tokens, [s, h], and whole() that of all tp ranks' tokens, [t, h].
 class ChunkWalk {
  public:
   ChunkWalk(const ModelFootprint& model, const layout::Stage& stage, nn::MemoryWalk& memory, bool defer = false)
@@ -23,6 +25,8 @@ class ChunkWalk {
         stage_(stage),
         layers_(stage.layers()),
         walk_(rank_, memory, defer) {
+    // With adapters alone trained, nothing below the first layer needs a gradient: its input need not be kept, unless
+    // recomputation keeps it anyway.
     const auto all = groups();
     if (rank_.frozen && stage.has_embedding() && !all.empty() && !all.front().recomputed) bottom_ = layers_.front();
   }
@@ -124,6 +128,7 @@ class ChunkWalk {
   }
 
   void embed_forward() {
+    // Backward of the lookup needs the ids (int64) on the device.
     if (rank_.machinery.cuda && !rank_.frozen) walk_.take(8 * rank_.t);
     walk_.sum_over_ranks();  // each rank looks up its rows of the table
     if (config_.learned_positions) {
@@ -136,6 +141,8 @@ class ChunkWalk {
     }
   }
 
+  // The gradient of the table is added row by row: with tp, gradients of other ranks' tokens are masked out in a copy,
+  // and 16-bit gradients are widened to fp32 before they are added.
   void embed_backward() {
     if (config_.embedding_dropout > 0) {
       walk_.touch(rank_.stream());
@@ -158,6 +165,8 @@ class ChunkWalk {
   // Returns the number of losses: the model's own, and one per multi-token-prediction layer.
   double losses() const { return static_cast<double>(1 + stage_.mtp_layers.size()); }
 
+  // A multi-token-prediction layer keeps six streams beside its block: the embedded ids, the two norms' outputs, the
+  // concatenation (two) and the projection's output.
   void head_forward() {
     for (size_t depth = 0; depth < stage_.mtp_layers.size(); ++depth) {
       walk_.take(6 * rank_.stream());
@@ -172,6 +181,7 @@ class ChunkWalk {
       for (int i = 0; i < static_cast<int>(losses()); ++i) model_.head().forward(walk_, /*keep=*/true);
       if (rank_.frozen) walk_.give(rank_.stream());  // the norm's output: the head needs no gradient
     }
+    // Three fp32 numbers per token: maximum, sum of exponentials and the target's logit.
     walk_.touch(12 * rank_.t, Use::kWorkspace);
     walk_.take(losses() * 12 * rank_.t);
   }
@@ -219,6 +229,7 @@ class ChunkWalk {
 }  // namespace
 
 ChunkFootprint ModelFootprint::chunk(const layout::Stage& stage, bool defer) const {
+  // Three separate walks, since a schedule may run other micro-batches between the passes.
   nn::MemoryWalk forward, backward, weights;
   ChunkWalk(*this, stage, forward).forward();
   const double deferred = ChunkWalk(*this, stage, backward, defer).backward();

@@ -15,6 +15,7 @@ namespace megalith::model {
 
 namespace {
 
+// Weights first, then their low-rank updates: GptModel creates them in this order, part by part.
 void append(std::vector<nn::ParameterSize>& list, const nn::ParameterSizes& more) {
   list.insert(list.end(), more.weights.begin(), more.weights.end());
   list.insert(list.end(), more.updates.begin(), more.updates.end());
@@ -37,6 +38,7 @@ ModelFootprint::ModelFootprint(const ModelConfig& config, const ModelOptions& op
                      config.family);
   std::optional<peft::AdapterSizes> updates;
   if (options.adapter) updates.emplace(*options.adapter, name_map(config));
+  // One scope per layer, so that parameters() can give any range of layers without walking them again.
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     nn::ParameterSizes parameters;
     const nn::FootprintScope root(rank_, updates ? &*updates : nullptr, parameters);
@@ -51,6 +53,7 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
   std::vector<nn::ParameterSize> list;
   nn::ParameterSizes own;
   const nn::FootprintScope scope(rank_, nullptr, own);
+  // Adapters sit on layers only, so the parameters listed here need no updates.
   const auto flush = [&] { append(list, std::exchange(own, {})); };
   const auto add_norm = [&] { nn::NormFootprint(scope, norm_shape(config_)); };
   if (stage.has_embedding()) {
@@ -61,6 +64,7 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
   for (const int layer : stage.layers()) append(list, layers_[static_cast<size_t>(layer)].parameters);
   if (stage.has_loss()) {
     add_norm();
+    // The copy's gradient is summed with the first stage's, so it gets a bucket of its own.
     if (!stage.has_embedding() && (config_.tied_embeddings || !stage.mtp_layers.empty()))
       scope.add({.numel = table, .own_bucket = true});
     if (!config_.tied_embeddings) scope.add(table);

@@ -24,6 +24,7 @@ struct ChunkFootprint {
   nn::Footprint weight_gradient;
 };
 
+// Immutable; any number of threads may ask. Bytes and operations are doubles: estimates, and large.
 class ModelFootprint {
  public:
   // `config` and `options` outlive it. Check the layout first: one that does not fit the model gives meaningless
@@ -39,6 +40,7 @@ class ModelFootprint {
   // Whether every part of the model counts the memory of adapters.
   bool counts_updates() const;
 
+  // The inputs, and the footprints of single parts, for a breakdown of the memory.
   const ModelConfig& config() const { return config_; }
   const ModelOptions& options() const { return options_; }
   const nn::RankSizes& rank() const { return rank_; }
@@ -48,6 +50,7 @@ class ModelFootprint {
   const nn::ColumnFootprint& head() const { return head_; }
 
  private:
+  // One transformer layer on this rank.
   struct Layer {
     nn::ParameterSizes parameters;
     TransformerBlockFootprint block;
@@ -56,7 +59,7 @@ class ModelFootprint {
   const ModelConfig& config_;
   const ModelOptions& options_;
   const nn::RankSizes rank_;
-  const int64_t vocab_rows_;  // of the padded vocabulary, on this rank
+  const int64_t vocab_rows_;  // rows of the padded vocabulary on this rank
   const nn::NormFootprint final_norm_;
   const nn::ColumnFootprint head_;
   std::vector<Layer> layers_;

@@ -21,6 +21,7 @@ TransformerBlockFootprint::TransformerBlockFootprint(const nn::FootprintScope& s
 void TransformerBlockFootprint::forward(nn::LayerWalk& walk, bool keep, bool bottom) const {
   attention_.norm.forward(walk, keep && !bottom);
   run_part(walk, attention_, keep);
+  // See ChunkWalk: the input of the bottom layer serves forward only.
   if (bottom && keep) walk.give(rank_.stream());  // the input, which nothing needs any more
   feed_forward_.norm.forward(walk, keep);
   run_part(walk, feed_forward_, keep);
@@ -55,6 +56,8 @@ void TransformerBlockFootprint::run_part_backward(nn::LayerWalk& walk, const Bra
   if (dropout_ > 0) walk.take(stream);
   if (branch.repeated) {
     branch.part->forward(walk, /*keep=*/true);
+    // Recomputed parts are one autograd node with two inputs, so the residual's gradient is not the stream's own
+    // tensor.
     walk.take(stream);  // a separate gradient of the residual
   }
   branch.part->backward(walk, wanted);

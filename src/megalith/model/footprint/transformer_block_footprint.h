@@ -17,6 +17,7 @@ struct Borders {
   bool input_held = false;  // the input of the layer
 };
 
+// Immutable. Walks mirror TransformerBlock::forward and its backward, tensor by tensor.
 class TransformerBlockFootprint {
  public:
   // Records the parameters. What `scope` refers to, `config` and `options` outlive it.
@@ -35,13 +36,16 @@ class TransformerBlockFootprint {
     std::unique_ptr<nn::PartFootprint> part;
     bool repeated;  // selective recomputation repeats the whole part
   };
+  // The two branches, for a breakdown by part.
   const Branch& attention() const { return attention_; }
   const Branch& feed_forward() const { return feed_forward_; }
 
  private:
+  // One branch after its norm; with `wanted`, backward computes the gradient of its input.
   void run_part(nn::LayerWalk& walk, const Branch& branch, bool keep) const;
   void run_part_backward(nn::LayerWalk& walk, const Branch& branch, bool wanted) const;
 
+  // The sizes of this rank, which the scope's owner keeps alive.
   const nn::RankSizes& rank_;
   const double dropout_;
   Branch attention_;

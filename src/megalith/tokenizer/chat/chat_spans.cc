@@ -77,6 +77,7 @@ std::vector<AssistantSpan> ChatTemplate::assistant_spans(const Conversation& con
   for (size_t i = 0; i < conversation.messages.size(); ++i) {
     const Json& message = conversation.messages[i];
     if (!is_assistant(message)) continue;
+    // Spans do not overlap: a message is searched for after the one before it.
     const size_t from = spans.empty() ? 0 : spans.back().end;
     const auto prompt = unless_refused([&] { return render(beginning(conversation, i), opened); });
     const std::string_view content = content_of(message);
@@ -89,6 +90,7 @@ std::vector<AssistantSpan> ChatTemplate::assistant_spans(const Conversation& con
                        source_, i);
     }
     auto end = span_end(beginning(conversation, i + 1), text, begin, tokenizer, options);
+    // Last resort: the content itself, without the token that ends the message.
     if (!end) {
       const size_t at = text.find(content, begin);
       end = at == std::string::npos ? begin : at + content.size();
@@ -107,13 +109,13 @@ std::vector<ChatTurn> ChatTemplate::turns(const Conversation& conversation, cons
   for (size_t i = 0; i < conversation.messages.size(); ++i) {
     if (!is_assistant(conversation.messages[i])) continue;
     const std::string prompt = render(beginning(conversation, i), opened);
-    const std::string whole = render(beginning(conversation, i + 1), closed);
-    check<DataError>(whole.starts_with(prompt),
+    const std::string text = render(beginning(conversation, i + 1), closed);
+    check<DataError>(text.starts_with(prompt),
                      "{}: with the assistant's message {} the template does not continue the prompt before it, so it "
                      "cannot be a sample of its own; train whole conversations",
                      source_, i);
     // A token that straddles the boundary starts before it, and so belongs to the prompt.
-    const TokenizedText tokens = tokenizer.encode_with_starts(whole);
+    const TokenizedText tokens = tokenizer.encode_with_starts(text);
     const auto response = std::ranges::lower_bound(tokens.starts, prompt.size()) - tokens.starts.begin();
     const auto cut = tokens.ids.begin() + response;
     result.push_back({i, {tokens.ids.begin(), cut}, {cut, tokens.ids.end()}});

@@ -14,10 +14,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// The names that transformers gives to template files and to the template without a name.
 constexpr const char* kFile = "chat_template.jinja";
 constexpr const char* kFolder = "additional_chat_templates";
 constexpr const char* kDefault = "default";
 
+// One template: its name ("default", "tool_use", …), its place for messages, and its text.
 struct NamedSource {
   std::string name, where, source;
 };
@@ -55,6 +57,7 @@ void read_special_texts(const JsonNode& config, Json& texts) {
   }
 }
 
+// Calls use(root) if the file exists; throws for one that is not an object.
 void with_json_file(const fs::path& path, const auto& use) {
   if (!fs::exists(path)) return;
   const nlohmann::json document = parse_json(read_file(path), path.string());
@@ -69,6 +72,7 @@ Json with_reasoning(const Json& message) {
     const auto found = message.find(field);
     if (found == message.end() || found->is_null()) continue;
     Json result = Json::object();
+    // Set first, so that the message's own "thinking" overwrites it below.
     result["thinking"] = *found;
     // A field of the message itself keeps its value and comes in its own order.
     for (const auto& [key, value] : message.items()) result[key] = value;
@@ -78,6 +82,7 @@ Json with_reasoning(const Json& message) {
   return message;
 }
 
+// Returns the messages with their reasoning under both names.
 Json checked_messages(const Json& messages) {
   check<DataError>(messages.is_array(), "the messages are a {}; a list of objects is expected", messages.type_name());
   Json result = Json::array();
@@ -104,6 +109,7 @@ std::vector<fs::path> ChatTemplate::files_in(const fs::path& folder) {
   if (!fs::is_directory(folder / kFolder)) return files;
   for (const auto& entry : fs::directory_iterator(folder / kFolder))
     if (entry.path().extension() == ".jinja") files.push_back(entry.path());
+  // The order must not depend on the file system.
   std::ranges::sort(files);
   return files;
 }
@@ -177,6 +183,7 @@ jinja::Rendered ChatTemplate::render_with_blocks(const Conversation& conversatio
                      options.kwargs.type_name());
   check_list(conversation.tools, "tools");
   check_list(conversation.documents, "documents");
+  // Later assignments win: special tokens, then kwargs, then the conversation.
   Json variables = special_tokens_;
   for (const auto& [name, value] : options.kwargs.items()) variables[name] = value;
   variables["messages"] = checked_messages(conversation.messages);
@@ -197,10 +204,13 @@ ChatEncoding ChatTemplate::apply(const Conversation& conversation, const Tokeniz
   std::vector<uint8_t> mask(tokens.ids.size());
   const bool by_blocks = choose(conversation, options).marks_generation();
   // Returns where the text of token i ends; tokens that share a character begin at the same place.
+  // Tokens of one character's bytes share a start, so the end is the next different start.
   const auto end_of = [&](size_t i) {
     const auto next = std::ranges::upper_bound(tokens.starts, tokens.starts[i]);
     return next == tokens.starts.end() ? rendered.text.size() : *next;
   };
+  // transformers' rule for {% generation %}: every token that overlaps a block is the assistant's. For spans found by
+  // this library, tokens that begin inside count, since a span may begin in the middle of a token of the prompt.
   if (by_blocks) {
     for (const auto& [begin, end] : rendered.generation)
       for (size_t i = 0; i < mask.size(); ++i)

@@ -31,6 +31,7 @@ struct Conversation {
 };
 
 // How a conversation is rendered.
+// As the arguments of apply_chat_template.
 struct ChatOptions {
   bool add_generation_prompt = false;        // append the text that opens the assistant's answer
   Json kwargs = Json::object();              // further variables of the template: {"enable_thinking": false}
@@ -55,7 +56,7 @@ struct AssistantSpan {
 struct ChatTurn {
   size_t message;
   std::vector<int32_t> prompt_ids;    // the messages before it, with the generation prompt
-  std::vector<int32_t> response_ids;  // what the template writes for it after that
+  std::vector<int32_t> response_ids;  // the rest of the template's text up to and with the message
 };
 
 // Immutable: all functions may be called from any number of threads. Copies share all data.
@@ -68,6 +69,7 @@ class ChatTemplate {
   // Reads chat_template.jinja and additional_chat_templates/*.jinja, or else the chat_template of tokenizer_config.json
   // (one text, or a list of named ones), and the special tokens that templates print. Throws DataError, naming file and
   // line, when there is no template or it does not parse.
+  // Both files and tokenizer_config.json may exist; the files win.
   static ChatTemplate from_folder(const std::filesystem::path& folder);
   // Returns whether from_folder would find a template.
   static bool is_in(const std::filesystem::path& folder);

@@ -31,8 +31,10 @@ const Value* Scope::find(NameId name) const {
 
 // Names are resolved to ids when parsing, so only names that occur in the template are looked up here.
 Rendered Evaluator::run(const Dict& variables) {
+  // Globals get a frame of their own, so that {% set %} at the top level hides them instead of replacing them.
   const auto globals = std::make_shared<Scope>(nullptr);
   for (size_t i = 0; i < tree_.names.size(); ++i) {
+    // A variable of the caller hides a global function of its name.
     const Value* given = variables.find(tree_.names[i]);
     if (const auto value = given ? std::optional(*given) : make_global(runtime_, tree_.names[i]))
       globals->set(static_cast<NameId>(i), *value);
@@ -41,6 +43,7 @@ Rendered Evaluator::run(const Dict& variables) {
   return std::move(rendered_);
 }
 
+// The only function that appends to the output.
 void Evaluator::write(std::string_view text) {
   if (out_->size() + text.size() > max_output_)
     runtime_.fail(fmt::format("the text becomes longer than {} bytes", max_output_));
@@ -73,6 +76,7 @@ std::string Evaluator::render_loop(const ForStatement& node, const Value& iterab
 
 // ---------------------------------------------------------------------------------------------------------- statements
 
+// Stops at the first break or continue and passes it up to the loop.
 Evaluator::Flow Evaluator::execute(const Body& body, const ScopePtr& scope) {
   const Runtime::Level level(runtime_);
   for (const Statement& statement : body) {
@@ -93,6 +97,7 @@ Evaluator::Flow Evaluator::run(const TextStatement& node, const ScopePtr&) {
   return Flow::kNext;
 }
 
+// The branch for texts saves a copy: most of the output of a chat template is the content of messages.
 Evaluator::Flow Evaluator::run(const OutputStatement& node, const ScopePtr& scope) {
   const Value value = evaluate(*node.value, scope);
   if (value.is_string())
@@ -113,6 +118,8 @@ Evaluator::Flow Evaluator::run(const ForStatement& node, const ScopePtr& scope) 
   return Flow::kNext;
 }
 
+// The filter of "for x in y if z" runs over all items first, since loop.length and loop.last count only those that are
+// left. A continue needs nothing: execute() has already skipped the rest of the body.
 void Evaluator::run_loop(const ForStatement& node, const Value& iterable, const ScopePtr& scope, int depth) {
   std::vector<Value> items = iterate(iterable);
   auto inner = std::make_shared<Scope>(scope);
@@ -154,6 +161,7 @@ Value Evaluator::filtered(const Expression* filter, Value text, const ScopePtr& 
   return call_filter(node.name, input, arguments_of(node.arguments, scope));
 }
 
+// The body has its own frame, so a {% set %} inside it does not leak; the target is set in the frame around it.
 Evaluator::Flow Evaluator::run(const SetBlockStatement& node, const ScopePtr& scope) {
   const Value text = runtime_.text(render_body(node.body, std::make_shared<Scope>(scope)));
   assign(node.target, filtered(node.filter.get(), text, scope), scope);
@@ -166,6 +174,7 @@ Evaluator::Flow Evaluator::run(const FilterStatement& node, const ScopePtr& scop
   return Flow::kNext;
 }
 
+// The macro keeps this scope alive, see run_loop.
 Evaluator::Flow Evaluator::run(const MacroStatement& node, const ScopePtr& scope) {
   scope->set(node.name, Value::object(runtime_.make<Macro>(node.text, node.signature, node.body, scope)));
   return Flow::kNext;
@@ -173,6 +182,7 @@ Evaluator::Flow Evaluator::run(const MacroStatement& node, const ScopePtr& scope
 
 // {% call f(x) %}: calls f with an argument `caller`, a macro that renders the body.
 Evaluator::Flow Evaluator::run(const CallStatement& node, const ScopePtr& scope) {
+  // {% generation %}, see StatementParser.
   if (!node.call) {
     run_generation(node.body, scope);
     return Flow::kNext;
@@ -193,6 +203,7 @@ void Evaluator::run_generation(const Body& body, const ScopePtr& scope) {
   write(text);
 }
 
+// All values are evaluated in the frame outside: {% with a = b, b = a %} swaps them.
 Evaluator::Flow Evaluator::run(const WithStatement& node, const ScopePtr& scope) {
   const auto inner = std::make_shared<Scope>(scope);
   for (const auto& [target, value] : node.values) assign(target, evaluate(*value, scope), inner);
@@ -221,6 +232,7 @@ void Evaluator::assign(const Target& target, const Value& value, const ScopePtr&
   space->set(runtime_, target.attribute, value);
 }
 
+// Dictionaries yield keys and texts characters, as in Python; an undefined value yields nothing, as in jinja2.
 std::vector<Value> Evaluator::iterate(const Value& value) {
   std::vector<Value> items;
   switch (value.kind()) {

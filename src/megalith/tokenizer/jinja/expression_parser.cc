@@ -12,6 +12,7 @@ namespace megalith::tokenizer::jinja {
 
 namespace {
 
+// Allocates a node with the line at which it starts, for messages.
 template <typename Node>
 ExpressionPtr make(int line, Node node) {
   return std::make_unique<const Expression>(Expression{line, std::move(node)});
@@ -24,6 +25,7 @@ ExpressionPtr binary(BinaryOperator op, ExpressionPtr left, ExpressionPtr right)
 
 }  // namespace
 
+// a if c else b; the else may be missing. Right-associative by the recursion after "else".
 ExpressionPtr ExpressionParser::expression(bool conditional) {
   TokenReader::Level level(reader_);
   if (!conditional) return either();
@@ -38,6 +40,7 @@ ExpressionPtr ExpressionParser::expression(bool conditional) {
   return then;
 }
 
+// a or b or c: a left-associative chain, as the levels below.
 ExpressionPtr ExpressionParser::either() {
   TokenReader::Level level(reader_);
   ExpressionPtr left = both();
@@ -81,6 +84,7 @@ ExpressionPtr ExpressionParser::comparison() {
       node.others.emplace_back(sign->second, sum());
     } else if (reader_.skip_name("in")) {
       node.others.emplace_back(ComparisonOperator::kIn, sum());
+      // The only place that needs a second token of lookahead: "a not in b" against "a" followed by something else.
     } else if (reader_.current().is_name("not") && reader_.following().is_name("in")) {
       reader_.next();
       reader_.next();
@@ -107,6 +111,7 @@ ExpressionPtr ExpressionParser::sum() {
   }
 }
 
+// A chain of ~ is one node, so that its text is built once instead of once per operator.
 ExpressionPtr ExpressionParser::concat() {
   const int line = reader_.current().line;
   ConcatExpression node;
@@ -134,6 +139,7 @@ ExpressionPtr ExpressionParser::product() {
   }
 }
 
+// jinja2's ** is left-associative, unlike Python's: 2**3**2 is 64.
 ExpressionPtr ExpressionParser::power() {
   TokenReader::Level level(reader_);
   ExpressionPtr left = unary();
@@ -184,6 +190,7 @@ ExpressionPtr ExpressionParser::primary() {
   reader_.fail_expected("an expression");
 }
 
+// Constants have two spellings each; they are not variables and cannot be assigned.
 ExpressionPtr ExpressionParser::name_or_constant() {
   const Token token = reader_.next();
   if (token.text == "true" || token.text == "True") return make(token.line, Literal{Value::boolean(true)});
@@ -192,6 +199,7 @@ ExpressionPtr ExpressionParser::name_or_constant() {
   return make(token.line, NameExpression{reader_.intern(token.text)});
 }
 
+// (a) is a itself, (a,) and () are tuples.
 ExpressionPtr ExpressionParser::parenthesized() {
   reader_.expect_operator("(");
   const int line = reader_.current().line;
@@ -200,6 +208,7 @@ ExpressionPtr ExpressionParser::parenthesized() {
   return node;
 }
 
+// [a, b,]: one comma may follow the last item.
 ExpressionPtr ExpressionParser::list_literal() {
   const int line = reader_.next().line;
   ListExpression node;
@@ -212,6 +221,7 @@ ExpressionPtr ExpressionParser::list_literal() {
   return make(line, std::move(node));
 }
 
+// {a: b, c: d,}: keys are expressions, so {x: 1} uses the variable x.
 ExpressionPtr ExpressionParser::dict_literal() {
   const int line = reader_.next().line;
   DictExpression node;
@@ -226,6 +236,7 @@ ExpressionPtr ExpressionParser::dict_literal() {
   return make(line, std::move(node));
 }
 
+// The tokens after which a trailing comma has no further item: "{% for a, in b %}", "(a,)", "{{ a, }}".
 bool ExpressionParser::at_tuple_end(std::initializer_list<std::string_view> ends) const {
   const Token& token = reader_.current();
   return token.kind == Token::Kind::kVariableEnd || token.kind == Token::Kind::kBlockEnd || token.is_operator(")") ||
@@ -264,6 +275,8 @@ ExpressionPtr ExpressionParser::postfix(ExpressionPtr node) {
   }
 }
 
+// In "x|trim|length > 3", filters and tests bind tighter than all binary operators. The result of a filter may be
+// called.
 ExpressionPtr ExpressionParser::filters_and_tests(ExpressionPtr node) {
   TokenReader::Level level(reader_);
   for (;;) {
@@ -279,6 +292,7 @@ ExpressionPtr ExpressionParser::filters_and_tests(ExpressionPtr node) {
   }
 }
 
+// a.b, a.0 (which is a[0]) or a[…].
 ExpressionPtr ExpressionParser::subscript(ExpressionPtr node) {
   const int line = reader_.current().line;
   if (reader_.skip_operator(".")) {
@@ -302,17 +316,20 @@ ExpressionPtr ExpressionParser::subscript_key(ExpressionPtr node, int line) {
     if (!first) reader_.fail_expected("an expression");
     return make(line, SubscriptExpression{std::move(node), std::move(first)});
   }
+  // Every bound may be missing: [:], [1:], [:-1], [::2].
   ExpressionPtr stop = at_bound() ? nullptr : expression();
   ExpressionPtr step = reader_.skip_operator(":") && !at_bound() ? expression() : nullptr;
   return make(line, SliceExpression{std::move(node), std::move(first), std::move(stop), std::move(step)});
 }
 
+// Names of filters and tests may contain points in jinja2.
 std::string ExpressionParser::dotted_name() {
   std::string name = reader_.identifier();
   while (reader_.skip_operator(".")) name += "." + reader_.identifier();
   return name;
 }
 
+// A chain nests outward: "| a | b" becomes b(a(input)). {% filter a | b %} starts without a "|" and without an input.
 ExpressionPtr ExpressionParser::filters(ExpressionPtr node, bool inline_start) {
   TokenReader::Level level(reader_);
   while (inline_start || reader_.current().is_operator("|")) {
@@ -327,12 +344,15 @@ ExpressionPtr ExpressionParser::filters(ExpressionPtr node, bool inline_start) {
   return node;
 }
 
+// x is divisibleby 3, x is divisibleby(3), x is not none. Without parentheses one argument may follow, unless the next
+// word continues the expression around the test: in "x is defined and y", `and` is not an argument.
 ExpressionPtr ExpressionParser::test(ExpressionPtr node) {
   constexpr const char* kEnds[] = {"else", "or", "and", "if", "not", "in"};  // never an argument of a test
   const int line = reader_.next().line;                                      // "is"
   const bool negated = reader_.skip_name("not");
   TestExpression result{std::move(node), dotted_name(), {}};
   const Token& token = reader_.current();
+  // A test may have one argument without parentheses if the next token can only begin an expression.
   const bool starts_argument = token.kind == Token::Kind::kName || token.kind == Token::Kind::kString ||
                                token.kind == Token::Kind::kInteger || token.kind == Token::Kind::kFloat ||
                                token.is_operator("[") || token.is_operator("{");
@@ -342,6 +362,7 @@ ExpressionPtr ExpressionParser::test(ExpressionPtr node) {
     if (token.is_name("is")) reader_.fail("tests cannot be chained with 'is'");
     result.arguments.positional.push_back(postfix(primary()));
   }
+  // "is not" negates the result of the test; "not" is not part of its name.
   ExpressionPtr made = make(line, std::move(result));
   return negated ? make(line, UnaryExpression{UnaryOperator::kNot, std::move(made)}) : std::move(made);
 }

@@ -1,5 +1,6 @@
 // Expressions: computes the value of a node. Undefined values are passed on and fail only when they are used, as in
-// jinja2.
+// jinja2: {{ a.b }} with an undefined a fails, {{ a }} prints nothing, and "a is defined" is false. Each expression
+// holds a Level while its operands are evaluated, so the depth of the stack is bounded by Limits::depth.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,6 +20,7 @@ std::string described(const Value& value) {
   return value.is_none() ? "None" : fmt::format("{} object", value.type_name());
 }
 
+// The value of a missing attribute, with jinja2's message.
 Value undefined_attribute(const Value& object, std::string_view name) {
   return Value::undefined(fmt::format("'{}' has no attribute '{}'", described(object), name));
 }
@@ -40,6 +42,7 @@ std::optional<Value> element(const Value& object, const Value& key) {
     const auto at = wrapped(object.as_sequence().items.size());
     return at ? std::optional(object.as_sequence().items[*at]) : std::nullopt;
   }
+  // text[i] is the i-th character, which needs the offsets of all of them: UTF-8 has no index.
   if (object.is_string()) {
     const std::string& text = object.as_text();
     const std::vector<size_t> offsets = character_offsets(text);
@@ -58,6 +61,7 @@ Value Evaluator::evaluate(const Expression& expression, const ScopePtr& scope) {
   return std::visit([&](const auto& node) { return value_of(node, scope); }, expression.node);
 }
 
+// Globals are in the outermost frame, so one search covers variables and functions.
 Value Evaluator::value_of(const NameExpression& node, const ScopePtr& scope) {
   const Value* value = scope->find(node.name);
   if (value != nullptr) return *value;
@@ -71,6 +75,7 @@ Value Evaluator::value_of(const ListExpression& node, const ScopePtr& scope) {
   return runtime_.sequence(node.is_tuple ? Sequence::Kind::kTuple : Sequence::Kind::kList, std::move(items));
 }
 
+// Python calls lists and dictionaries unhashable; the same keys are refused here.
 Value Evaluator::value_of(const DictExpression& node, const ScopePtr& scope) {
   Dict dict;
   for (const auto& [key_node, value_node] : node.entries) {
@@ -89,6 +94,7 @@ Value Evaluator::value_of(const UnaryExpression& node, const ScopePtr& scope) {
   return negated(*this, operand, node.op);
 }
 
+// `and` and `or` return one of their operands, not a bool, and evaluate the right one only if it is needed.
 Value Evaluator::value_of(const BinaryExpression& node, const ScopePtr& scope) {
   Value left = evaluate(*node.left, scope);
   if (node.op == BinaryOperator::kAnd) return left.truth() ? evaluate(*node.right, scope) : left;
@@ -96,6 +102,7 @@ Value Evaluator::value_of(const BinaryExpression& node, const ScopePtr& scope) {
   return arithmetic(*this, node.op, left, evaluate(*node.right, scope));
 }
 
+// Each partial text is charged, so a chain pays for the copies that growing it makes.
 Value Evaluator::value_of(const ConcatExpression& node, const ScopePtr& scope) {
   std::string text;
   for (const ExpressionPtr& part : node.parts) {
@@ -105,6 +112,7 @@ Value Evaluator::value_of(const ConcatExpression& node, const ScopePtr& scope) {
   return runtime_.text(std::move(text));
 }
 
+// a < b < c is (a < b) and (b < c) with b evaluated once, and c not at all if the first comparison fails.
 Value Evaluator::value_of(const ComparisonExpression& node, const ScopePtr& scope) {
   Value left = evaluate(*node.first, scope);
   for (const auto& [op, other] : node.others) {
@@ -115,6 +123,7 @@ Value Evaluator::value_of(const ComparisonExpression& node, const ScopePtr& scop
   return Value::boolean(true);
 }
 
+// Without an else, a false condition gives an undefined value, which prints as nothing.
 Value Evaluator::value_of(const ConditionalExpression& node, const ScopePtr& scope) {
   if (evaluate(*node.condition, scope).truth()) return evaluate(*node.then, scope);
   if (node.otherwise) return evaluate(*node.otherwise, scope);
@@ -147,6 +156,7 @@ Arguments Evaluator::arguments_of(const CallArguments& node, const ScopePtr& sco
       arguments.positional.push_back(std::move(value));
   if (node.more_named) {
     const Value more = evaluate(*node.more_named, scope);
+    // f(**mapping); its keys become names of arguments.
     if (!more.is(Value::Kind::kDict)) runtime_.fail("the argument after ** must be a mapping");
     for (const auto& [key, value] : more.as_dict().entries()) {
       if (!key.is_string()) runtime_.fail("keywords must be strings");
@@ -174,6 +184,7 @@ Value Evaluator::value_of(const CallExpression& node, const ScopePtr& scope) {
   return call(callee, arguments);
 }
 
+// Filters and tests are looked up when they run, so an unknown one in a branch that is not taken does no harm.
 Value Evaluator::value_of(const FilterExpression& node, const ScopePtr& scope) {
   const Value input = evaluate(*node.input, scope);
   const Arguments arguments = arguments_of(node.arguments, scope);
@@ -207,6 +218,7 @@ Value Evaluator::attribute(const Value& object, std::string_view name) {
   return undefined_attribute(object, name);
 }
 
+// An undefined result is not an error yet; its message appears if it is used.
 Value Evaluator::subscript(const Value& object, const Value& key) {
   if (object.is_undefined()) runtime_.fail(object.undefined_message());
   if (auto value = element(object, key)) return *value;

@@ -1,5 +1,8 @@
 // Python's two kinds of formatting, "%5.2f" % x and "{:>8}".format(x), on top of one Spec and one function that formats
-// a value.
+// a value. Both parse their own syntax into a Spec:
+//   "%-8.3f"      ->  align '<', width 8, precision 3, type 'f'
+//   "{:*^12,.1%}" ->  fill '*', align '^', width 12, grouping ',', precision 1, type '%'
+// Digits come from fmt, whose rules for f, e and g are those of C and of Python.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,6 +22,7 @@ namespace {
 constexpr int64_t kMaxWidth = 10'000;  // widths come from the template; larger ones would waste memory
 
 // The format of one value, common to both kinds of formatting.
+// A Spec is plain data, so the two parsers cannot differ in what a value looks like.
 struct Spec {
   std::string fill = " ";
   char align = 0;  // '<', '>', '^', '='; 0: numbers right, texts left
@@ -30,6 +34,7 @@ struct Spec {
   char type = 0;
 };
 
+// "1234567.5" -> "1,234,567.5": only the digits before the point are grouped.
 std::string grouped(const std::string& digits, char separator) {
   std::string out;
   const size_t end = std::min(digits.find_first_not_of("0123456789"), digits.size());
@@ -42,6 +47,7 @@ std::string grouped(const std::string& digits, char separator) {
 
 // Returns the digits of |value|; the sign is added later.
 std::string float_digits(double value, const Spec& spec) {
+  // 6 is Python's default; more than 300 decimals of a double are zeros in all but the smallest numbers.
   const auto precision = static_cast<int>(std::min<int64_t>(spec.precision.value_or(6), 300));
   const double size = std::fabs(value);
   switch (spec.type) {
@@ -63,6 +69,7 @@ std::string float_digits(double value, const Spec& spec) {
   }
 }
 
+// Whole numbers of other types than these are decimal: 'd', 'n' and none.
 std::string whole_digits(uint64_t size, const Spec& spec) {
   const std::string mark = spec.alternate ? std::string("0") + spec.type : "";
   switch (spec.type) {
@@ -79,6 +86,7 @@ std::string whole_digits(uint64_t size, const Spec& spec) {
   }
 }
 
+// Pads sign and digits (or a text, with an empty sign) to the width. '=' puts the padding between the two.
 std::string aligned(const std::string& sign, const std::string& body, const Spec& spec, bool is_number) {
   const char align = spec.align != 0 ? spec.align : is_number ? '>' : '<';
   if (align == '=')
@@ -111,6 +119,7 @@ std::string number_text(Evaluator& e, const Value& value, const Spec& spec) {
   std::string digits =
       as_float
           ? float_digits(*number, spec)
+          // The negation is done in unsigned arithmetic, where that of INT64_MIN is defined.
           : whole_digits(negative ? uint64_t{0} - static_cast<uint64_t>(*whole) : static_cast<uint64_t>(*whole), spec);
   if (spec.grouping != 0) digits = grouped(digits, spec.grouping);
   return aligned(sign, digits, spec, true);
@@ -131,6 +140,7 @@ std::string formatted(Evaluator& e, const Value& value, const Spec& spec) {
 }
 
 // Reads a run of digits at `at`; std::nullopt when there is none.
+// Width and precision; "*" for an argument is not supported, and no chat template uses it.
 std::optional<int64_t> read_digits(Evaluator& e, std::string_view text, size_t& at) {
   const size_t begin = at;
   while (at < text.size() && text[at] >= '0' && text[at] <= '9') ++at;
@@ -144,6 +154,7 @@ std::optional<int64_t> read_digits(Evaluator& e, std::string_view text, size_t& 
 Spec read_spec(Evaluator& e, std::string_view text) {
   Spec spec;
   size_t at = 0;
+  // A fill is any character, but only if an alignment follows; otherwise the first character may be one itself.
   const size_t first = text.empty() ? 0 : utf8_length(text[0]);
   if (text.size() > first && is_one_of(text[first], "<>^=")) {
     spec.fill = text.substr(0, first);
@@ -157,6 +168,7 @@ Spec read_spec(Evaluator& e, std::string_view text) {
   };
   if (const char sign = take("+- ")) spec.sign = sign;
   spec.alternate = take("#") != 0;
+  // "08" is short for fill '0' and align '='.
   if (take("0") != 0 && spec.align == 0) {
     spec.fill = "0";
     spec.align = '=';
@@ -170,6 +182,7 @@ Spec read_spec(Evaluator& e, std::string_view text) {
 }
 
 // Returns the value of "name.attribute[key]" or "0" in a replacement field.
+// "{}" takes the next positional argument, "{1}" that one, "{x}" a named one; `next` counts the "{}" so far.
 Value field_value(Evaluator& e, std::string_view name, const Arguments& arguments, size_t& next) {
   const size_t end = std::min(name.find_first_of(".["), name.size());
   const std::string head(name.substr(0, end));
@@ -184,6 +197,7 @@ Value field_value(Evaluator& e, std::string_view name, const Arguments& argument
     if (found == arguments.named.end()) e.runtime().fail(fmt::format("format(): there is no argument '{}'", head));
     value = found->second;
   }
+  // Then ".attribute" and "[key]" in any number; a key of digits is an index.
   for (name.remove_prefix(end); !name.empty();) {
     const bool by_key = name[0] == '[';
     const size_t stop = by_key ? name.find(']') : std::min(name.find_first_of(".[", 1), name.size());
@@ -232,6 +246,7 @@ namespace {
 // Reads the conversions of a % format one after another.
 class PrintfReader {
  public:
+  // "%s" % (a, b) has two values, "%s" % [a, b] one: only a tuple is taken apart.
   PrintfReader(Evaluator& e, const std::string& format, const Value& values) : e_(e), format_(format), values_(values) {
     const bool is_tuple = values.is(Value::Kind::kSequence) && values.as_sequence().kind == Sequence::Kind::kTuple;
     items_ = is_tuple ? values.as_sequence().items : std::vector<Value>{values};
@@ -246,6 +261,7 @@ class PrintfReader {
       else
         out += c;
     }
+    // Python's rule: values that are left are an error, unless they might have been meant for %(name)s.
     const bool may_be_left = values_.is(Value::Kind::kDict) || (values_.is(Value::Kind::kSequence) &&
                                                                 values_.as_sequence().kind == Sequence::Kind::kList);
     if (!by_name_ && next_ < items_.size() && !may_be_left)
@@ -254,6 +270,7 @@ class PrintfReader {
   }
 
  private:
+  // Reads what follows a "%": [(name)][flags][width][.precision]type.
   std::string conversion() {
     const std::optional<Value> named = named_value();
     Spec spec = read_flags();
@@ -297,6 +314,7 @@ class PrintfReader {
     return spec;
   }
 
+  // "%d" truncates floats, as |int does, and texts align to the right unless "-" is given: the opposite of str.format.
   std::string converted(Value value, Spec spec) {
     if (spec.type == 'i') spec.type = 'd';
     if (spec.type == 'd' && value.is(Value::Kind::kFloat)) value = e_.call_filter("int", value, {});
@@ -313,7 +331,7 @@ class PrintfReader {
   const std::string& format_;
   const Value& values_;
   std::vector<Value> items_;
-  size_t next_ = 0;  // of items_
+  size_t next_ = 0;  // index of the next item that a conversion takes
   bool by_name_ = false;
   size_t at_ = 0;
 };

@@ -1,4 +1,6 @@
-// The functions that every template knows.
+// The functions that every template knows: jinja2's range, dict, namespace, cycler and joiner, and transformers'
+// raise_exception and strftime_now. A variable of the same name hides them. They become objects only if the template
+// mentions them (Evaluator::run).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +14,7 @@ namespace {
 
 constexpr int64_t kMaxRange = 100'000;  // as jinja2's sandbox
 
+// range(stop) or range(start, stop, step). The numbers are stored, so the limit also bounds memory.
 Value make_range(Evaluator& e, const Arguments& arguments) {
   const Bound bound(e.runtime(), "range", arguments, {"start", "stop", "step"}, 1);
   const int64_t start = bound.has(1) ? bound.integer(0) : 0;
@@ -50,6 +53,7 @@ Dict dict_of(Evaluator& e, const Arguments& arguments, std::string_view function
 
 Value make_dict(Evaluator& e, const Arguments& arguments) { return e.runtime().dict(dict_of(e, arguments, "dict")); }
 
+// namespace(a=1): the only value that a template can change, by {% set ns.a = 2 %}.
 Value make_namespace(Evaluator& e, const Arguments& arguments) {
   Namespace& space = e.runtime().make<Namespace>();
   const Dict values = dict_of(e, arguments, "namespace");
@@ -60,6 +64,7 @@ Value make_namespace(Evaluator& e, const Arguments& arguments) {
   return Value::object(space);
 }
 
+// How a template refuses a conversation, for instance one in which the roles do not alternate.
 Value raise_exception(Evaluator& e, const Arguments& arguments) {
   const Bound bound(e.runtime(), "raise_exception", arguments, {"message"}, 1);
   e.runtime().fail(fmt::format("the template refuses this input: {}", to_text(e, bound.at(0))));
@@ -70,6 +75,8 @@ Value strftime_now(Evaluator& e, const Arguments& arguments) {
   const std::string& format = bound.text(0);
   if (format.empty()) return e.runtime().text("");
   const std::tm now = e.runtime().now();
+  // strftime returns 0 if its buffer is too small. In the C locale a conversion of two characters writes at most 24
+  // (%c), which 16 per character cover.
   std::string text(format.size() * 16 + 256, '\0');
   text.resize(std::strftime(text.data(), text.size(), format.c_str(), &now));
   return e.runtime().text(std::move(text));

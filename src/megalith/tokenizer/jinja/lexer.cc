@@ -19,6 +19,7 @@ namespace {
 
 constexpr size_t kNone = std::string_view::npos;
 
+// ASCII only, whatever the locale.
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 // Letters of other scripts may be part of a name; all their bytes are >= 0x80.
 bool is_name_start(char c) {
@@ -47,6 +48,7 @@ class Lexer {
  public:
   Lexer(std::string source, const std::string& name) : source_(std::move(source)), name_(name) {}
 
+  // Each round consumes at least one byte: text, a tag, or both.
   std::vector<Token> run() {
     while (at_ < source_.size()) read_text();
     add(Token::Kind::kEnd);
@@ -65,8 +67,10 @@ class Lexer {
     at_ += count;
     if (count > 0) at_line_start_ = source_[at_ - 1] == '\n';
   }
+  // Python's whitespace, as in jinja2's expressions.
   void skip_spaces() { advance(rest().size() - strip(rest(), std::nullopt, Side::kLeft).size()); }
 
+  // Tokens carry the line at which they start; `advance` comes after.
   Token& add(Token::Kind kind, std::string text = {}) {
     tokens_.push_back({.kind = kind, .line = line_, .text = std::move(text)});
     return tokens_.back();
@@ -76,6 +80,7 @@ class Lexer {
   void read_text() {
     const std::string_view text = rest();
     size_t tag = kNone;
+    // A lone brace is text.
     // A tag starts with {{, {% or {#.
     for (size_t i = text.find('{'); i != kNone; i = text.find('{', i + 1)) {
       if (i + 1 < text.size() && (text[i + 1] == '{' || text[i + 1] == '%' || text[i + 1] == '#')) {
@@ -130,6 +135,7 @@ class Lexer {
     return true;
   }
 
+  // {# … #}, with "-#}" and "+#}" as ends of blocks have them. The contents are skipped, not lexed.
   void read_comment() {
     const int start = line_;
     for (;;) {
@@ -153,6 +159,7 @@ class Lexer {
     if (i == kNone || !text.substr(i).starts_with("raw")) return false;
     i = text.find_first_not_of(" \t\n\r\f\v", i + 3);
     if (i == kNone || !(text.substr(i).starts_with("%}") || text.substr(i).starts_with("-%}"))) return false;
+    // The text begins after "raw %}". No newline is trimmed there, as jinja2 does not, either.
     const bool strip_after = text[i] == '-';
     advance(i + (strip_after ? 3 : 2));
     if (strip_after) skip_spaces();
@@ -187,6 +194,7 @@ class Lexer {
         fail(fmt::format("a {} starts here and does not end; \"{}\" is missing",
                          is_variable ? "print statement" : "block", is_variable ? "}}" : "%}"));
       }
+      // Whitespace control may skip lines, but the end of the tag is on this one.
       const int end_line = line_;
       if (open_.empty() && read_end(is_variable ? '}' : '%')) {
         add(is_variable ? Token::Kind::kVariableEnd : Token::Kind::kBlockEnd).line = end_line;
@@ -213,10 +221,10 @@ class Lexer {
     // Longer operators come first.
     constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
                                                "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
-    const auto found =
+    const auto longest =
         std::ranges::find_if(kOperators, [&](std::string_view sign) { return rest().starts_with(sign); });
-    if (found == std::end(kOperators)) fail(fmt::format("unexpected character {}", python_repr(rest().substr(0, 1))));
-    const char sign = (*found)[0];
+    if (longest == std::end(kOperators)) fail(fmt::format("unexpected character {}", python_repr(rest().substr(0, 1))));
+    const char sign = (*longest)[0];
     if (sign == '(' || sign == '[' || sign == '{') {
       open_ += sign;
     } else if (sign == ')' || sign == ']' || sign == '}') {
@@ -226,10 +234,11 @@ class Lexer {
         fail(fmt::format("unexpected '{}', expected the one that closes '{}'", sign, open_.back()));
       open_.pop_back();
     }
-    add(Token::Kind::kOperator, std::string(*found));
-    advance(found->size());
+    add(Token::Kind::kOperator, std::string(*longest));
+    advance(longest->size());
   }
 
+  // The end is the first quote of the same kind that no backslash precedes; the escapes are resolved afterwards.
   void read_string() {
     const std::string_view text = rest();
     size_t end = 1;
@@ -251,6 +260,7 @@ class Lexer {
     return at;
   }
 
+  // 12, 1_000, 0xff, 0o17, 0b11, 1.5, 2e-3. A sign is an operator.
   void read_number() {
     constexpr std::string_view kDecimal = "0123456789";
     const char base = at_ + 1 < source_.size() && source_[at_] == '0' ? source_[at_ + 1] : ' ';
@@ -287,6 +297,7 @@ class Lexer {
     advance(end - at_);
   }
 
+  // The source with \n as its only line end; all positions are bytes in it.
   std::string source_;
   const std::string& name_;
   std::vector<Token> tokens_;

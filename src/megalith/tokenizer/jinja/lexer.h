@@ -1,4 +1,6 @@
 // Splits a template's source into tokens: stretches of text, and the contents of {{ … }} and {% … %}.
+//
+//   Hi {{ name }}!   ->   kText "Hi ", kVariableBegin, kName "name", kVariableEnd, kText "!", kEnd
 #pragma once
 
 #include <cstdint>
@@ -8,9 +10,10 @@
 
 namespace megalith::tokenizer::jinja {
 
-// One token.
+// One token, with the line at which it starts.
 struct Token {
   // {{ and }} are kVariableBegin and kVariableEnd, {% and %} kBlockBegin and kBlockEnd.
+  // Keywords such as `in` are kName, because jinja2 allows them as attributes.
   enum class Kind {
     kText,
     kVariableBegin,
@@ -27,9 +30,11 @@ struct Token {
   Kind kind = Kind::kEnd;
   int line = 1;
   std::string text;  // kText, kString: the content; kName, kOperator: the source text
+  // Values of kInteger and kFloat.
   int64_t integer = 0;
   double real = 0;
 
+  // Whether it is this name (keywords are names, too) or this operator.
   bool is_name(std::string_view name) const { return kind == Kind::kName && text == name; }
   bool is_operator(std::string_view sign) const { return kind == Kind::kOperator && text == sign; }
 };

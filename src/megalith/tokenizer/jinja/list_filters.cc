@@ -1,4 +1,6 @@
-// Filters that visit the elements of a value.
+// Filters that visit the elements of a value, by jinja2's filters.py. Filters that are generators in Python (map,
+// select, batch, unique, …) return Kind::kGenerator: they are computed at once here, but behave alike (no length, no
+// index, true even if empty), so a template that forgets |list fails in the same way.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -63,6 +65,7 @@ Value join_filter(Evaluator& e, const Value& input, const Arguments& arguments) 
 
 Value list_filter(Evaluator& e, const Value& input, const Arguments&) { return e.runtime().list(e.iterate(input)); }
 
+// Like the method items(), but an undefined input has no items instead of failing.
 Value items_filter(Evaluator& e, const Value& input, const Arguments&) {
   if (input.is_undefined()) return e.runtime().sequence(SequenceKind::kGenerator, {});
   if (!input.is(Value::Kind::kDict)) e.runtime().fail("items: can only get item pairs from a mapping");
@@ -76,6 +79,7 @@ Value first_filter(Evaluator& e, const Value& input, const Arguments&) {
   return items.empty() ? Value::undefined("no first item, sequence was empty") : items.front();
 }
 
+// Python's reversed() refuses generators, so `last` of a |map fails in jinja2, too.
 Value last_filter(Evaluator& e, const Value& input, const Arguments&) {
   if (input.is(Value::Kind::kSequence) && !input.as_sequence().has_length())
     e.runtime().fail("last: 'generator' object is not reversible; write |list before it");
@@ -83,6 +87,7 @@ Value last_filter(Evaluator& e, const Value& input, const Arguments&) {
   return items.empty() ? Value::undefined("no last item, sequence was empty") : items.back();
 }
 
+// A text is reversed into a text, anything else into a generator.
 Value reverse_filter(Evaluator& e, const Value& input, const Arguments&) {
   std::vector<Value> items = e.iterate(input);
   std::ranges::reverse(items);
@@ -103,6 +108,7 @@ Value sort_filter(Evaluator& e, const Value& input, const Arguments& arguments) 
       continue;
     }
     std::vector<Value> keys;
+    // "name,age" sorts by two attributes; a number (attribute=0) is one element.
     const std::vector<std::string> paths =
         bound.at(2).is_string() ? split(bound.text(2), ',') : std::vector<std::string>{""};
     for (const std::string& path : paths)
@@ -113,6 +119,7 @@ Value sort_filter(Evaluator& e, const Value& input, const Arguments& arguments) 
   return e.runtime().list(sorted_by(e, std::move(keyed), bound.flag(0, false)));
 }
 
+// Returns (key, value) pairs, sorted by either.
 Value dictsort_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   const Bound bound(e.runtime(), "dictsort", arguments, {"case_sensitive", "by", "reverse"});
   const std::string by = bound.text_or(1, "key");
@@ -131,6 +138,7 @@ Value unique_filter(Evaluator& e, const Value& input, const Arguments& arguments
   std::vector<Value> items;
   for (const Value& item : e.iterate(input)) {
     const Value key = folded(bound.given(1) ? attribute_path(e, item, bound.at(1)) : item, bound.flag(0, false));
+    // Keys other than texts are searched for one by one.
     e.runtime().step(seen.entries().size() / 8);
     if (seen.find(key) != nullptr) continue;
     seen.set(key, Value());
@@ -139,6 +147,7 @@ Value unique_filter(Evaluator& e, const Value& input, const Arguments& arguments
   return e.runtime().sequence(SequenceKind::kGenerator, std::move(items));
 }
 
+// min and max: the first of equal elements wins, as in Python, because only a strictly better one replaces it.
 template <bool largest>
 Value extreme_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   const Bound bound(e.runtime(), largest ? "max" : "min", arguments, {"case_sensitive", "attribute"});
@@ -153,6 +162,7 @@ Value extreme_filter(Evaluator& e, const Value& input, const Arguments& argument
   return items[best];
 }
 
+// Adds from `start`, 0 by default, so it also works for lists with start=[].
 Value sum_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   const Bound bound(e.runtime(), "sum", arguments, {"attribute", "start"});
   Value total = bound.value_or(1, Value::integer(0));
@@ -193,6 +203,7 @@ Value map_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
       items.push_back(attribute_path(e, item, bound.at(0), bound.value_or(1, Value())));
   } else {
     if (!arguments.positional[0].is_string()) e.runtime().fail("map: the name of a filter is expected");
+    // The first argument names the filter; the others are passed on to it.
     const Arguments rest{{arguments.positional.begin() + 1, arguments.positional.end()}, arguments.named};
     for (const Value& item : iterate_if_true(e, input))
       items.push_back(e.call_filter(arguments.positional[0].as_text(), item, rest));
@@ -206,6 +217,7 @@ Value select_filter(Evaluator& e, const Value& input, const Arguments& arguments
   const size_t skip = by_attribute ? 1 : 0;
   if (arguments.positional.size() < skip) e.runtime().fail("the filter needs the name of an attribute");
   const bool has_test = arguments.positional.size() > skip;
+  // Without a test, elements are selected by their truth.
   if (has_test && !arguments.positional[skip].is_string()) e.runtime().fail("the filter needs the name of a test");
   const auto rest_begin = arguments.positional.begin() + static_cast<std::ptrdiff_t>(skip + (has_test ? 1 : 0));
   const Arguments rest{{rest_begin, arguments.positional.end()}, arguments.named};
@@ -239,6 +251,7 @@ constexpr NamedFilter kListFilters[] = {{"join", join_filter},
 
 }  // namespace
 
+// Lists first, then texts, then values; the three tables have no name in common.
 Filter find_filter(std::string_view name) {
   const auto found = std::ranges::find(kListFilters, name, &NamedFilter::name);
   if (found != std::end(kListFilters)) return found->call;

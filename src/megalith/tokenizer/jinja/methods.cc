@@ -1,4 +1,6 @@
-// Methods of strings, lists and dictionaries, in tables by name. Only methods that do not change their object exist.
+// Methods of strings, lists and dictionaries, in tables by name. Only methods that do not change their object exist;
+// positions and lengths count characters, as in Python, although texts are stored as UTF-8. Methods with variants
+// (strip, lstrip, rstrip) are templates over the variant, so each name in the tables is a plain function.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -37,6 +39,7 @@ Window window(const std::string& text, const Bound& bound, size_t i) {
   if (!bound.given(i) && !bound.given(i + 1)) return {text, 0};
   const std::vector<size_t> offsets = character_offsets(text);
   const auto size = static_cast<int64_t>(offsets.size()) - 1;
+  // Python's rule for slices: negative positions count from the end, and what is outside is moved to the nearest end.
   const auto clamped = [&](int64_t at) {
     return std::clamp<int64_t>(at < 0 ? std::max(at, -size) + size : at, 0, size);
   };
@@ -48,6 +51,7 @@ Window window(const std::string& text, const Bound& bound, size_t i) {
 
 // ------------------------------------------------------------------------------------------------------------- strings
 
+// Methods without arguments; passing one fails as in Python.
 template <std::string (*convert)(std::string_view)>
 Value converted_text(Evaluator& e, const Value& self, const Arguments& arguments) {
   const Bound none(e.runtime(), "the method", arguments, {});
@@ -61,6 +65,7 @@ Value stripped(Evaluator& e, const Value& self, const Arguments& arguments) {
   return e.runtime().text(std::string(strip(self.as_text(), characters, side)));
 }
 
+// "a,b,c".split(",", 1) -> ["a", "b,c"]; rsplit -> ["a,b", "c"].
 template <bool from_right>
 Value split_method(Evaluator& e, const Value& self, const Arguments& arguments) {
   const Bound bound(e.runtime(), "split", arguments, {"sep", "maxsplit"});
@@ -77,6 +82,7 @@ Value split_lines(Evaluator& e, const Value& self, const Arguments& arguments) {
   return list_of(e, lines);
 }
 
+// The argument may be a tuple, of which any part may match: x.startswith(("a", "b")).
 template <bool at_end>
 Value starts_or_ends(Evaluator& e, const Value& self, const Arguments& arguments) {
   const Bound bound(e.runtime(), at_end ? "endswith" : "startswith", arguments, {"prefix", "start", "end"}, 1);
@@ -107,11 +113,13 @@ Value count_in_text(Evaluator& e, const Value& self, const Arguments& arguments)
 // The size of the result is charged before it is built.
 Value replace_method(Evaluator& e, const Value& self, const Arguments& arguments) {
   const Bound bound(e.runtime(), "replace", arguments, {"old", "new", "count"}, 2);
+  // An upper bound: the limit on replacements is not considered.
   const size_t growth = occurrences(self.as_text(), bound.text(0)) * bound.text(1).size();
   e.runtime().pay_bytes(self.as_text().size() + growth);
   return e.runtime().text(replaced(self.as_text(), bound.text(0), bound.text(1), bound.integer_or(2, -1)));
 }
 
+// ", ".join(list): unlike |join it refuses items that are not texts, as Python does.
 Value join_method(Evaluator& e, const Value& self, const Arguments& arguments) {
   const Bound bound(e.runtime(), "join", arguments, {"iterable"}, 1);
   std::string text;
@@ -156,6 +164,7 @@ Value without_affix(Evaluator& e, const Value& self, const Arguments& arguments)
   return e.runtime().text(std::string(text));
 }
 
+// The fill may have up to four bytes per character, hence the factor in the charge.
 template <Alignment alignment>
 Value padded_method(Evaluator& e, const Value& self, const Arguments& arguments) {
   const Bound bound(e.runtime(), "just", arguments, {"width", "fillchar"}, 1);
@@ -163,6 +172,7 @@ Value padded_method(Evaluator& e, const Value& self, const Arguments& arguments)
   return e.runtime().text(padded(self.as_text(), bound.integer(0), bound.text_or(1, " "), alignment));
 }
 
+// "-7".zfill(4) -> "-007": zeros go between the sign and the digits.
 Value zero_filled(Evaluator& e, const Value& self, const Arguments& arguments) {
   const Bound bound(e.runtime(), "zfill", arguments, {"width"}, 1);
   e.runtime().pay_bytes(static_cast<size_t>(std::max<int64_t>(bound.integer(0), 0)));
@@ -173,6 +183,7 @@ Value zero_filled(Evaluator& e, const Value& self, const Arguments& arguments) {
                           padded(text, bound.integer(0) - static_cast<int64_t>(sign.size()), "0", Alignment::kRight));
 }
 
+// str.isalpha and the like; an empty text gives false, except for isascii.
 template <CharacterClass kind>
 Value is_class(Evaluator&, const Value& self, const Arguments&) {
   return Value::boolean(is_all(self.as_text(), kind));
@@ -245,12 +256,14 @@ Value itself(Evaluator&, const Value& self, const Arguments&) { return self; }
 
 constexpr NamedMethod kListMethods[] = {{"index", index_in_list}, {"count", count_in_list}, {"copy", itself}};
 
+// d.get(key) is None for a missing key, not undefined.
 Value get_method(Evaluator& e, const Value& self, const Arguments& arguments) {
   const Bound bound(e.runtime(), "get", arguments, {"key", "default"}, 1);
   const Value* found = self.as_dict().find(bound.at(0));
   return found ? *found : bound.value_or(1, Value());
 }
 
+// keys, values and items. Python's views follow later changes of the dictionary; here it cannot change.
 template <Sequence::Kind kind>
 Value view_method(Evaluator& e, const Value& self, const Arguments&) {
   std::vector<Value> items;
@@ -275,6 +288,7 @@ Method find_in(const NamedMethod (&methods)[size], std::string_view name) {
 
 }  // namespace
 
+// Ranges share the methods of lists. Dictionary views and generators have none.
 Method find_method(const Value& object, std::string_view name) {
   if (object.is_string()) return find_in(kTextMethods, name);
   if (object.is(Kind::kDict)) return find_in(kDictMethods, name);

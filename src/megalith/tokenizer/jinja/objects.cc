@@ -1,3 +1,6 @@
+// Macros, loops and namespaces: the values that have state or can be called. Macros and loops hold the scope in which
+// they were written, so a macro sees the variables around its definition (lexical scoping, as in jinja2), not its
+// caller's.
 #include "megalith/tokenizer/jinja/objects.h"
 
 #include <fmt/format.h>
@@ -33,10 +36,10 @@ void Macro::bind(Evaluator& evaluator, const Arguments& arguments, const ScopePt
     evaluator.runtime().fail(fmt::format("macro '{}' takes not more than {} argument(s)", name_, parameters.size()));
   Dict more;
   for (const auto& [name, value] : arguments.named) {
-    const auto found = std::ranges::find(parameters, name, &Signature::Parameter::text);
-    if (found != parameters.end()) {
-      scope->set(found->name, value);
-      is_set[static_cast<size_t>(found - parameters.begin())] = true;
+    const auto match = std::ranges::find(parameters, name, &Signature::Parameter::text);
+    if (match != parameters.end()) {
+      scope->set(match->name, value);
+      is_set[static_cast<size_t>(match - parameters.begin())] = true;
     } else if (name == "caller" && signature_.caller >= 0) {
       scope->set(signature_.caller, value);
     } else if (signature_.kwargs >= 0) {
@@ -47,6 +50,7 @@ void Macro::bind(Evaluator& evaluator, const Arguments& arguments, const ScopePt
   }
   if (signature_.varargs >= 0) scope->set(signature_.varargs, Value::tuple(std::move(rest)));
   if (signature_.kwargs >= 0) scope->set(signature_.kwargs, Value::dict(std::move(more)));
+  // Defaults come last: their expressions may use the parameters that are set by now.
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (is_set[i]) continue;
     const auto& parameter = parameters[i];
@@ -64,6 +68,7 @@ Value Macro::call(Evaluator& evaluator, const Arguments& arguments) {
 
 // ---------------------------------------------------------------------------------------------------------------- Loop
 
+// The first call counts as a change.
 bool Loop::changed(const Arguments& arguments) {
   Value now = Value::tuple(arguments.positional);
   const bool differs = !last_ || !equal(*last_, now);
@@ -71,6 +76,7 @@ bool Loop::changed(const Arguments& arguments) {
   return differs;
 }
 
+// loop(children) renders the same body over the children, one level deeper.
 Value Loop::call(Evaluator& evaluator, const Arguments& arguments) {
   Runtime& runtime = evaluator.runtime();
   if (!node_.recursive) runtime.fail("the loop is not recursive; write {% for … recursive %} to call it");
@@ -92,6 +98,7 @@ std::optional<Value> Loop::attribute(Evaluator& evaluator, std::string_view name
   if (name == "depth0") return Value::integer(depth_ - 1);
   if (name == "previtem") return at > 0 ? items_[position_ - 1] : Value::undefined("there is no previous item");
   if (name == "nextitem") return at + 1 < size ? items_[position_ + 1] : Value::undefined("there is no next item");
+  // loop.cycle('odd', 'even'): the argument at the position, modulo their number.
   if (name == "cycle") {
     return Value::object(evaluator.runtime().make<Function>([this](Evaluator& e, const Arguments& arguments) {
       if (arguments.positional.empty()) e.runtime().fail("no items for cycling given");

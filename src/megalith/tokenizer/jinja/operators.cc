@@ -15,8 +15,10 @@ namespace {
 
 using Kind = Value::Kind;
 
+// In the order of BinaryOperator, with the words of Python's messages.
 constexpr std::string_view kSigns[] = {"and", "or", "+", "-", "*", "/", "//", "%", "** or pow()"};
 
+// Fails with Python's TypeError, or with the message of an undefined operand, which is the real mistake then.
 [[noreturn]] void unsupported(const Runtime& runtime, std::string_view sign, const Value& a, const Value& b) {
   for (const Value* operand : {&a, &b})
     if (operand->is_undefined()) runtime.fail(operand->undefined_message());
@@ -29,6 +31,7 @@ constexpr std::string_view kSigns[] = {"and", "or", "+", "-", "*", "/", "//", "%
 [[noreturn]] void overflow(const Runtime& runtime) { runtime.fail("a whole number does not fit into 64 bits"); }
 
 // The loop ends by overflow after at most 63 steps, since |base| >= 2.
+// A negative exponent gives a float, as in Python.
 Value whole_power(Evaluator& evaluator, int64_t base, int64_t exponent) {
   if (exponent < 0) {
     if (base == 0) evaluator.runtime().fail("0 cannot be raised to a negative power");
@@ -46,6 +49,7 @@ Value whole_arithmetic(Evaluator& evaluator, BinaryOperator op, int64_t a, int64
   const Runtime& runtime = evaluator.runtime();
   int64_t result = 0;
   switch (op) {
+    // Python's numbers grow without bound; no chat template needs more than 64 bits, so overflow is reported instead.
     case BinaryOperator::kAdd:
       if (__builtin_add_overflow(a, b, &result)) overflow(runtime);
       return Value::integer(result);
@@ -98,6 +102,7 @@ Value float_arithmetic(Evaluator& evaluator, BinaryOperator op, double a, double
 }
 
 // Returns a text or a list repeated `count` times.
+// The cap on `times` keeps the product below from wrapping around; the charge fails for anything that large.
 Value repeated(Evaluator& evaluator, const Value& value, int64_t count) {
   Runtime& runtime = evaluator.runtime();
   const auto times = static_cast<size_t>(std::clamp<int64_t>(count, 0, std::numeric_limits<int32_t>::max()));
@@ -117,11 +122,13 @@ Value repeated(Evaluator& evaluator, const Value& value, int64_t count) {
   return runtime.sequence(sequence.kind, std::move(items));
 }
 
+// Ranges, views and generators are neither, and have no arithmetic.
 bool is_list_or_tuple(const Value& value) {
   return value.is(Kind::kSequence) &&
          (value.as_sequence().kind == Sequence::Kind::kList || value.as_sequence().kind == Sequence::Kind::kTuple);
 }
 
+// a + b of two lists or two tuples; a mix of both is an error before this.
 Value joined(Evaluator& evaluator, const Value& a, const Value& b) {
   std::vector<Value> items = a.as_sequence().items;
   items.insert(items.end(), b.as_sequence().items.begin(), b.as_sequence().items.end());
@@ -168,11 +175,13 @@ Value arithmetic(Evaluator& evaluator, BinaryOperator op, const Value& a, const 
     if (y && (a.is_string() || is_list_or_tuple(a))) return repeated(evaluator, a, *y);
     if (x && (b.is_string() || is_list_or_tuple(b))) return repeated(evaluator, b, *x);
   }
+  // "%s: %s" % (a, b).
   if (op == BinaryOperator::kModulo && a.is_string())
     return evaluator.runtime().text(printf_text(evaluator, a.as_text(), b));
   unsupported(evaluator.runtime(), kSigns[static_cast<size_t>(op)], a, b);
 }
 
+// -True is -1, as in Python, where bool is a number.
 Value negated(Evaluator& evaluator, const Value& value, UnaryOperator op) {
   const Runtime& runtime = evaluator.runtime();
   if (value.is_undefined()) runtime.fail(value.undefined_message());
@@ -205,6 +214,7 @@ bool less(Evaluator& evaluator, const Value& a, const Value& b) {
       fmt::format("'<' is not supported between instances of '{}' and '{}'", a.type_name(), b.type_name()));
 }
 
+// All orders follow from == and <. For NaN that makes a >= b false, as it must be.
 bool compare(Evaluator& evaluator, ComparisonOperator op, const Value& a, const Value& b) {
   switch (op) {
     case ComparisonOperator::kEqual:
@@ -227,6 +237,7 @@ bool compare(Evaluator& evaluator, ComparisonOperator op, const Value& a, const 
   return false;
 }
 
+// Characters of a text, elements or keys; an undefined value has length 0 in jinja2.
 size_t length(Evaluator& evaluator, const Value& value) {
   if (value.is_string()) return code_points(value.as_text());
   if (value.is(Kind::kSequence) && value.as_sequence().has_length()) return value.as_sequence().items.size();
@@ -241,6 +252,7 @@ Value slice(Evaluator& evaluator, const Value& value, const Value& start, const 
   const bool is_text = value.is_string();
   if (!is_text && !(value.is(Kind::kSequence) && value.as_sequence().has_elements()))
     runtime.fail(fmt::format("'{}' object cannot be sliced", value.type_name()));
+  // A bound that is left out is None.
   const auto number = [&](const Value& bound, int64_t otherwise) {
     if (bound.is_none()) return otherwise;
     const auto whole = bound.whole_number();
@@ -253,6 +265,8 @@ Value slice(Evaluator& evaluator, const Value& value, const Value& start, const 
   // Bounds far outside are clamped first, so that no sum below overflows.
   const int64_t by = std::clamp<int64_t>(number(step, 1), -size - 1, size + 1);
   if (number(step, 1) == 0) runtime.fail("slice step cannot be zero");
+  // CPython's PySlice_AdjustIndices: backward slices run from size - 1 down to -1, exclusive, so that x[::-1] includes
+  // the first element.
   const int64_t low = by > 0 ? 0 : -1, high = by > 0 ? size : size - 1;
   const auto clamped = [&](int64_t bound) {
     return std::clamp(bound < 0 ? std::max(bound, -size - 1) + size : bound, low, high);

@@ -1,5 +1,9 @@
 // Statements: recursive descent over blocks. Names of variables are replaced by ids while parsing (intern), so that the
-// evaluator compares numbers.
+// evaluator compares numbers. A block is parsed as
+//   {% tag … %} body {% end %}
+// where `body` stops in front of the first tag whose name is in a list of ends, and the block's own function consumes
+// that name: {% if %} stops at elif, else and endif. The list of open ends also makes the message about a stray {%
+// endfor %}.
 #include "megalith/tokenizer/jinja/parser.h"
 
 #include <algorithm>
@@ -76,6 +80,7 @@ void TokenReader::Level::deepen() {
 
 // -------------------------------------------------------------------------------------------------- assignment targets
 
+// x, (x, y), or ns.x where `with_namespace` allows it ({% set %}, but not {% for %}).
 Target ExpressionParser::single_target(bool with_namespace) {
   const TokenReader::Level level(reader_);
   if (reader_.skip_operator("(")) {
@@ -92,6 +97,7 @@ Target ExpressionParser::single_target(bool with_namespace) {
   return result;
 }
 
+// "a, b" is a tuple, and so is "a,"; a single name is itself.
 Target ExpressionParser::target(bool with_namespace, std::initializer_list<std::string_view> ends) {
   Target first = single_target(with_namespace);
   if (!reader_.current().is_operator(",")) return first;
@@ -110,6 +116,7 @@ namespace {
 
 using Ends = std::initializer_list<std::string_view>;
 
+// Parses all statements of one template. Expressions are left to ExpressionParser, which reads from the same tokens.
 class StatementParser {
  public:
   explicit StatementParser(TokenReader& reader) : reader_(reader), expressions_(reader) {}
@@ -143,6 +150,7 @@ class StatementParser {
   bool marks_generation() const { return marks_generation_; }
 
  private:
+  // Parses one block, whose name is the current token, up to but without its last "%}".
   Statement block(Ends ends) {
     const Token token = reader_.current();
     if (token.kind != Token::Kind::kName) reader_.fail_expected("the name of a block");
@@ -165,6 +173,7 @@ class StatementParser {
     refuse(tag, line, ends);
   }
 
+  // Explains an unknown tag: one that needs other files, an end without its beginning, or a spelling mistake.
   [[noreturn]] void refuse(const std::string& tag, int line, Ends ends) const {
     const std::vector<std::string> other_files{"include", "import", "from", "extends", "block", "autoescape"};
     if (std::ranges::find(other_files, tag) != other_files.end())
@@ -186,6 +195,7 @@ class StatementParser {
     reader_.expect(Token::Kind::kBlockEnd, "'%}', the end of the block's first tag");
     return statements(ends);
   }
+  // Like body() for blocks that can end in one way only.
   Body body_to_end(std::string_view end) {
     Body result = body({end});
     reader_.expect_name(end);
@@ -194,6 +204,7 @@ class StatementParser {
 
   IfStatement if_block() {
     IfStatement node;
+    // Each round parses one condition and its branch; elif is followed by another condition.
     for (;;) {
       ExpressionPtr condition = expressions_.tuple(false);
       node.branches.emplace_back(std::move(condition), body({"elif", "else", "endif"}));
@@ -204,6 +215,7 @@ class StatementParser {
     }
   }
 
+  // "in x if y" must not read "x if y" as a conditional expression, hence tuple(false).
   ForStatement for_block() {
     ForStatement node;
     node.target = expressions_.target(false, {"in"});
@@ -211,6 +223,7 @@ class StatementParser {
     node.iterable = expressions_.tuple(false, {"recursive"});
     if (reader_.skip_name("if")) node.condition = expressions_.expression();
     node.recursive = reader_.skip_name("recursive");
+    // `loop` gets its id here, so the evaluator can set it without a lookup by name.
     node.loop = reader_.intern("loop");
     ++loops_;
     node.body = body({"endfor", "else"});
@@ -221,12 +234,14 @@ class StatementParser {
 
   Statement set_block(int line) {
     Target target = expressions_.target(true);
+    // Without "=" it is the block form, {% set x %} … {% endset %}, which may have filters: {% set x | trim %}.
     if (reader_.skip_operator("=")) return {line, SetStatement{std::move(target), expressions_.tuple()}};
     SetBlockStatement node{std::move(target), expressions_.filters(nullptr), {}};
     node.body = body_to_end("endset");
     return {line, std::move(node)};
   }
 
+  // Parameters as in "(a, b=1)"; an absent list is empty. Defaults are expressions, evaluated at each call.
   Signature signature() {
     Signature result;
     if (!reader_.skip_operator("(")) return result;
@@ -246,6 +261,8 @@ class StatementParser {
 
   // Parses a body that is called: break does not reach loops around it, and it may use varargs, kwargs and caller.
   Body callable_body(std::string_view end, Signature& signature) {
+    // jinja2 passes varargs, kwargs and caller only to bodies that mention them. Names are interned while the body is
+    // parsed, so afterwards a known id means that this body, or one before it, uses the name.
     const int loops = std::exchange(loops_, 0);
     Body result = body_to_end(end);
     loops_ = loops;
@@ -276,6 +293,8 @@ class StatementParser {
     return node;
   }
 
+  // {% generation %} is transformers' extension: it marks the text of an assistant, for masks of the loss. A call block
+  // without a call stands for it in the tree.
   CallStatement generation_block() {
     CallStatement node;
     marks_generation_ = true;
@@ -288,6 +307,7 @@ class StatementParser {
     return {std::move(filter), body_to_end("endfilter")};
   }
 
+  // {% with a = 1, b = 2 %}: the values do not see one another.
   WithStatement with_block() {
     WithStatement node;
     while (reader_.current().kind != Token::Kind::kBlockEnd) {
@@ -302,6 +322,7 @@ class StatementParser {
 
   TokenReader& reader_;
   ExpressionParser expressions_;
+  // Open loops around the current statement, for break and continue.
   int loops_ = 0;
   bool marks_generation_ = false;
 };

@@ -1,3 +1,7 @@
+// The budget of a rendering and the binding of arguments. Templates come with models from other people, so each
+// rendering has a limit on steps, bytes and depth (Limits in template.h). Costs are charged before memory is allocated,
+// and never returned: the budget bounds the total work, not the memory in use at one time, which needs no bookkeeping
+// of lifetimes.
 #include "megalith/tokenizer/jinja/runtime.h"
 
 #include <algorithm>
@@ -8,12 +12,12 @@ namespace megalith::tokenizer::jinja {
 
 namespace {
 
-constexpr int kMaxValueDepth = 200;  // of lists and dictionaries
+constexpr int kMaxValueDepth = 200;  // levels of lists and dictionaries; destructors and printing recurse per level
 
 }  // namespace
 
 Value Object::call(Evaluator&, const Arguments&) {
-  throw InternalError("an object was called that cannot be");  // is_callable() is false, and call() checks that
+  throw InternalError("an object was called that is not callable");  // is_callable() is false, and call() checks that
 }
 
 void Runtime::fail(std::string_view what) const {
@@ -35,6 +39,7 @@ void Runtime::pay_bytes(size_t bytes) {
         limits_.bytes));
 }
 
+// Filters and operators make their results with these three, so that every large value is charged.
 Value Runtime::text(std::string text) {
   pay_bytes(text.size() + sizeof(std::string));
   return Value::text(std::move(text));
@@ -79,15 +84,16 @@ Bound::Bound(const Runtime& runtime, std::string_view function, const Arguments&
   if (arguments.positional.size() > parameters_.size())
     runtime_.fail(fmt::format("{}() takes at most {} arguments, {} are given", function_, parameters_.size(),
                               arguments.positional.size()));
+  // Positions first, so that a name for an argument that is already given is found to be a second value.
   for (size_t i = 0; i < arguments.positional.size(); ++i) values_[i] = arguments.positional[i];
   for (const auto& [name, value] : arguments.named) {
-    const auto found = std::ranges::find(parameters_, name);
-    if (found == parameters_.end())
+    const auto match = std::ranges::find(parameters_, name);
+    if (match == parameters_.end())
       runtime_.fail(fmt::format("{}() got an unexpected keyword argument '{}'; it knows: {}", function_, name,
                                 fmt::join(parameters_, ", ")));
-    std::optional<Value>& place = values_[static_cast<size_t>(found - parameters_.begin())];
-    if (place) runtime_.fail(fmt::format("{}() got multiple values for argument '{}'", function_, name));
-    place = value;
+    std::optional<Value>& slot = values_[static_cast<size_t>(match - parameters_.begin())];
+    if (slot) runtime_.fail(fmt::format("{}() got multiple values for argument '{}'", function_, name));
+    slot = value;
   }
   for (size_t i = 0; i < required; ++i)
     if (!values_[i]) runtime_.fail(fmt::format("{}() needs the argument '{}'", function_, parameters_[i]));

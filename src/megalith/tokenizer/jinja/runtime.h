@@ -1,5 +1,5 @@
-// Runtime: what all code shares while a template is rendered: the current line, the remaining budget, and the objects
-// made so far.
+// Runtime: the state that all code shares while a template is rendered: the current line, the remaining budget, and the
+// objects made so far. Bound: the arguments of a function by name, checked like Python's.
 #pragma once
 
 #include <ctime>
@@ -21,6 +21,7 @@ class Evaluator;
 
 // Evaluated arguments of a call.
 struct Arguments {
+  // In the order of the call; named ones may repeat a name, which Bound refuses.
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> named;
 };
@@ -32,13 +33,21 @@ class Object {
   Object(const Object&) = delete;
   Object& operator=(const Object&) = delete;
   virtual ~Object() = default;
+  // The name of the type in messages.
   virtual std::string_view type_name() const = 0;
+  // Returns object.name; std::nullopt when there is none.
   virtual std::optional<Value> attribute(Evaluator&, std::string_view) { return std::nullopt; }
+  // Whether it can be called; call() is used only if so.
   virtual bool is_callable() const { return false; }
+  // Throws InternalError unless overridden.
   virtual Value call(Evaluator& evaluator, const Arguments& arguments);
 };
 
-// State of one rendering. One thread.
+// State of one rendering. One thread. The budget (Limits) is spent as follows:
+//
+//   step()       each statement and expression, each element of a loop, each comparison of a sort or a search
+//   pay_bytes()  each text, list and dictionary that is made, before it is made
+//   Level        each recursion: expressions in expressions, macros in macros, printing of nested values
 class Runtime {
  public:
   Runtime(const std::string& template_name, const RenderOptions& options)
@@ -46,6 +55,7 @@ class Runtime {
 
   // Throws DataError: "template:line: what".
   [[noreturn]] void fail(std::string_view what) const;
+  // The template, and the line that messages name. The evaluator sets it at every node.
   const std::string& template_name() const { return template_name_; }
   void set_line(int line) { line_ = line; }
   int line() const { return line_; }
@@ -76,6 +86,7 @@ class Runtime {
   // the limit.
   class Level {
    public:
+    // Throws DataError when the limit is exceeded.
     explicit Level(Runtime& runtime);
     ~Level() { --runtime_.level_; }
     Level(const Level&) = delete;
@@ -86,13 +97,16 @@ class Runtime {
   };
 
  private:
+  // Constant: the name and the limits.
   const std::string& template_name_;
   Limits limits_;
   std::optional<std::tm> now_;
+  // Counters; they only grow, except for level_.
   int line_ = 1;
   int level_ = 0;
   size_t steps_ = 0;
   size_t bytes_ = 0;
+  // All objects made so far; freed with the Runtime.
   std::deque<std::unique_ptr<Object>> objects_;
 };
 
@@ -100,12 +114,15 @@ class Runtime {
 // fit, and for missing ones among the first `required`.
 class Bound {
  public:
+  // The first `required` parameters must be given. `function` is for messages.
   Bound(const Runtime& runtime, std::string_view function, const Arguments& arguments,
         std::initializer_list<std::string_view> parameters, size_t required = 0);
 
+  // Whether parameter i is given, even as None.
   bool has(size_t i) const { return values_[i].has_value(); }
   // Given, and not None.
   bool given(size_t i) const { return has(i) && !values_[i]->is_none(); }
+  // Return a parameter; at() requires has(i), the others replace a missing one.
   const Value& at(size_t i) const { return *values_[i]; }
   Value value_or(size_t i, Value otherwise) const { return has(i) ? *values_[i] : std::move(otherwise); }
   bool flag(size_t i, bool otherwise) const { return has(i) ? values_[i]->truth() : otherwise; }
@@ -116,10 +133,12 @@ class Bound {
   int64_t integer_or(size_t i, int64_t otherwise) const { return given(i) ? integer(i) : otherwise; }
 
  private:
+  // Fails because parameter i is not of the expected type.
   [[noreturn]] void refuse(size_t i, std::string_view expected) const;
 
   const Runtime& runtime_;
   std::string function_;
+  // Names and values by position; a missing value is std::nullopt.
   std::vector<std::string_view> parameters_;
   std::vector<std::optional<Value>> values_;
 };

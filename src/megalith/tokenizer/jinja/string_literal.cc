@@ -1,3 +1,6 @@
+// String literals of templates, by the rules of Python's str literals:
+//   "a\n"    ->  a, newline          "\x41"  ->  A             "\101"  ->  A
+//   "\u00e9" ->  é                   "\q"    ->  \q            "\N{DASH}" is refused, for want of the table of names
 #include "megalith/tokenizer/jinja/string_literal.h"
 
 #include <fmt/format.h>
@@ -26,6 +29,7 @@ bool append_hex(std::string& out, std::string_view text, size_t& at, size_t digi
   return true;
 }
 
+// Up to three octal digits, the first of which is at `at`.
 void append_octal(std::string& out, std::string_view text, size_t& at) {
   char32_t code = 0;
   const size_t end = at + 3;
@@ -37,6 +41,7 @@ void append_octal(std::string& out, std::string_view text, size_t& at) {
 }  // namespace
 
 std::optional<std::string> unescape_string(std::string_view text, std::string& problem) {
+  // Escapes of one letter, and at the same index the character that each stands for.
   constexpr std::string_view kNames = "\\'\"abfnrtv";
   constexpr std::string_view kCharacters = "\\'\"\a\b\f\n\r\t\v";
   std::string out;
@@ -60,6 +65,7 @@ std::optional<std::string> unescape_string(std::string_view text, std::string& p
     } else if (kind == 'N') {
       problem = "characters by name (\\N{…}) are not supported; write the character itself or \\u and its code";
       return std::nullopt;
+      // An unknown escape keeps its backslash, as in Python; the character after it is read in the next round.
     } else {
       out += '\\';
       ++at;

@@ -14,6 +14,7 @@ std::optional<std::string> unescape_string(std::string_view text, std::string& p
 
 // Parses all of `text` as digits in a base from 2 to 36; std::nullopt for anything else, and for numbers of more than
 // 64 bits.
+// ("ff", 16) -> 255; no sign and no prefix.
 std::optional<int64_t> parse_based_int(std::string_view text, int base);
 
 }  // namespace megalith::tokenizer::jinja

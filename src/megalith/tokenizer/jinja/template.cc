@@ -1,4 +1,6 @@
-// Converts the variables from JSON, checks them (UTF-8, 64 bits, depth), and runs the evaluator.
+// Converts the variables from JSON, checks them (UTF-8, 64 bits, depth), and runs the evaluator. Checking once here
+// means that no filter has to: every text that a template sees is valid UTF-8, and every whole number has 64 bits. A
+// parsed tree is immutable, so all state of a rendering lives in a Runtime and an Evaluator that render() makes.
 #include "megalith/tokenizer/jinja/template.h"
 
 #include <fmt/format.h>
@@ -21,6 +23,7 @@ constexpr int kMaxJsonDepth = 150;  // deeper input would exhaust the stack of r
 // `path` names the value in messages: "messages[2].content".
 Value value_of(const Json& json, const std::string& path, int depth);
 
+// Throws a DataError that names the value and the byte for a text that is not UTF-8.
 Value text_of(const std::string& text, const std::string& path) {
   if (const auto bad = first_invalid_utf8(text))
     throw DataError(fmt::format("{}: byte {} of the text is 0x{:02X}, which is not valid UTF-8", path, *bad,
@@ -28,6 +31,7 @@ Value text_of(const std::string& text, const std::string& path) {
   return Value::text(text);
 }
 
+// Python's numbers have any size; larger ones than int64 are refused instead of rounded.
 Value number_of(const Json& json, const std::string& path) {
   if (json.is_number_float()) return Value::real(json.get<double>());
   const bool too_large = json.is_number_unsigned() && json.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
@@ -35,6 +39,7 @@ Value number_of(const Json& json, const std::string& path) {
   return Value::integer(json.get<int64_t>());
 }
 
+// Keeps the order of the keys, which |tojson and loops over a message show.
 Dict dict_of(const Json& json, const std::string& path, int depth) {
   Dict dict;
   for (const auto& [key, value] : json.items()) {

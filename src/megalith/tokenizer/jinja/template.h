@@ -22,9 +22,10 @@ namespace megalith::tokenizer::jinja {
 // The budget of one rendering; templates come from other people.
 struct Limits {
   size_t steps = 20'000'000;              // expressions, statements and elements visited
-  size_t bytes = size_t{1} << 30;         // of all intermediate values and texts
-  size_t output_bytes = size_t{1} << 28;  // of the resulting text
-  int depth = 400;                        // nesting of expressions, blocks and macros
+  size_t bytes = size_t{1} << 30;         // total size of all intermediate values and texts
+  size_t output_bytes = size_t{1} << 28;  // size of the resulting text
+  // The evaluator recurses on the C++ stack, which this limit protects.
+  int depth = 400;  // nesting of expressions, blocks and macros
 };
 
 // How a template is rendered.

@@ -1,4 +1,5 @@
-// Tests: the names that may follow "is".
+// Tests: the names that may follow "is", by jinja2's tests.py. "x is defined" is their main use, so an undefined value
+// is accepted wherever jinja2 accepts one.
 #include <algorithm>
 
 #include "megalith/tokenizer/jinja/evaluator.h"
@@ -15,6 +16,8 @@ struct NamedTest {
   Test call;
 };
 
+// Tests of the kind alone. bool and int are told apart here, unlike in Python's isinstance: jinja2's "integer" excludes
+// True.
 template <Kind kind>
 bool is_kind(Evaluator&, const Value& value, const Arguments&) {
   return value.is(kind);
@@ -23,6 +26,7 @@ template <bool wanted>
 bool is_truth(Evaluator&, const Value& value, const Arguments&) {
   return value.is(Kind::kBool) && value.as_bool() == wanted;
 }
+// "is in", "is eq", "is lt" and the other names of operators, for selectattr("role", "eq", "user").
 template <ComparisonOperator op>
 bool is_compared(Evaluator& e, const Value& value, const Arguments& arguments) {
   const Bound bound(e.runtime(), "the test", arguments, {"other"}, 1);
@@ -36,12 +40,14 @@ bool is_sequence(Evaluator&, const Value& value, const Arguments&) {
   const bool is_row = value.is(Kind::kSequence) && value.as_sequence().has_elements();
   return is_row || value.is_string() || value.is(Kind::kDict) || value.is_undefined();
 }
+// Anything that Evaluator::iterate accepts.
 bool is_iterable(Evaluator&, const Value& value, const Arguments&) {
   return value.is(Kind::kSequence) || value.is_string() || value.is(Kind::kDict) || value.is_undefined();
 }
 bool is_callable(Evaluator&, const Value& value, const Arguments&) {
   return value.is(Kind::kObject) && value.as_object().is_callable();
 }
+// Python's "is". Values have no identity of their own here, so equality of the same kind stands for it: 1 is not True.
 bool is_same(Evaluator& e, const Value& value, const Arguments& arguments) {
   const Bound bound(e.runtime(), "sameas", arguments, {"other"}, 1);
   return value.kind() == bound.at(0).kind() && equal(value, bound.at(0));
@@ -50,7 +56,7 @@ bool is_same(Evaluator& e, const Value& value, const Arguments& arguments) {
 // INT64_MIN % -1 is undefined in C++.
 int64_t remainder(Evaluator& e, const Value& value, int64_t divisor) {
   const auto whole = value.whole_number();
-  if (!whole) e.runtime().fail("a test of divisibility needs a whole number");
+  if (!whole) e.runtime().fail("odd, even and divisibleby need a whole number");
   if (divisor == 0) e.runtime().fail("integer modulo by zero");
   return divisor == -1 ? 0 : *whole % divisor;
 }
@@ -63,6 +69,7 @@ bool is_divisible(Evaluator& e, const Value& value, const Arguments& arguments) 
 
 bool is_upper(Evaluator& e, const Value& value, const Arguments&) { return is_upper_text(to_text(e, value)); }
 bool is_lower(Evaluator& e, const Value& value, const Arguments&) { return is_lower_text(to_text(e, value)); }
+// "x is filter" asks whether a filter has the name x, so that a template can work without it.
 bool is_filter(Evaluator&, const Value& value, const Arguments&) {
   return value.is_string() && find_filter(value.as_text()) != nullptr;
 }
@@ -72,6 +79,7 @@ bool is_test(Evaluator&, const Value& value, const Arguments&) {
 // Chat templates do not escape HTML, so no text is marked as escaped.
 bool never(Evaluator&, const Value&, const Arguments&) { return false; }
 
+// All tests of jinja2 3.1, with their other names.
 constexpr NamedTest kTests[] = {
     {"defined", is_defined},
     {"undefined", is_kind<Kind::kUndefined>},

@@ -1,4 +1,6 @@
 // Python's str, repr and json.dumps of values. Nested values are bounded by Runtime::Level, their size by pay_bytes.
+// Chat templates print tools and tool calls with |tojson, and a model was trained on exactly that text, so separators,
+// escapes and the digits of floats must be Python's to the byte.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,6 +16,7 @@ namespace {
 
 using Kind = Value::Kind;
 
+// {'a': 1, 2: [3]}: keys and values by repr, in insertion order.
 std::string dict_repr(Evaluator& evaluator, const Dict& dict) {
   std::string text = "{";
   for (const auto& [key, value] : dict.entries()) {
@@ -30,6 +33,8 @@ std::string sequence_repr(Evaluator& evaluator, const Value& value) {
     evaluator.runtime().fail("a generator cannot be printed; add |list or |join after the filter");
   if (sequence.kind == Sequence::Kind::kRange) {
     const auto& items = sequence.items;
+    // A range is stored as its numbers, so its arguments are recovered from them: 0, 2, 4 prints as range(0, 6, 2). The
+    // stop need not be the one that was written (Python prints range(0, 5, 2) for it), but the numbers are the same.
     const auto at = [&](size_t i) { return *items[i].whole_number(); };
     if (items.empty()) return "range(0, 0)";
     const int64_t step = items.size() > 1 ? at(1) - at(0) : 1;
@@ -43,11 +48,13 @@ std::string sequence_repr(Evaluator& evaluator, const Value& value) {
     text += to_repr(evaluator, item);
   }
   if (is_tuple) return "(" + text + (sequence.items.size() == 1 ? ",)" : ")");
+  // Views have their type around the list: dict_keys(['a']).
   text = "[" + text + "]";
   return sequence.kind == Sequence::Kind::kList ? text : fmt::format("{}({})", value.type_name(), text);
 }
 
-// json.dumps with the separators and indentation of a style.
+// json.dumps with the separators and indentation of a style: {"a": 1, "b": [true, null]}. Like Python's encoder it
+// accepts lists and tuples but refuses generators, ranges and undefined values, and writes NaN and Infinity as words.
 class JsonWriter {
  public:
   JsonWriter(Evaluator& evaluator, const JsonStyle& style) : evaluator_(evaluator), style_(style) {}
@@ -81,6 +88,7 @@ class JsonWriter {
                                           value.is_undefined() ? ": " + value.undefined_message() : ""));
   }
 
+  // None, numbers and bools. Called for keys, too: json.dumps turns {1: 2} into {"1": 2}.
   static std::string scalar(const Value& value) {
     if (value.is_none()) return "null";
     if (value.is(Kind::kBool)) return value.as_bool() ? "true" : "false";
@@ -91,6 +99,7 @@ class JsonWriter {
     return python_repr(number);
   }
 
+  // Starts a line of an indented document; without an indent everything stays on one line.
   void new_line(size_t depth) {
     if (!style_.indent) return;
     out_ += '\n';
@@ -119,6 +128,8 @@ class JsonWriter {
     }
     std::vector<const Dict::Entry*> entries;
     for (const Dict::Entry& entry : dict.entries()) entries.push_back(&entry);
+    // Sorted through pointers: the dictionary is immutable, and copies of entries would touch the counters of shared
+    // values. Keys of different types do not compare, and `less` fails for them as Python does.
     if (style_.sort_keys)
       std::ranges::stable_sort(entries,
                                [&](const auto* a, const auto* b) { return less(evaluator_, a->first, b->first); });
@@ -134,6 +145,7 @@ class JsonWriter {
     out_ += '}';
   }
 
+  // JSON knows only texts as keys. Scalars are converted, and everything else is an error.
   void write_key(const Value& key) {
     if (key.is_string()) return write_text(key.as_text());
     if (!key.is_none() && !key.is_number())
@@ -145,7 +157,9 @@ class JsonWriter {
     evaluator_.runtime().pay_bytes(text.size());
     out_ += '"';
     for (size_t at = 0; at < text.size(); at += utf8_length(text[at])) {
+      // Python's order of the tests: short escapes, then control characters, then all beyond ASCII if asked for.
       const char32_t c = code_point_at(text, at);
+      // The characters with a short escape, and at the same index its letter.
       constexpr std::string_view kSpecial = "\"\\\n\r\t\b\f";
       constexpr std::string_view kNames = "\"\\nrtbf";
       const size_t special = c < 0x80 ? kSpecial.find(static_cast<char>(c)) : std::string_view::npos;
@@ -161,6 +175,7 @@ class JsonWriter {
     out_ += '"';
   }
 
+  // \u00e9; characters beyond 16 bits become a surrogate pair: U+1F600 is \ud83d\ude00.
   void write_escape(char32_t c) {
     const auto code = static_cast<uint32_t>(c);
     if (code < 0x10000)
@@ -176,6 +191,7 @@ class JsonWriter {
 
 }  // namespace
 
+// jinja2 prints an undefined value as nothing, which lets templates write {{ x }} for an optional x.
 std::string to_text(Evaluator& evaluator, const Value& value) {
   if (value.is_string()) return value.as_text();
   if (value.is_undefined()) return "";
@@ -206,6 +222,7 @@ std::string to_repr(Evaluator& evaluator, const Value& value) {
     case Kind::kDict:
       text = dict_repr(evaluator, value.as_dict());
       break;
+    // Python would print addresses of objects; the names alone are printed here, so that output is reproducible.
     case Kind::kObject:
       if (const auto* space = dynamic_cast<const Namespace*>(&value.as_object()))
         text = fmt::format("<Namespace {}>", dict_repr(evaluator, space->values()));

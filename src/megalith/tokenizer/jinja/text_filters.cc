@@ -1,4 +1,4 @@
-// Filters that take a text.
+// Filters that take a text, with the names, parameters and defaults of jinja2's filters.py.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,12 +13,14 @@ namespace megalith::tokenizer::jinja {
 
 namespace {
 
+// Makes a filter of a function on texts. Any input is converted to a text first, as jinja2 does.
 template <std::string (*convert)(std::string_view)>
 Value convert_filter(Evaluator& e, const Value& input, const Arguments&) {
   return e.runtime().text(convert(to_text(e, input)));
 }
 
-// Capitalizes every word; words end at whitespace, hyphens and opening brackets.
+// jinja2's |title, which is not str.title(): it splits at whitespace, hyphens and opening brackets only, so that
+// "it's o'clock" becomes "It's O'clock" instead of "It'S O'Clock".
 std::string title_of(std::string_view text) {
   std::string out, word;
   const auto finish = [&] {
@@ -35,6 +37,7 @@ std::string title_of(std::string_view text) {
   return out;
 }
 
+// The five replacements of markupsafe.escape, quotes as numbers.
 std::string escaped(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -61,6 +64,7 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
+// urllib.parse.quote: bytes of UTF-8 outside the unreserved characters and "/" become %XX. "a b/é" -> "a%20b/%C3%A9".
 std::string url_encoded(std::string_view text) {
   constexpr std::string_view kPlain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~/";
   std::string out;
@@ -78,17 +82,20 @@ const std::string& text_input(Evaluator& e, const Value& input, std::string_view
   return input.as_text();
 }
 
+// jinja2 also encodes mappings and pairs as a query; chat templates never need one, so those fail with a message.
 Value urlencode_filter(Evaluator& e, const Value& input, const Arguments&) {
   if (input.is(Value::Kind::kSequence) || input.is(Value::Kind::kDict)) text_input(e, input, "urlencode");
   return e.runtime().text(url_encoded(to_text(e, input)));
 }
 
+// trim(chars): strips whitespace, or any of the given characters, from both ends.
 Value trim_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   const Bound bound(e.runtime(), "trim", arguments, {"chars"});
   const auto characters = bound.given(0) ? std::optional<std::string_view>(bound.text(0)) : std::nullopt;
   return e.runtime().text(std::string(strip(to_text(e, input), characters, Side::kBoth)));
 }
 
+// The result is charged before it is built: a replacement inside a loop can grow a text exponentially.
 Value replace_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   const Bound bound(e.runtime(), "replace", arguments, {"old", "new", "count"}, 2);
   const std::string text = to_text(e, input), old = to_text(e, bound.at(0)), with = to_text(e, bound.at(1));
@@ -103,6 +110,7 @@ Value indent_filter(Evaluator& e, const Value& input, const Arguments& arguments
       bound.given(0) && bound.at(0).is_string()
           ? bound.text(0)
           : std::string(static_cast<size_t>(std::clamp<int64_t>(bound.integer_or(0, 4), 0, 10'000)), ' ');
+  // jinja2 appends a newline before it splits, so a text that ends in one keeps it.
   const std::string text = text_input(e, input, "indent") + "\n";
   const bool blank = bound.flag(2, false);
   std::string out;
@@ -123,6 +131,8 @@ Value center_filter(Evaluator& e, const Value& input, const Arguments& arguments
   return e.runtime().text(padded(to_text(e, input), width, " ", Alignment::kCenter));
 }
 
+// truncate(length, killwords, end, leeway): "foo bar baz qux"|truncate(9) -> "foo...", since a word is not cut unless
+// `killwords` is set. The end counts toward the length.
 Value truncate_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   const Bound bound(e.runtime(), "truncate", arguments, {"length", "killwords", "end", "leeway"});
   const std::string text = text_input(e, input, "truncate"), end = bound.text_or(2, "...");
@@ -139,6 +149,7 @@ Value truncate_filter(Evaluator& e, const Value& input, const Arguments& argumen
   return e.runtime().text(start + end);
 }
 
+// Counts the matches of \w+ in the text.
 Value wordcount_filter(Evaluator& e, const Value& input, const Arguments&) {
   int64_t words = 0;
   bool in_word = false;
@@ -152,6 +163,7 @@ Value wordcount_filter(Evaluator& e, const Value& input, const Arguments&) {
   return Value::integer(words);
 }
 
+// "%s of %d"|format(a, b), or "%(x)s"|format(x=a).
 Value format_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   if (!arguments.positional.empty() && !arguments.named.empty())
     e.runtime().fail("format(): either positional or named arguments, not both");

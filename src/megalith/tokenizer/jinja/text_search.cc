@@ -1,3 +1,5 @@
+// Python's str.split, str.replace, str.count and the padding methods. All of them work on bytes and are right for
+// characters, since no UTF-8 character occurs inside another; only widths and empty patterns need to count characters.
 #include "megalith/tokenizer/jinja/text_search.h"
 
 #include <algorithm>
@@ -53,6 +55,8 @@ std::vector<std::string> split_words(std::string_view text, int64_t limit, bool 
 
 }  // namespace
 
+// From the right, the parts are collected in reverse and turned around at the end: "a,b,c" with limit 1 and from_right
+// gives {"a,b", "c"}.
 std::vector<std::string> split_text(std::string_view text, std::optional<std::string_view> separator, int64_t limit,
                                     bool from_right) {
   if (!separator) return split_words(text, limit, from_right);
@@ -68,6 +72,7 @@ std::vector<std::string> split_text(std::string_view text, std::optional<std::st
   return parts;
 }
 
+// An empty `old` matches between all characters: "ab".replace("", "-") is "-a-b-".
 std::string replaced(std::string_view text, std::string_view old, std::string_view with, int64_t limit) {
   std::string out;
   size_t at = 0;

@@ -1,4 +1,5 @@
-// Splitting and searching of texts, shared by methods and filters.
+// Splitting and searching of texts, shared by methods and filters. All of them follow Python's str: positions and
+// widths count characters, and an empty pattern occurs between all of them.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ std::string replaced(std::string_view text, std::string_view old, std::string_vi
 // Counts non-overlapping occurrences of `part`.
 size_t occurrences(std::string_view text, std::string_view part);
 
-// Pads the text with `fill` to `width` characters.
+// Pads the text with `fill` to `width` characters. kLeft aligns the text to the left, so the filling is on its right.
 enum class Alignment { kLeft, kRight, kCenter };
 std::string padded(std::string_view text, int64_t width, std::string_view fill, Alignment alignment);
 

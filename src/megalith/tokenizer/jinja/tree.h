@@ -1,4 +1,9 @@
 // A parsed template: statements and expressions, like jinja2's nodes. Built by the parser, never changed afterwards.
+//
+//   {% if a %}{{ b|trim }}{% endif %}   ->   IfStatement{{NameExpression a, OutputStatement{FilterExpression trim(b)}}}
+//
+// Nodes are plain structs in a variant, so the evaluator needs no virtual functions and the compiler checks that it
+// handles all of them.
 #pragma once
 
 #include <memory>
@@ -26,6 +31,7 @@ struct Literal {
   Value value;
 };
 // x: a variable
+// Looked up in the frames from the innermost outward; undefined if no frame has it.
 struct NameExpression {
   NameId name;
 };
@@ -35,6 +41,7 @@ struct ListExpression {
   bool is_tuple = false;
 };
 // {a: b}
+// Keys and values are evaluated in the order of the source; a later key replaces an equal earlier one.
 struct DictExpression {
   std::vector<std::pair<ExpressionPtr, ExpressionPtr>> entries;
 };
@@ -46,11 +53,13 @@ struct UnaryExpression {
 };
 // a and b, a or b, a + b, …
 enum class BinaryOperator { kAnd, kOr, kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModulo, kPower };
+// `and` and `or` evaluate `right` only if it decides.
 struct BinaryExpression {
   BinaryOperator op;
   ExpressionPtr left, right;
 };
 // a ~ b ~ c
+// Operands are converted to texts, so numbers can be joined without |string.
 struct ConcatExpression {
   std::vector<ExpressionPtr> parts;
 };
@@ -58,6 +67,7 @@ struct ConcatExpression {
 enum class ComparisonOperator { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual, kIn, kNotIn };
 struct ComparisonExpression {  // a < b <= c: all of them hold
   ExpressionPtr first;
+  // Each operator compares with the operand before it.
   std::vector<std::pair<ComparisonOperator, ExpressionPtr>> others;
 };
 // then if condition else otherwise
@@ -65,11 +75,13 @@ struct ConditionalExpression {
   ExpressionPtr condition, then, otherwise;  // `otherwise` is nullptr without an else
 };
 // object.name
+// jinja2's getattr: an attribute or a method, and if there is none a key of that name.
 struct AttributeExpression {
   ExpressionPtr object;
   std::string name;
 };
 // object[key]
+// jinja2's getitem: an element or a key, and if there is none an attribute of that name.
 struct SubscriptExpression {
   ExpressionPtr object, key;
 };
@@ -90,6 +102,7 @@ struct CallExpression {
   CallArguments arguments;
 };
 // input | name(arguments)
+// Filters are looked up by name when they run.
 struct FilterExpression {
   ExpressionPtr input;  // nullptr: the text of a filter block
   std::string name;
@@ -104,6 +117,7 @@ struct TestExpression {
 
 // Any expression, with its line for messages.
 struct Expression {
+  // Line of the first token, from 1.
   int line = 1;
   std::variant<Literal, NameExpression, ListExpression, DictExpression, UnaryExpression, BinaryExpression,
                ConcatExpression, ComparisonExpression, ConditionalExpression, AttributeExpression, SubscriptExpression,
@@ -117,18 +131,21 @@ struct Expression {
 struct Target {
   int line = 1;
   NameId name = -1;
-  std::string attribute;      // of the namespace `name`; empty for the name itself
-  std::vector<Target> items;  // of a tuple; then name is -1
+  std::string attribute;      // attribute of the namespace `name`; empty for the name itself
+  std::vector<Target> items;  // targets of a tuple; then name is -1
 };
 
 // Parameters of a macro or of a call block.
 struct Signature {
+  // One parameter: its name as written, for named arguments, and as a variable.
   struct Parameter {
     std::string text;
     NameId name;
     ExpressionPtr otherwise;  // default value; nullptr for none
   };
+  // In order; those with a default come last.
   std::vector<Parameter> parameters;
+  // Names that a body may use without declaring them.
   NameId varargs = -1, kwargs = -1, caller = -1;  // ids of these names if the body uses them
 };
 
@@ -142,15 +159,20 @@ struct OutputStatement {
 };
 // {% if … %} … {% elif … %} … {% else %} … {% endif %}
 struct IfStatement {
+  // if and elif: condition and body; the first that is true runs.
   std::vector<std::pair<ExpressionPtr, Body>> branches;
+  // The else branch; empty for none.
   Body otherwise;
 };
 // {% for target in iterable if condition recursive %} … {% else %} … {% endfor %}
 struct ForStatement {
   Target target;
   ExpressionPtr iterable, condition;  // `condition` is nullptr when there is none
+  // The variable `loop`.
   NameId loop;
+  // Whether the body may call loop(…).
   bool recursive = false;
+  // `otherwise` runs if there is nothing to iterate over.
   Body body, otherwise;
 };
 // {% set target = value %}
@@ -159,12 +181,14 @@ struct SetStatement {
   ExpressionPtr value;
 };
 // {% set target | filter %} … {% endset %}
+// The text of the body, filtered, becomes the value.
 struct SetBlockStatement {
   Target target;
   ExpressionPtr filter;  // nullptr for none
   Body body;
 };
 // {% macro name(signature) %} … {% endmacro %}
+// Defines a macro in the current frame; its body runs at each call.
 struct MacroStatement {
   std::string text;  // its name
   NameId name;
@@ -183,12 +207,14 @@ struct FilterStatement {
   Body body;
 };
 // {% with a = b %} … {% endwith %}
+// The body runs in a frame of its own.
 struct WithStatement {
   std::vector<std::pair<Target, ExpressionPtr>> values;
   Body body;
 };
 // {% break %} and {% continue %}
 struct BreakStatement {};
+// Inside loops only, which the parser has checked.
 struct ContinueStatement {};
 
 // Any statement, with its line for messages.
@@ -201,8 +227,10 @@ struct Statement {
 
 // A whole template.
 struct Tree {
+  // Texts of all variables by id.
   std::vector<std::string> names;
   Body body;
+  // Whether it has a {% generation %} block.
   bool marks_generation = false;
 };
 

@@ -14,12 +14,14 @@ constexpr size_t kManyKeys = 8;  // from here on, a table is faster than compari
 
 }  // namespace
 
+// The message is shared, so that copies of an undefined value cost a pointer.
 Value Value::undefined(std::string message) {
   return Value(UndefinedText{std::make_shared<const std::string>(std::move(message))});
 }
 
 Value Value::text(std::string value) { return Value(std::make_shared<const std::string>(std::move(value))); }
 
+// All sequences are made here, so `depth` is always right.
 Value Value::sequence(Sequence value) {
   value.depth = 1;
   for (const Value& item : value.items) value.depth = std::max(value.depth, item.depth() + 1);
@@ -65,6 +67,7 @@ bool Value::truth() const {
 }
 
 std::string_view Value::type_name() const {
+  // In the order of Sequence::Kind.
   constexpr std::string_view kSequences[] = {"list",        "tuple",      "generator", "dict_keys",
                                              "dict_values", "dict_items", "range"};
   switch (kind()) {
@@ -98,12 +101,14 @@ int Value::depth() const {
 
 namespace {
 
+// Sequences are compared element by element, with 1 == 1.0 inside them as well.
 // As in Python, a list never equals a tuple, and generators are equal only to themselves.
 bool equal_sequences(const Sequence& a, const Sequence& b) {
   if (a.kind != b.kind || !a.has_length()) return &a == &b;
   return std::ranges::equal(a.items, b.items, equal);
 }
 
+// Equal keys with equal values; the order does not matter, as in Python.
 bool equal_dicts(const Dict& a, const Dict& b) {
   if (a.entries().size() != b.entries().size()) return false;
   return std::ranges::all_of(a.entries(), [&](const Dict::Entry& entry) {
@@ -133,6 +138,7 @@ bool equal(const Value& a, const Value& b) {
   }
 }
 
+// Chat messages have two or three keys, for which comparing them in turn beats hashing.
 std::optional<size_t> Dict::position(std::string_view key) const {
   if (entries_.size() > kManyKeys) {
     const auto found = by_text_.find(std::string(key));
@@ -143,6 +149,7 @@ std::optional<size_t> Dict::position(std::string_view key) const {
   return std::nullopt;
 }
 
+// Keys that are not texts are rare, so they are searched linearly. 1, 1.0 and True are one key, as in Python.
 std::optional<size_t> Dict::position(const Value& key) const {
   if (key.is_string()) return position(key.as_text());
   for (size_t i = 0; i < entries_.size(); ++i)
@@ -160,6 +167,7 @@ void Dict::append(Value key, Value value) {
     if (entries_[i].first.is_string()) by_text_.emplace(entries_[i].first.as_text(), i);
 }
 
+// An existing key keeps its position. The depth may overestimate after a replacement; it only serves as a limit.
 void Dict::set(const Value& key, Value value) {
   if (const auto at = position(key)) {
     depth_ = std::max(depth_, value.depth() + 1);

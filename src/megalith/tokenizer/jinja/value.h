@@ -21,6 +21,17 @@ class Object;
 struct Sequence;
 
 // A value; None by default.
+//
+//   Kind         Python              notes
+//   kNone        None
+//   kUndefined   jinja2.Undefined    false and printable, but an error if it is used otherwise
+//   kBool        bool                also a number: True is 1
+//   kInt         int                 64 bits
+//   kFloat       float
+//   kString      str                 valid UTF-8
+//   kSequence    list, tuple, …      see Sequence::Kind
+//   kDict        dict
+//   kObject      anything else       functions, macros, `loop`, namespaces
 class Value {
  public:
   // The alternatives of Data, in order.
@@ -29,6 +40,7 @@ class Value {
   Value() = default;  // None
   // Jinja's Undefined; `message` is the error if it is used as if it had a value.
   static Value undefined(std::string message);
+  // Make values without charging a Runtime: for constants and small results.
   static Value boolean(bool value) { return Value(value); }
   static Value integer(int64_t value) { return Value(value); }
   static Value real(double value) { return Value(value); }
@@ -40,6 +52,7 @@ class Value {
   // Borrowed: objects live as long as the rendering (Runtime::make).
   static Value object(Object& value) { return Value(&value); }
 
+  // Tests of the kind. Numbers include True and False, as in Python.
   Kind kind() const { return static_cast<Kind>(data_.index()); }
   bool is(Kind kind) const { return this->kind() == kind; }
   bool is_none() const { return is(Kind::kNone); }
@@ -60,6 +73,7 @@ class Value {
   std::optional<int64_t> whole_number() const;
   std::optional<double> number() const;
 
+  // Python's bool(value): false for None, undefined, 0, and empty texts and containers.
   bool truth() const;
   // Returns Python's name of the type: "str", "int", "dict", …
   std::string_view type_name() const;
@@ -67,6 +81,7 @@ class Value {
   int depth() const;
 
  private:
+  // Shared, so that copying a value never copies its contents.
   using Text = std::shared_ptr<const std::string>;
   struct UndefinedText {
     Text message;
@@ -84,11 +99,14 @@ class Value {
 // Anything that a loop can run over, except dictionaries and strings.
 struct Sequence {
   // kGenerator is the result of filters such as map: it is true, has no length, and cannot be indexed.
+  // Dictionary views (kKeys, kValues, kItems) and kRange are stored as their elements.
   enum class Kind { kList, kTuple, kGenerator, kKeys, kValues, kItems, kRange };
   Kind kind = Kind::kList;
+  // All elements; generators are computed when they are made.
   std::vector<Value> items;
   int depth = 1;  // set by Value::sequence
 
+  // Whether len() and indexing work.
   bool has_length() const { return kind != Kind::kGenerator; }
   bool has_elements() const { return kind == Kind::kList || kind == Kind::kTuple || kind == Kind::kRange; }
 };
@@ -99,21 +117,27 @@ bool equal(const Value& a, const Value& b);
 // A dictionary in insertion order.
 class Dict {
  public:
+  // Key and value. Keys are compared by equal().
   using Entry = std::pair<Value, Value>;
 
+  // Sets a key, or replaces its value in place.
   void set(const Value& key, Value value);
   void set(std::string_view key, Value value);
   // Return nullptr when there is no such key.
   const Value* find(const Value& key) const;
   const Value* find(std::string_view key) const;
+  // All entries in order, and the depth of nesting of the deepest.
   const std::vector<Entry>& entries() const { return entries_; }
   int depth() const { return depth_; }
 
  private:
+  // The index of a key in entries_; std::nullopt when it is not there.
   std::optional<size_t> position(const Value& key) const;
   std::optional<size_t> position(std::string_view key) const;
+  // Adds a key that is not there yet.
   void append(Value key, Value value);
 
+  // Few entries are searched in turn, many by the table below.
   std::vector<Entry> entries_;
   std::unordered_map<std::string, size_t> by_text_;  // position of string keys, once there are many
   int depth_ = 1;

@@ -49,6 +49,7 @@ Value int_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   return bound.value_or(0, Value::integer(0));
 }
 
+// Like int: text is parsed, and what is not a number gives the default.
 Value float_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   const Bound bound(e.runtime(), "float", arguments, {"default"});
   if (input.is_undefined()) e.runtime().fail(input.undefined_message());
@@ -59,6 +60,7 @@ Value float_filter(Evaluator& e, const Value& input, const Arguments& arguments)
   return bound.value_or(0, Value::real(0));
 }
 
+// Unary plus makes a number of a bool, as abs(True) does.
 Value abs_filter(Evaluator& e, const Value& input, const Arguments&) {
   if (const auto number = input.number(); number && *number < 0) return negated(e, input, UnaryOperator::kMinus);
   return negated(e, input, UnaryOperator::kPlus);
@@ -85,6 +87,7 @@ Value round_filter(Evaluator& e, const Value& input, const Arguments& arguments)
   }
   if (method != "ceil" && method != "floor")
     e.runtime().fail(fmt::format("round(): the method is '{}'; it must be common, ceil or floor", method));
+  // jinja2's formula for ceil and floor, including its rounding errors.
   const double unit = std::pow(10.0, static_cast<double>(precision));
   return Value::real((method == "ceil" ? std::ceil(*number * unit) : std::floor(*number * unit)) / unit);
 }
@@ -93,6 +96,7 @@ Value length_filter(Evaluator& e, const Value& input, const Arguments&) {
   return Value::integer(static_cast<int64_t>(length(e, input)));
 }
 
+// x|attr("items"): x.items without the fallback to a key.
 Value attr_filter(Evaluator& e, const Value& input, const Arguments& arguments) {
   const Bound bound(e.runtime(), "attr", arguments, {"name"}, 1);
   // Attributes only: keys of a dictionary do not count.

@@ -23,6 +23,7 @@ Bpe::Bpe(Vocabulary vocabulary, const std::vector<std::pair<std::string, std::st
          const std::string& where)
     : vocabulary_(std::move(vocabulary)), merges_(merges.size()), options_(std::move(options)) {
   // Merges name tokens; the table needs ids.
+  // Returns the id of a token that a merge names.
   const auto id_in = [&](size_t rank, std::string_view token) {
     const auto id = vocabulary_.find(token);
     check<DataError>(id.has_value(), "{}: merge {} (\"{}\" and \"{}\") names \"{}\", which is not in the vocabulary",
@@ -30,21 +31,22 @@ Bpe::Bpe(Vocabulary vocabulary, const std::vector<std::pair<std::string, std::st
     return *id;
   };
   const size_t prefix = options_.continuing_subword_prefix.size();
-  std::string whole;
+  std::string joined;
   for (size_t rank = 0; rank < merges.size(); ++rank) {
     const auto& [left, right] = merges[rank];
     check<DataError>(right.size() >= prefix,
                      "{}: merge {} (\"{}\" and \"{}\") lacks the continuing_subword_prefix \"{}\"", where, rank, left,
                      right, options_.continuing_subword_prefix);
-    whole.assign(left).append(right, prefix);  // the second token loses its prefix when joined
+    joined.assign(left).append(right, prefix);  // the second token loses its prefix when joined
     const int32_t left_id = id_in(rank, left), right_id = id_in(rank, right);
-    merges_.set(left_id, right_id, {static_cast<uint32_t>(rank), id_in(rank, whole)});
+    merges_.set(left_id, right_id, {static_cast<uint32_t>(rank), id_in(rank, joined)});
   }
   if (!options_.unk_token.empty()) {
     unk_id_ = vocabulary_.find(options_.unk_token);
     check<DataError>(unk_id_.has_value(), "{}: unk_token is \"{}\", which is not in the vocabulary", where,
                      options_.unk_token);
   }
+  // Both ways in which a vocabulary may name bytes: as a character of the alphabet, or as <0x0A>.
   for (unsigned byte = 0; byte < 256; ++byte) {
     byte_ids_.at(byte) = vocabulary_.find(character_of_byte(static_cast<unsigned char>(byte))).value_or(-1);
     fallback_ids_.at(byte) = vocabulary_.find(fmt::format("<0x{:02X}>", byte)).value_or(-1);
@@ -65,11 +67,13 @@ void Bpe::tokenize(const Pieces& pieces, std::vector<int32_t>& ids) const {
 }
 
 void Bpe::tokenize_piece(std::string_view piece, Scratch& scratch, std::vector<int32_t>& ids) const {
+  // Hashing pays only for pieces that fit into a slot.
   const bool cached = piece.size() <= WordCache::kMaxBytes;
   const uint64_t hash = cached ? hash_bytes(piece) : 0;
   if (cached && scratch.cache.find(piece, hash, ids)) return;
   std::vector<int32_t>& symbols = scratch.merger.symbols;
   symbols.clear();
+  // Llama 3's ignore_merges: a piece that is a token as a whole is that token, whatever its merges would give.
   if (const auto whole = options_.ignore_merges ? whole_token(piece, scratch) : std::nullopt) {
     symbols.push_back(*whole);
   } else {
@@ -91,6 +95,7 @@ std::optional<int32_t> Bpe::whole_token(std::string_view piece, Scratch& scratch
 // a character that falls back to bytes.
 void Bpe::start_symbols(std::string_view piece, Scratch& scratch) const {
   std::vector<int32_t>& symbols = scratch.merger.symbols;
+  // Every byte is a token (can_take_bytes), so nothing can be unknown here.
   if (bytes_) {
     for (const char byte : piece) symbols.push_back(byte_ids_[static_cast<unsigned char>(byte)]);
     return;

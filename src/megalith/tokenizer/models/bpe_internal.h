@@ -1,5 +1,8 @@
 // Byte-pair encoding as in tokenizers' BPE model: a piece starts as characters; then, again and again, the pair of
 // neighbors with the lowest rank is merged, leftmost first, until no pair has a rank.
+//
+//   piece ─► WordCache ──hit──► ids
+//                └─miss─► ignore_merges: the whole piece? ─► characters or bytes ─► Merger ─► ids, and into the cache
 #pragma once
 
 #include <algorithm>
@@ -27,10 +30,12 @@ class WordCache {
   static constexpr size_t kMaxBytes = 30;  // longer words are rare and not kept
   static constexpr size_t kMaxIds = 8;
 
+  // 2 MiB, allocated once per thread that encodes at the same time.
   WordCache() : slots_(kSlots) {}
 
   // Appends the ids of the word; returns false when it is not in the cache. Requires 0 < word.size() <= kMaxBytes.
   bool find(std::string_view word, uint64_t hash, std::vector<int32_t>& ids) const {
+    // One cache line per lookup, hit or miss.
     const Slot& slot = slots_[hash % kSlots];
     if (slot.length != word.size() || std::memcmp(slot.word.data(), word.data(), word.size()) != 0) return false;
     ids.insert(ids.end(), slot.ids.begin(), slot.ids.begin() + slot.count);
@@ -39,6 +44,7 @@ class WordCache {
 
   // Stores a word, unless it has too many ids for a slot.
   void put(std::string_view word, uint64_t hash, std::span<const int32_t> ids) {
+    // Words of more than 8 tokens are rare; they are merged again each time.
     if (ids.size() > kMaxIds) return;
     Slot& slot = slots_[hash % kSlots];
     slot.length = static_cast<uint8_t>(word.size());
@@ -48,6 +54,7 @@ class WordCache {
   }
 
  private:
+  // 32,768 words: the frequent ones of a text or two.
   static constexpr size_t kSlots = size_t{1} << 15;
   // One cache line: 2 + 30 + 32 bytes.
   struct alignas(64) Slot {
@@ -63,10 +70,11 @@ class WordCache {
 
 // Settings of the model, under the names of tokenizer.json.
 struct BpeOptions {
-  std::string unk_token;                  // for characters not in the vocabulary; empty: they are dropped
-  std::string continuing_subword_prefix;  // of every character of a piece but the first
-  std::string end_of_word_suffix;         // of the last character of a piece
-  bool fuse_unk = false;                  // adjacent unknown characters become one unknown token
+  std::string unk_token;  // token of characters that are not in the vocabulary; if empty, they are dropped
+  std::string continuing_subword_prefix;  // prefix of every character of a piece but the first
+  std::string end_of_word_suffix;         // suffix of the last character of a piece
+  // Treatment of unknown characters, and of pieces that are tokens.
+  bool fuse_unk = false;       // adjacent unknown characters become one unknown token
   bool byte_fallback = false;  // an unknown character becomes its bytes, <0xE4><0xB8><0x80>, if these are tokens
   bool ignore_merges = false;  // a piece that is itself a token is not split
 };
@@ -95,17 +103,23 @@ class Bpe final : public Model {
  private:
   struct Scratch;
 
+  // Appends the ids of one piece, from the cache or by merging.
   void tokenize_piece(std::string_view piece, Scratch& scratch, std::vector<int32_t>& ids) const;
+  // Returns the token that is the whole piece, if there is one.
   std::optional<int32_t> whole_token(std::string_view piece, Scratch& scratch) const;
+  // Fills the merger with the tokens of single characters or bytes.
   void start_symbols(std::string_view piece, Scratch& scratch) const;
 
+  // Constant after take_bytes().
   Vocabulary vocabulary_;
   MergeTable merges_;
   BpeOptions options_;
+  // Ids that are looked up once instead of once per piece.
   std::optional<int32_t> unk_id_;
   std::array<int32_t, 256> byte_ids_{};      // id of each byte's character; -1 if not in the vocabulary
   std::array<int32_t, 256> fallback_ids_{};  // ids of <0x00> to <0xFF>; -1 if not in the vocabulary
   bool bytes_ = false;
+  // The only thing that changes while encoding.
   mutable Pool<Scratch> scratch_;
 };
 

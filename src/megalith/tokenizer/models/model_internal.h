@@ -18,8 +18,10 @@ class Model {
   virtual ~Model() = default;
 
   // Appends the ids of all pieces, one piece after the other.
+  // Pieces are independent of one another: no token spans two.
   virtual void tokenize(const Pieces& pieces, std::vector<int32_t>& ids) const = 0;
 
+  // Returns the id of a token of the model; std::nullopt when there is none. Added tokens are not the model's.
   virtual std::optional<int32_t> id_of(std::string_view token) const = 0;
   // Returns std::nullopt for an id without a token.
   virtual std::optional<std::string_view> token_of(int32_t id) const = 0;

@@ -14,6 +14,7 @@ namespace {
 
 constexpr double kUnknownPenalty = 10.0;  // how far below the lowest score an unknown character is
 
+// All tokens, including the unknown one; the tree keeps references into the vocabulary's text only while it is built.
 std::vector<PrefixTree::Key> keys_of(const Vocabulary& vocabulary) {
   std::vector<PrefixTree::Key> keys;
   for (int32_t id = 0; id < vocabulary.id_end(); ++id)
@@ -49,6 +50,7 @@ void Unigram::tokenize(const Pieces& pieces, std::vector<int32_t>& ids) const {
   for (const Span& span : pieces.spans()) tokenize_piece(pieces.view(span), best, ids);
 }
 
+// Writes a run of unknown characters: as bytes if all of these have tokens, otherwise as one unknown token.
 void Unigram::append_unknown(std::string_view text, std::vector<int32_t>& ids) const {
   if (const auto id = vocabulary_.find(text)) {  // the unknown token itself, written out in the text
     ids.push_back(*id);
@@ -66,6 +68,7 @@ void Unigram::append_unknown(std::string_view text, std::vector<int32_t>& ids) c
 // Unigram::encode_optimized of tokenizers, with its order of comparisons, which decides between equal sums.
 void Unigram::tokenize_piece(std::string_view piece, std::vector<Step>& best, std::vector<int32_t>& ids) const {
   best.assign(piece.size() + 1, {});
+  // Strictly better only: of equal sums the first that was offered stays.
   const auto offer = [&](size_t begin, size_t end, double score, int32_t id) {
     if (best[end].begin < 0 || score > best[end].score) best[end] = {score, static_cast<int32_t>(begin), id};
   };

@@ -23,6 +23,7 @@ void Vocabulary::grow(size_t slots) {
     if (spans_[id].length >= 0) insert(hash_bytes(view(spans_[id])), static_cast<int32_t>(id));
 }
 
+// The upper half of the hash is the tag in the slot, the lower half its position, so the two are independent.
 void Vocabulary::insert(uint64_t hash, int32_t id) {
   const size_t mask = slots_.size() - 1;
   size_t slot = hash & mask;
@@ -37,6 +38,7 @@ void Vocabulary::add(std::string_view token, int32_t id) {
   check(span.length < 0, "token id {} is taken", id);
   span = {static_cast<uint32_t>(text_.size()), static_cast<int32_t>(token.size())};
   text_ += token;
+  // At most half full, so that a search for an absent token ends soon.
   if (slots_.size() < (count_ + 1) * 2) {
     grow(std::bit_ceil(std::max<size_t>(16, (count_ + 1) * 4)));  // also inserts this token
   } else {

@@ -1,3 +1,4 @@
+// Reads vocabularies and merges in the forms that files have them: {"hello": 0, "Ġworld": 1}, and "Ġ w" per line.
 #include "megalith/tokenizer/models/vocabulary_json_internal.h"
 
 #include "megalith/base/error.h"
@@ -12,6 +13,7 @@ void add_to_vocabulary(Vocabulary& vocabulary, std::string_view token, int32_t i
   vocabulary.add(token, id);
 }
 
+// "Ġ w" -> {"Ġ", "w"}. Tokens with a space cannot be written in this form; newer files use pairs instead.
 std::pair<std::string, std::string> split_merge(std::string_view text, const std::string& where) {
   const size_t blank = text.find(' ');
   if (blank == std::string_view::npos || text.find(' ', blank + 1) != std::string_view::npos)

@@ -1,3 +1,5 @@
+// The simple models: one token per word (WordLevel), BERT's longest-match-first pieces (WordPiece: "playing" is
+// "play" "##ing"), and one token per byte.
 #include "megalith/tokenizer/models/word_models_internal.h"
 
 #include "megalith/base/error.h"
@@ -7,12 +9,14 @@ namespace megalith::tokenizer {
 
 namespace {
 
+// max_input_chars_per_word counts characters, not bytes.
 size_t count_characters(std::string_view text) {
   size_t count = 0;
   for (size_t at = 0; at < text.size(); at += utf8_length(text[at])) ++count;
   return count;
 }
 
+// Returns the id of the unknown token; a vocabulary without one can only encode texts that it covers.
 int32_t checked_unknown(const std::optional<int32_t>& id, const std::string& unk_token, const std::string& where,
                         std::string_view piece) {
   check<DataError>(id.has_value(),
@@ -69,12 +73,14 @@ void WordPiece::tokenize(const Pieces& pieces, std::vector<int32_t>& ids) const 
   for (const Span& span : pieces.spans()) {
     const std::string_view piece = pieces.view(span);
     const size_t before = ids.size();
+    // One unknown part makes the whole piece unknown, as in BERT: "playzzz" does not become "play" and [UNK].
     if (count_characters(piece) <= max_characters_ && append_tokens(piece, ids)) continue;
     ids.resize(before);  // drops the tokens of a piece that failed halfway
     ids.push_back(checked_unknown(unk_id_, unk_token_, where_, piece));
   }
 }
 
+// Tokens are named <0x00> to <0xFF>, so that make_byte_decoder finds the byte of each.
 ByteModel::ByteModel() : VocabularyModel({}) {
   for (int32_t byte = 0; byte < 256; ++byte) vocabulary_.add(fmt::format("<0x{:02X}>", byte), byte);
 }

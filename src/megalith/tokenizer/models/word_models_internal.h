@@ -9,6 +9,7 @@ namespace megalith::tokenizer {
 // Base of the models below: implements everything that concerns the vocabulary.
 class VocabularyModel : public Model {
  public:
+  // Takes over the vocabulary.
   explicit VocabularyModel(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
   std::optional<int32_t> id_of(std::string_view token) const override { return vocabulary_.find(token); }
   std::optional<std::string_view> token_of(int32_t id) const override { return vocabulary_.token(id); }
@@ -16,6 +17,7 @@ class VocabularyModel : public Model {
   int32_t id_end() const override { return vocabulary_.id_end(); }
 
  protected:
+  // Constant after construction.
   Vocabulary vocabulary_;
 };
 
@@ -27,23 +29,27 @@ class WordLevel final : public VocabularyModel {
   void tokenize(const Pieces& pieces, std::vector<int32_t>& ids) const override;
 
  private:
+  // For the message about a piece without a token.
   std::string unk_token_;
   std::optional<int32_t> unk_id_;
   std::string where_;
 };
 
-// Repeatedly takes the longest token that the rest starts with; if no token fits, the whole piece is unknown.
+// Repeatedly takes the longest token that the rest starts with; if no token fits, the whole piece is unknown. With the
+// tokens un, ##aff, ##able: "unaffable" -> un ##aff ##able.
 class WordPiece final : public VocabularyModel {
  public:
+  // `prefix` marks tokens inside a word ("##"); pieces of more than `max_characters` are unknown.
   WordPiece(Vocabulary vocabulary, std::string unk_token, std::string prefix, size_t max_characters, std::string where);
   void tokenize(const Pieces& pieces, std::vector<int32_t>& ids) const override;
 
  private:
+  // Appends the tokens of a piece; returns false, with some of them appended, when no token fits.
   bool append_tokens(std::string_view piece, std::vector<int32_t>& ids) const;
 
   std::string unk_token_;
   std::optional<int32_t> unk_id_;
-  std::string prefix_;     // of tokens that continue a word
+  std::string prefix_;     // prefix of tokens that continue a word
   size_t max_characters_;  // longer pieces are unknown
   std::string where_;
 };
@@ -51,8 +57,10 @@ class WordPiece final : public VocabularyModel {
 // Each byte is its own id. The tokens are called <0x00> to <0xFF>.
 class ByteModel final : public VocabularyModel {
  public:
+  // Needs no files: the vocabulary is fixed.
   ByteModel();
   void tokenize(const Pieces& pieces, std::vector<int32_t>& ids) const override;
+  // Pieces are taken as they are, byte by byte.
   bool takes_bytes() const override { return true; }
 };
 

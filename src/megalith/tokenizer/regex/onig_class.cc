@@ -16,6 +16,7 @@ namespace {
 
 using Entry = std::pair<std::string_view, std::string_view>;
 
+// Unicode's White_Space and its complement. PCRE2's own \s is another set: it also contains U+180E.
 constexpr std::string_view kSpaceItems =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 constexpr std::string_view kNotSpace =
@@ -130,6 +131,7 @@ std::string loose_name(std::string_view name) {
   return result;
 }
 
+// Tables are small and read once per expression, so a linear search will do.
 template <typename Table>
 std::optional<std::string_view> find_in(const Table& table, std::string_view key) {
   for (const auto& [name, value] : table)
@@ -140,6 +142,7 @@ std::optional<std::string_view> find_in(const Table& table, std::string_view key
 std::string property_item(std::string_view name) { return "\\p{" + std::string(name) + "}"; }
 
 // Returns PCRE2's spelling of a category: "Lu" for "lu".
+// The second letters that each first letter allows, in the order of kMajor: Cc Cf Cn Co Cs, Mc Me Mn, and so on.
 std::optional<std::string> category_name(std::string_view loose) {
   if (loose.empty() || loose.size() > 2) return std::nullopt;
   constexpr std::array<std::string_view, 7> kKinds{"cfnosc", "cemn", "dlo", "cdefios", "ckmo", "lps", "lmotu"};
@@ -181,6 +184,7 @@ std::string bracket(const std::string& items, bool negated) {
 
 }  // namespace
 
+// \h is a hexadecimal digit in Oniguruma, but horizontal space in PCRE2.
 std::optional<CharacterItems> class_of_escape(char letter, Coverage coverage) {
   switch (letter) {
     case 's':
@@ -224,6 +228,7 @@ CharacterItems class_of_property(std::string_view name, Coverage coverage) {
   } else {
     bool binary = false;
     for (const std::string_view known_name : kBinary) binary = binary || known_name == loose;
+    // Whatever is not a category or a known binary property must be a script; PCRE2 reports an unknown name.
     // A bare script name means Script_Extensions in PCRE2, but Script in Oniguruma.
     result.items = property_item(binary ? loose : "sc:" + loose);
   }
@@ -243,6 +248,10 @@ void CharacterSetNode::add(const CharacterItems& set) {
   }
 }
 
+// Examples, with sets A and B:
+//   [A[^B]]   ->  (?:[A]|[^B])              a union with a complement
+//   [A&&B]    ->  (?:(?=[B])(?:[A]))        an intersection
+//   [^A[^B]]  ->  (?:(?!(?:[A]|[^B]))(?s:.))
 std::string pcre2_class(const CharacterSetNode& node) {
   std::string items = node.items;
   std::vector<std::string> choices;

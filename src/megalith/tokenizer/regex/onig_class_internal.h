@@ -35,6 +35,7 @@ struct CharacterSetNode {
   std::vector<CharacterSetNode> also;
   bool negated = false;
 
+  // Adds a set to the union.
   void add(const CharacterItems& set);
 };
 

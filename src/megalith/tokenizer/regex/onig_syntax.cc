@@ -1,6 +1,12 @@
 // Translates Oniguruma's syntax: reads it from left to right and writes it again for PCRE2. regex_internal.h lists the
 // differences. The translator remembers where the last atom begins in the output, because some quantifiers have to be
-// wrapped around it.
+// wrapped around it. Examples:
+//   \p{L}{1,3}+   ->  (?:\p{L}{1,3})+     + after {…} repeats once more instead of being possessive
+//   a{,2}         ->  a{0,2}
+//   (?m:.)        ->  (?s:.)              the dot matches newlines
+//   [a-z&&[^x]]   ->  a look-ahead (pcre2_class)
+// Whatever is not known to mean the same in both is refused, since a tokenizer that cuts differently is worse than
+// none.
 #include <charconv>
 
 #include "megalith/base/error.h"
@@ -20,6 +26,7 @@ class Translator {
   Translator(std::string_view pattern, const std::string& where, Coverage coverage)
       : in_(pattern), where_(where), coverage_(coverage) {}
 
+  // Returns the whole expression in PCRE2's syntax.
   std::string run() {
     groups_.push_back({0, ""});
     while (at_ < in_.size()) step();
@@ -32,6 +39,7 @@ class Translator {
   static constexpr size_t kNone = std::string::npos;
   static constexpr int kMaxDepth = 100;  // nesting of classes
 
+  // One open group of the output; the first stands for the whole expression.
   struct Group {
     size_t start;         // offset in out_
     std::string closing;  // ends option groups that last to the end of this one
@@ -42,12 +50,14 @@ class Translator {
   }
 
   bool next_is(std::string_view text) const { return in_.substr(at_).starts_with(text); }
+  // Consumes `text` if the input continues with it.
   bool take(std::string_view text) {
     if (!next_is(text)) return false;
     at_ += text.size();
     return true;
   }
 
+  // Translates one construct. Every branch sets atom_: to the start of what a quantifier after it repeats, or to kNone.
   void step() {
     const char c = in_[at_];
     switch (c) {
@@ -91,6 +101,7 @@ class Translator {
     }
   }
 
+  // Whatever is written next can be repeated.
   void start_atom() { atom_ = out_.size(); }
 
   void copy_character() {
@@ -122,6 +133,7 @@ class Translator {
   // Returns the length of {n}, {n,}, {n,m} or {,m} here; 0 when the brace is a plain character.
   size_t interval_length() const {
     if (!next_is("{")) return 0;
+    // Spaces are not allowed inside, as in Oniguruma.
     size_t i = at_ + 1;
     const size_t low = i;
     while (i < in_.size() && is_ascii_digit(in_[i])) ++i;
@@ -134,6 +146,7 @@ class Translator {
     return number && i < in_.size() && in_[i] == '}' ? i + 1 - at_ : 0;
   }
 
+  // Translates an interval if there is one here.
   bool interval() {
     const size_t length = interval_length();
     if (length == 0) return false;
@@ -160,6 +173,7 @@ class Translator {
       groups_.push_back({start, ""});
       return;
     }
+    // Groups that both write alike.
     for (const std::string_view head : {"(?:", "(?=", "(?!", "(?>", "(?<=", "(?<!"}) {
       if (!take(head)) continue;
       out_ += head;
@@ -177,7 +191,8 @@ class Translator {
     open_options(start);
   }
 
-  // (?i:…) and (?i): the latter lasts to the end of the enclosing group, including its alternatives.
+  // (?i:…) and (?i): the latter lasts to the end of the enclosing group and takes its alternatives in: a(?i)b|c is
+  // a(?i:b|c) in Oniguruma, but ab|c with an option in PCRE2. So it becomes a group that `closing` ends.
   void open_options(size_t start) {
     at_ += 2;
     std::string options;
@@ -215,6 +230,7 @@ class Translator {
 
   // ------------------------------------------------------------------------------------------------------ escapes
 
+  // Outside of classes. Sets come first: their letters do not stand for characters.
   void escape() {
     if (at_ + 1 == in_.size()) fail("it ends with a backslash");
     const char c = in_[at_ + 1];
@@ -261,6 +277,7 @@ class Translator {
                     : fmt::format("(?:(?<={0})(?!{0})|(?<!{0})(?={0}))", word);
   }
 
+  // Letters and digits stand for themselves; all others as numbers, so that none has a meaning.
   void write_code(char32_t code) {
     if (code < 0x80 && (is_ascii_letter(static_cast<char>(code)) || is_ascii_digit(static_cast<char>(code)))) {
       out_ += static_cast<char>(code);
@@ -319,21 +336,24 @@ class Translator {
       default:
         break;
     }
+    // An escaped character that has no meaning of its own is that character: \. or \あ.
     --at_;
     const char32_t code = code_point_at(in_, at_);
     at_ += utf8_length(in_[at_]);
     return code;
   }
 
+  // \0 alone is NUL, \017 is octal.
   bool is_octal_next() const { return at_ < in_.size() && in_[at_] >= '0' && in_[at_] <= '7'; }
 
+  // Reads `least` to `most` digits; fails for surrogates and for numbers beyond Unicode.
   char32_t number(size_t least, size_t most, int base) {
     uint32_t value = 0;
     const std::string_view digits = in_.substr(at_, most);
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
     const auto length = static_cast<size_t>(end - digits.data());
     if (error != std::errc() || length < least || value > 0x10FFFF || (value >= 0xD800 && value < 0xE000))
-      fail("a number that is not a character");
+      fail("the number is missing or not a character");
     at_ += length;
     return value;
   }
@@ -359,9 +379,10 @@ class Translator {
   // Reads the class whose opening bracket was just read, up to and including its closing one.
   CharacterSetNode bracket(int depth) {
     if (depth > kMaxDepth) fail("classes are nested too deeply");
-    CharacterSetNode whole;
-    whole.negated = take("^");
-    CharacterSetNode* part = &whole;  // the current operand of an intersection
+    CharacterSetNode set;
+    set.negated = take("^");
+    // a&&b&&c: the first operand is the set itself, the others go to `also`.
+    CharacterSetNode* part = &set;  // the current operand of an intersection
     std::vector<CharacterSetNode> parts;
     // A "]" directly after the opening bracket is a character.
     for (bool first = true;; first = false) {
@@ -374,10 +395,11 @@ class Translator {
         class_item(*part, depth);
       }
     }
-    whole.also = std::move(parts);
-    return whole;
+    set.also = std::move(parts);
+    return set;
   }
 
+  // One item of a class: a POSIX name, a nested class, a set, a character or a range.
   void class_item(CharacterSetNode& node, int depth) {
     if (take("[:")) {
       const size_t end = in_.find(":]", at_);
@@ -409,6 +431,7 @@ class Translator {
     return set;
   }
 
+  // \b is a backspace inside a class.
   char32_t class_character() {
     if (next_is("\\b")) {
       at_ += 2;
@@ -423,6 +446,7 @@ class Translator {
     return code;
   }
 
+  // A hyphen is a character unless it stands between two characters: [a-], [a-[b]] and [a-&&b] have none.
   void range(CharacterSetNode& node) {
     const char32_t low = class_character();
     node.items += hex_item(low);

@@ -1,3 +1,5 @@
+// Pieces of a text, patterns, and cutting. A text is cut into spans again and again, each pre-tokenizer working on the
+// result of the one before; spans are two 32-bit offsets, so cutting never copies text.
 #include "megalith/tokenizer/regex/pattern_internal.h"
 
 #include <algorithm>
@@ -17,6 +19,7 @@ void Pieces::reset(std::string_view text, bool at_start) {
   if (!text.empty()) spans_.push_back({0, static_cast<uint32_t>(text.size())});
 }
 
+// Takes a new text with its spans. Whether the first piece starts the text is asked before the old spans are replaced.
 void Pieces::rewrite(std::string& text, std::vector<Span>& spans) {
   check<DataError>(text.size() < kMaxBytes, "a text of {} bytes is too long; split it into parts below 2 GiB",
                    text.size());
@@ -57,6 +60,7 @@ std::optional<std::pair<size_t, size_t>> Pattern::Search::next() {
 }
 
 std::string replace_matches(std::string_view text, const Pattern& pattern, std::string_view content) {
+  // The pattern ".*" would otherwise replace nothing by something.
   if (text.empty()) return {};  // not even an expression that matches the empty text is searched for here
   std::string result;
   Pattern::Search search(pattern, text);
@@ -75,6 +79,7 @@ std::string replace_matches(std::string_view text, const Pattern& pattern, std::
 
 namespace {
 
+// A stretch of a piece: a match, or the text between two (the other way round if the step inverts).
 struct Part {
   Span span;
   bool match;
@@ -85,6 +90,7 @@ void add_span(std::vector<Span>& spans, Span span) {
 }
 
 // Returns the matches and the stretches between them, covering the piece.
+// "a-b" at "-" gives a, -, b.
 void find_parts(Pattern::Search& search, std::string_view text, const Span& piece, bool invert,
                 std::vector<Part>& parts) {
   parts.clear();
@@ -100,7 +106,11 @@ void find_parts(Pattern::Search& search, std::string_view text, const Span& piec
   if (done != piece.end) parts.push_back({{done, piece.end}, invert});
 }
 
-// The remaining behaviors join neighbors; each follows tokenizers' NormalizedString::split.
+// The remaining behaviors join neighbors; each follows tokenizers' NormalizedString::split. "the-final--countdown" at
+// "-":
+//   MergedWithPrevious  the-  final-  -  countdown
+//   MergedWithNext      the  -final  -  -countdown
+//   Contiguous          the  -  final  --  countdown
 void join_parts(const std::vector<Part>& parts, SplitBehavior behavior, std::vector<Span>& out) {
   const size_t first = out.size();
   bool previous = false;

@@ -1,5 +1,8 @@
 // Matching by PCRE2. Each Matcher borrows a State (match data, context, JIT stack) from a pool of its expression, since
 // creating these costs more than matching a short text.
+//
+// An expression is compiled twice if PCRE2's Unicode is older than tokenizers': once as it is, and once with the newer
+// characters written out, which is slower and used only for texts that contain one.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
@@ -24,6 +27,7 @@ struct Freer {
   }
 };
 
+// PCRE2's text for an error number.
 std::string message_of(int error) {
   std::array<PCRE2_UCHAR, 256> text{};
   pcre2_get_error_message(error, text.data(), text.size());
@@ -45,10 +49,12 @@ constexpr size_t kJitStackBytes = size_t{4} << 20;  // reserved, not touched, un
 
 void require_regex(const std::string&) {}
 
+// Everything that a search changes, so that one compiled expression serves many threads.
 struct Regex::Matcher::State {
   explicit State(const pcre2_code* compiled, bool with_jit) : code(compiled), jit(with_jit) {
     check(data && context, "PCRE2 could not allocate memory");
     pcre2_set_match_limit(context.get(), kMatchLimit);
+    // Bounds the interpreter's backtracking memory at 256 MiB; the match limit bounds its time.
     pcre2_set_heap_limit(context.get(), 256 << 10);  // in KiB
     if (stack) pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
   }
@@ -74,6 +80,7 @@ struct Regex::Matcher::State {
   std::optional<size_t> last_end;
 };
 
+// A compiled expression with the names for its messages and its idle states.
 struct Regex::Code {
   Code(const std::string& pcre2_pattern, std::string_view written, const std::string& place);
 
@@ -88,11 +95,12 @@ Regex::Code::Code(const std::string& pcre2_pattern, std::string_view written, co
     : pattern(written), where(place) {
   const std::unique_ptr<pcre2_compile_context, Freer<pcre2_compile_context_free>> context(
       pcre2_compile_context_create(nullptr));
-  check(context != nullptr, "PCRE2 could not make a context");
+  check(context != nullptr, "PCRE2 could not allocate memory");
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   PCRE2_SIZE offset = 0;
   // MULTILINE: ^ and $ always refer to lines, as in Oniguruma.
+  // NO_UTF_CHECK: the pattern comes from JSON that was checked. \C would cut characters into bytes.
   code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pcre2_pattern.data()), pcre2_pattern.size(),
                            PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
                            &error, &offset, context.get()));
@@ -102,6 +110,7 @@ Regex::Code::Code(const std::string& pcre2_pattern, std::string_view written, co
 }
 
 Regex::Regex(std::string_view oniguruma_pattern, const std::string& where) {
+  // Both versions are compiled when the tokenizer is loaded, so that encoding never has to compile.
   const std::string plain = pcre2_from_oniguruma(oniguruma_pattern, where, Coverage::kAsPcre2);
   code_ = std::make_unique<Code>(plain, oniguruma_pattern, where);
   if (unicode_version() >= kNewestUnicode) return;
@@ -138,8 +147,8 @@ std::optional<std::pair<size_t, size_t>> Regex::Matcher::next() {
         "{}: matching the regular expression \"{}\" with a text of {} bytes failed: {}. The expression needs "
         "too many steps for this text; split the text, or fix the expression.",
         code_.where, code_.pattern, s.subject.size(), message_of(count));
-    const PCRE2_SIZE* found = pcre2_get_ovector_pointer(s.data.get());
-    const size_t begin = found[0], end = found[1];
+    const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(s.data.get());
+    const size_t begin = offsets[0], end = offsets[1];
     // An empty match directly after the previous match is skipped, as in tokenizers.
     if (begin == end && s.last_end == end) {
       s.at = end < s.subject.size() ? end + utf8_length(s.subject[end]) : end + 1;

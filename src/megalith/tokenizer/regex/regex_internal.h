@@ -50,11 +50,13 @@ class Regex {
 
    private:
     friend struct Code;
+    // Match data and the position of the search.
     struct State;
     const Code& code_;
     std::unique_ptr<State> state_;
   };
 
+  // Seconds of backtracking at most; expressions of published tokenizers need a few steps per byte.
   static constexpr unsigned kMatchLimit = 20'000'000;
 
  private:

@@ -12,12 +12,14 @@ namespace megalith::tokenizer {
 
 namespace {
 
+// Whether a word character is right before or right after a position: a token with single_word must not touch one.
 bool word_before(std::string_view text, size_t at) {
   return at > 0 && is_word(code_point_at(text, previous_character(text, at)));
 }
 
-bool word_behind(std::string_view text, size_t at) { return at < text.size() && is_word(code_point_at(text, at)); }
+bool word_after(std::string_view text, size_t at) { return at < text.size() && is_word(code_point_at(text, at)); }
 
+// Returns the end of the whitespace before or after a position: lstrip and rstrip take it into the match.
 size_t blanks_before(std::string_view text, size_t at) {
   while (at > 0) {
     const size_t before = previous_character(text, at);
@@ -27,7 +29,7 @@ size_t blanks_before(std::string_view text, size_t at) {
   return at;
 }
 
-size_t blanks_behind(std::string_view text, size_t at) {
+size_t blanks_after(std::string_view text, size_t at) {
   while (at < text.size() && is_whitespace(code_point_at(text, at))) at += utf8_length(text[at]);
   return at;
 }
@@ -48,6 +50,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* norma
     forms_.push_back(token.content);
     if (token.normalized && normalizer) normalizer->apply(forms_.back());
   }
+  // One list per Stage. Tokens whose normalized form is empty can never be found.
   std::array<std::vector<PrefixTree::Key>, 2> keys;
   for (size_t i = 0; i < tokens_.size(); ++i)
     if (!forms_[i].empty()) keys.at(tokens_[i].normalized ? 1 : 0).push_back({forms_[i], static_cast<int32_t>(i)});
@@ -76,11 +79,11 @@ std::vector<TextPart> AddedTokens::split(std::string_view text, Stage stage, boo
       continue;
     }
     size_t length = 0;
-    size_t found = 0;
+    size_t longest = 0;
     // The walk goes from short to long, so the last call is the longest token.
     finder->tree.walk(text.substr(at), [&](size_t bytes, int32_t position) {
       length = bytes;
-      found = static_cast<size_t>(position);
+      longest = static_cast<size_t>(position);
     });
     if (length == 0) {
       ++at;
@@ -88,11 +91,12 @@ std::vector<TextPart> AddedTokens::split(std::string_view text, Stage stage, boo
     }
     size_t begin = at, end = at + length;
     at = end;
-    const AddedToken& token = tokens_[found];
+    const AddedToken& token = tokens_[longest];
+    // Skipped as a whole: its text is encoded like any other text, which keeps user input from forging special tokens.
     if (token.special && !with_special) continue;
-    if (token.single_word && (word_before(text, begin) || word_behind(text, end))) continue;
+    if (token.single_word && (word_before(text, begin) || word_after(text, end))) continue;
     if (token.lstrip) begin = std::max(blanks_before(text, begin), done);
-    if (token.rstrip) end = blanks_behind(text, end);
+    if (token.rstrip) end = blanks_after(text, end);
     if (done < begin) parts.push_back({done, begin, std::nullopt});
     parts.push_back({begin, end, token.id});
     done = end;
@@ -117,6 +121,7 @@ const AddedToken* AddedTokens::find(int32_t id) const {
   return position ? &tokens_[*position] : nullptr;
 }
 
+// Decoding shows the normalized form, as tokenizers does.
 const std::string& AddedTokens::decoded(int32_t id) const {
   const auto position = position_of(id);
   check(position.has_value(), "token {} is not an added token", id);

@@ -1,4 +1,6 @@
 // AddedTokens: tokens that are found in a text before the model sees it, as in tokenizers' AddedVocabulary.
+// "Hi<|im_end|>" is cut into the text "Hi" and the token <|im_end|>, whatever the model's merges would make from the
+// latter.
 #pragma once
 
 #include <array>
@@ -14,8 +16,14 @@
 
 namespace megalith::tokenizer {
 
-// One added token, with the flags of tokenizer.json.
+// One added token, with the flags of tokenizer.json. With content "<mask>", in the text "a <mask> b<mask>":
+//
+//   no flags      two matches, "<mask>" each
+//   single_word   the first only: a word character touches the second
+//   lstrip        " <mask>" and "<mask>"
+//   rstrip        "<mask> " and "<mask>"
 struct AddedToken {
+  // Text and id; -1 lets Tokenizer::Parts choose one.
   std::string content;
   int32_t id = -1;
   bool single_word = false;  // only matches without adjacent word characters
@@ -25,7 +33,7 @@ struct AddedToken {
   bool special = false;      // left out of decoded text on request
 };
 
-// A stretch of a text: an added token, or the text between two of them.
+// A stretch of a text, [begin, end) in bytes: an added token, or the text between two of them (std::nullopt).
 struct TextPart {
   size_t begin, end;
   std::optional<int32_t> id;
@@ -37,6 +45,7 @@ class AddedTokens {
   // Contents must be unique and not empty, ids unique. Throws DataError, naming `where`, when two tokens have the same
   // normalized form.
   AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer, const std::string& where);
+  // The tables hold views of tokens_ and forms_.
   AddedTokens(const AddedTokens&) = delete;
   AddedTokens& operator=(const AddedTokens&) = delete;
 
@@ -44,21 +53,26 @@ class AddedTokens {
   // match wins, of several the longest. Without `with_special`, special tokens are plain text.
   enum class Stage { kPlain, kNormalized };
   std::vector<TextPart> split(std::string_view text, Stage stage, bool with_special) const;
+  // Whether split() can find any token at this stage; if not, callers need not call it.
   bool has(Stage stage) const { return finders_[static_cast<size_t>(stage)].has_value(); }
 
+  // Look up a token by its content or id; nullptr when there is none.
   const AddedToken* find(std::string_view content) const;
   const AddedToken* find(int32_t id) const;
   // Returns the text that decoders get for an added token: its normalized form if it has one.
   const std::string& decoded(int32_t id) const;
+  // All tokens, by id.
   const std::vector<AddedToken>& all() const { return tokens_; }
 
  private:
+  // Searches for the tokens of one stage.
   struct Finder {
     explicit Finder(std::vector<PrefixTree::Key> keys);
     PrefixTree tree;                // its ids are positions in tokens_
     std::array<bool, 256> first{};  // bytes with which some token starts
   };
 
+  // The index in tokens_ of an id; std::nullopt when it is not an added token.
   std::optional<size_t> position_of(int32_t id) const;
 
   std::vector<AddedToken> tokens_;                           // by id

@@ -1,3 +1,4 @@
+// {"String": "x"} or {"Regex": "…"}: the two ways in which tokenizer.json writes a pattern.
 #include "megalith/tokenizer/steps/component_internal.h"
 
 namespace megalith::tokenizer {

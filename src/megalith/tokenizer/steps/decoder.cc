@@ -1,5 +1,7 @@
 // The decoders of tokenizers, one class each, under the names and with the parameters of tokenizer.json. Each changes
-// the list of tokens; read_decoder at the end maps "type" to a class.
+// the list of tokens; read_decoder at the end maps "type" to a class. A typical chain, that of Llama 2:
+//   Replace ▁ by a space, ByteFallback, Fuse, Strip one space at the start
+//   ["▁Hi", "<0xC3>", "<0xA9>"]  ->  [" Hi", "<0xC3>", "<0xA9>"]  ->  [" Hi", "é"]  ->  [" Hié"]  ->  ["Hié"]
 #include "megalith/tokenizer/steps/decoder_internal.h"
 
 #include <algorithm>
@@ -22,6 +24,7 @@ std::string join(const Tokens& tokens) {
   return text;
 }
 
+// Replaced text is not searched again, so `to` may contain `from`.
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
   if (from.empty()) return;
   size_t at = 0;
@@ -31,6 +34,7 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
   }
 }
 
+// A chain of one step is as bytewise as that step; longer chains may look at neighbors.
 class SequenceDecoder final : public Decoder {
  public:
   explicit SequenceDecoder(std::vector<DecoderPtr> steps) : steps_(std::move(steps)) {}
@@ -55,6 +59,7 @@ class BytewiseDecoder : public Decoder {
   bool is_bytewise() const override { return true; }
 };
 
+// GPT-2's alphabet back to bytes: "Ġhi" -> " hi".
 class ByteLevelDecoder final : public BytewiseDecoder {
  public:
   // A token with a character that stands for no byte is text.
@@ -72,6 +77,7 @@ std::optional<char> byte_of(std::string_view token) {
   return static_cast<char>(value);
 }
 
+// For Tokenizer::bytes, whose tokens are <0x00> to <0xFF> and some special ones.
 class ByteTokenDecoder final : public BytewiseDecoder {
  public:
   std::string bytes_of(std::string_view token) const override {
@@ -134,6 +140,7 @@ class StripDecoder final : public Decoder {
   size_t start_, stop_;
 };
 
+// Works on each token alone, so a match cannot span two.
 class ReplaceDecoder final : public Decoder {
  public:
   ReplaceDecoder(Pattern pattern, std::string content) : pattern_(std::move(pattern)), content_(std::move(content)) {}
@@ -169,6 +176,7 @@ void clean_up(std::string& text) {
   for (const auto& [from, to] : kRules) replace_all(text, from, to);
 }
 
+// ["play", "##ing", "now"] -> ["play", "ing", " now"].
 class WordPieceDecoder final : public Decoder {
  public:
   WordPieceDecoder(std::string prefix, bool cleanup) : prefix_(std::move(prefix)), cleanup_(cleanup) {}
@@ -237,6 +245,7 @@ DecoderPtr read_replace_decoder(const JsonNode& node) {
 }
 
 DecoderPtr read_metaspace_decoder(const JsonNode& node) {
+  // "add_prefix_space" is the older name for the scheme.
   const bool never =
       node.string_or("prepend_scheme", "always") == "never" || !node.boolean_or("add_prefix_space", true);
   return std::make_unique<MetaspaceDecoder>(node.at("replacement").character(), !never);
@@ -251,6 +260,7 @@ DecoderPtr read_ctc_decoder(const JsonNode& node) {
                                       node.boolean_or("cleanup", true));
 }
 
+// Decoders without parameters.
 template <typename T>
 DecoderPtr read_plain_decoder(const JsonNode&) {
   return std::make_unique<T>();

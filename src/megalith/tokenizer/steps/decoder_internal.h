@@ -1,4 +1,5 @@
-// Decoders of a tokenizer.json: turn tokens back into text.
+// Decoders of a tokenizer.json: turn tokens back into text. They undo what pre-tokenizers and normalizers did to spaces
+// and bytes, as far as that can be undone.
 #pragma once
 
 #include <memory>

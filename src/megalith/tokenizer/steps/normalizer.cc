@@ -28,6 +28,7 @@ class SequenceNormalizer final : public Normalizer {
   std::vector<NormalizerPtr> steps_;
 };
 
+// NFC, NFD, NFKC or NFKD.
 class FormNormalizer final : public Normalizer {
  public:
   explicit FormNormalizer(NormalForm form) : form_(form) {}
@@ -45,6 +46,7 @@ class FormNormalizer final : public Normalizer {
   NormalForm form_;
 };
 
+// Llama 2's "▁" in front of the text; an empty text stays empty.
 class PrependNormalizer final : public Normalizer {
  public:
   explicit PrependNormalizer(std::string prefix) : prefix_(std::move(prefix)) {}
@@ -67,6 +69,7 @@ class ReplaceNormalizer final : public Normalizer {
   std::string content_;
 };
 
+// Whitespace at either end, by Unicode's White_Space.
 class StripNormalizer final : public Normalizer {
  public:
   StripNormalizer(bool left, bool right) : left_(left), right_(right) {}
@@ -89,21 +92,25 @@ class StripNormalizer final : public Normalizer {
 template <typename Map>
 void map_characters(std::string& text, const Map& map) {
   std::string result;
+  // Most normalizers change few characters, so the size is about the same.
   result.reserve(text.size());
   for (size_t at = 0; at < text.size(); at += utf8_length(text[at])) map(code_point_at(text, at), result);
   text.swap(result);
 }
 
+// Lowercase of tokenizers: character by character, without Python's final sigma.
 void lower(std::string& text) {
   map_characters(text, [](char32_t c, std::string& out) { append_lower(out, c); });
 }
 
+// Removes the characters for which `unwanted` is true.
 void remove_if(std::string& text, bool (*unwanted)(char32_t)) {
   map_characters(text, [&](char32_t c, std::string& out) {
     if (!unwanted(c)) append_utf8(out, c);
   });
 }
 
+// Normalizers without parameters are plain functions.
 class FunctionNormalizer final : public Normalizer {
  public:
   explicit FunctionNormalizer(void (*function)(std::string&)) : function_(function) {}
@@ -124,6 +131,7 @@ void nmt(std::string& text) {
   });
 }
 
+// The ByteLevel pre-tokenizer's alphabet as a normalizer; some newer files use it so.
 void byte_level(std::string& text) {
   std::string result;
   append_byte_characters(result, text);
@@ -152,6 +160,7 @@ class BertNormalizer final : public Normalizer {
     if (c == 0 || c == 0xFFFD || (is_other(c) && c != '\t' && c != '\n' && c != '\r')) return;
     append_utf8(out, blank ? U' ' : c);
   }
+  // The CJK blocks of BERT's original code; Korean and Japanese syllables are not among them.
   static void space_out(char32_t c, std::string& out) {
     const bool chinese = (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) ||
                          (c >= 0x20000 && c <= 0x2A6DF) || (c >= 0x2A700 && c <= 0x2B73F) ||
@@ -177,6 +186,7 @@ NormalizerPtr read_function_normalizer(const JsonNode&) {
   return std::make_unique<FunctionNormalizer>(kFunction);
 }
 
+// Removes marks alone; files put NFD before it, which separates them from their letters.
 void strip_accents(std::string& text) { remove_if(text, is_mark); }
 
 NormalizerPtr read_sequence_normalizer(const JsonNode& node) {
@@ -202,6 +212,8 @@ NormalizerPtr read_bert_normalizer(const JsonNode& node) {
   const bool lowercase = node.boolean_or("lowercase", true);
   return std::make_unique<BertNormalizer>(node.boolean_or("clean_text", true),
                                           node.boolean_or("handle_chinese_chars", true),
+                                          // Without a value, accents are removed exactly if the text is lowercased, as
+                                          // in BERT's code.
                                           node.boolean_or("strip_accents", lowercase), lowercase);
 }
 
@@ -222,6 +234,7 @@ std::unique_ptr<Normalizer> read_normalizer(const JsonNode& node) {
                                         {"Nmt", read_function_normalizer<nmt>},
                                         {"Precompiled", read_precompiled},
                                         {"BertNormalizer", read_bert_normalizer},
+                                        // Bert is the name in files of early versions.
                                         {"Bert", read_bert_normalizer},
                                         {"ByteLevel", read_function_normalizer<byte_level>}});
 }

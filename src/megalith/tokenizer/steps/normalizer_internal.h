@@ -1,4 +1,5 @@
-// Normalizers of a tokenizer.json: change a text before it is cut into pieces.
+// Normalizers of a tokenizer.json: change a text before it is cut into pieces: normal forms, letter case, replacements.
+// Offsets into the original text are not kept; token_starts.cc recovers them where they are needed.
 #pragma once
 
 #include <memory>
@@ -9,7 +10,7 @@
 
 namespace megalith::tokenizer {
 
-// Immutable and safe to share between threads.
+// One step, or a sequence of them. Immutable and safe to share between threads.
 class Normalizer {
  public:
   virtual ~Normalizer() = default;

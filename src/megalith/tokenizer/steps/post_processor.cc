@@ -1,3 +1,5 @@
+// The tokens around an encoded text. All post-processors reduce to two lists, ids before and ids after it, because only
+// single sequences are encoded here: "<s> $A </s>" -> before {1}, after {2}.
 #include "megalith/tokenizer/steps/post_processor_internal.h"
 
 #include <functional>
@@ -74,6 +76,7 @@ PostProcessor read_any(const JsonNode& node) {
 
 }  // namespace
 
+// Ids are checked against the vocabulary now, not when a text is encoded.
 PostProcessor read_post_processor(const JsonNode& node, int64_t id_end) {
   PostProcessor result = read_any(node);
   for (const auto* ids : {&result.before, &result.after})

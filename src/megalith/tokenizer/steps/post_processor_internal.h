@@ -1,4 +1,5 @@
-// Post-processors of a tokenizer.json: put special tokens around a sequence.
+// Post-processors of a tokenizer.json: put special tokens around a sequence, such as BOS in front. Pairs of sequences
+// ("$A [SEP] $B") are not supported: training encodes single texts.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@ namespace megalith::tokenizer {
 // The ids around a sequence. Chains of processors are resolved while reading: each works on the result of the one
 // before it.
 struct PostProcessor {
+  // Ids in front of the sequence and after it.
   std::vector<int32_t> before;
   std::vector<int32_t> after;
 };

@@ -17,6 +17,7 @@ namespace megalith::tokenizer {
 
 namespace {
 
+// Cuts at matches of a pattern. Punctuation, Digits and whitespace are Splits with their own patterns, too.
 class SplitPreTokenizer final : public PreTokenizer {
  public:
   SplitPreTokenizer(Pattern pattern, SplitBehavior behavior, bool invert = false)
@@ -29,7 +30,8 @@ class SplitPreTokenizer final : public PreTokenizer {
   bool invert_;
 };
 
-// Applies several pre-tokenizers in order.
+// Applies several pre-tokenizers in order, each to the pieces of the one before.
+// Only the last step can leave bytes: what follows a rewriting step would see other characters.
 class SequencePreTokenizer final : public PreTokenizer {
  public:
   explicit SequencePreTokenizer(std::vector<std::unique_ptr<PreTokenizer>> steps) : steps_(std::move(steps)) {}
@@ -70,6 +72,7 @@ class ByteLevelPreTokenizer final : public PreTokenizer {
     rewrite_pieces(pieces,
                    [](size_t, std::string_view piece, std::string& text) { append_byte_characters(text, piece); });
   }
+  // Set once while the tokenizer is loaded, before any thread encodes.
   bool leave_bytes() override { return leave_bytes_ = true; }
 
  private:
@@ -92,6 +95,7 @@ class ByteLevelPreTokenizer final : public PreTokenizer {
 // Replaces spaces by "▁" and cuts before each.
 class MetaspacePreTokenizer final : public PreTokenizer {
  public:
+  // "▁" goes in front of every piece, of the piece at the start of the text, or of none.
   enum class Prepend { kAlways, kFirst, kNever };
 
   MetaspacePreTokenizer(char32_t replacement, Prepend prepend, bool split) : prepend_(prepend), split_(split) {
@@ -111,6 +115,7 @@ class MetaspacePreTokenizer final : public PreTokenizer {
         }
       }
     });
+    // "▁Hello▁world" -> "▁Hello", "▁world".
     if (split_) split_pieces(pieces, *pattern_, SplitBehavior::kMergedWithNext);
   }
 
@@ -173,6 +178,7 @@ class WhitespacePreTokenizer final : public PreTokenizer {
 
 using PreTokenizerPtr = std::unique_ptr<PreTokenizer>;
 
+// pattern.cc shows an example of each.
 SplitBehavior read_behavior(const JsonNode& node) {
   return read_choice<SplitBehavior>(node, {{"Removed", SplitBehavior::kRemoved},
                                            {"Isolated", SplitBehavior::kIsolated},
@@ -182,6 +188,8 @@ SplitBehavior read_behavior(const JsonNode& node) {
 }
 
 PreTokenizerPtr read_byte_level_pre_tokenizer(const JsonNode& node) {
+  // GPT-2's expression: contractions, words, numbers and punctuation with at most one space in front, then whitespace,
+  // of which the last character before a word is left to that word.
   constexpr std::string_view kWords = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
   std::optional<Pattern> words;
   if (node.boolean_or("use_regex", true)) words = Pattern::regex(Regex(kWords, node.where()));
@@ -205,6 +213,7 @@ PreTokenizerPtr read_split_pre_tokenizer(const JsonNode& node) {
                                              node.boolean_or("invert", false));
 }
 
+// "a12" -> a, 1, 2 with individual_digits, otherwise a, 12.
 PreTokenizerPtr read_digits_pre_tokenizer(const JsonNode& node) {
   const bool single = node.boolean_or("individual_digits", false);
   return std::make_unique<SplitPreTokenizer>(Pattern::characters(is_numeric),
@@ -221,6 +230,7 @@ PreTokenizerPtr white_space_split() {
   return std::make_unique<SplitPreTokenizer>(Pattern::characters(is_whitespace), SplitBehavior::kRemoved);
 }
 
+// Whitespace removed, each punctuation mark on its own.
 PreTokenizerPtr read_bert_pre_tokenizer(const JsonNode&) {
   std::vector<PreTokenizerPtr> steps;
   steps.push_back(white_space_split());
@@ -228,6 +238,7 @@ PreTokenizerPtr read_bert_pre_tokenizer(const JsonNode&) {
   return std::make_unique<SequencePreTokenizer>(std::move(steps));
 }
 
+// A single character; matches vanish.
 PreTokenizerPtr read_delimiter_pre_tokenizer(const JsonNode& node) {
   std::string delimiter;
   append_utf8(delimiter, node.at("delimiter").character());
@@ -236,6 +247,7 @@ PreTokenizerPtr read_delimiter_pre_tokenizer(const JsonNode& node) {
 
 PreTokenizerPtr read_fixed_length_pre_tokenizer(const JsonNode& node) {
   const auto length = node.find("length");
+  // 5 is tokenizers' default.
   return std::make_unique<FixedLengthPreTokenizer>(length ? static_cast<size_t>(length->integer(1, 1 << 30)) : 5);
 }
 

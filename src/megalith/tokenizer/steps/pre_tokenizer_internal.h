@@ -13,6 +13,7 @@ namespace megalith::tokenizer {
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
+  // Cuts the pieces further, or rewrites them.
   virtual void apply(Pieces& pieces) const = 0;
 
   // If the last step turns bytes into the characters that stand for them (ByteLevel), makes it leave the bytes alone

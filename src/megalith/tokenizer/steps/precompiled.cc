@@ -37,6 +37,7 @@ std::optional<std::string> decode_base64(std::string_view text) {
   return result;
 }
 
+// The format is little-endian on all machines.
 uint32_t little_endian(std::string_view bytes, size_t at) {
   uint32_t value = 0;
   for (size_t i = 0; i < 4; ++i) value |= static_cast<uint32_t>(static_cast<unsigned char>(bytes[at + i])) << (8 * i);
@@ -71,6 +72,7 @@ class PrecompiledStep final : public Normalizer {
   }
 
  private:
+  // Bits 10 to 31, shifted left by 8 if bit 9 is set: far children are aligned to 256 units.
   static size_t offset_of(uint32_t unit) { return (unit >> 10) << ((unit & (1u << 9)) >> 6); }
 
   // Returns the replacement of the shortest key that `text` starts with; tokenizers takes that one, too.
@@ -82,6 +84,7 @@ class PrecompiledStep final : public Normalizer {
       node ^= label;
       if (label == 0 || node >= units_.size()) return std::nullopt;
       const uint32_t unit = units_[node];
+      // Bit 31 is set in units that hold values; these have no label and never match.
       if ((unit & ((1u << 31) | 0xFF)) != label) return std::nullopt;
       node ^= offset_of(unit);
       if ((unit >> 8 & 1) == 0) continue;
@@ -105,6 +108,7 @@ std::unique_ptr<Normalizer> read_precompiled(const JsonNode& node) {
   std::vector<uint32_t> units;
   std::string texts;
   if (!bytes->empty()) {
+    // The first four bytes are the size of the trie.
     const size_t size = bytes->size() < 4 ? 0 : little_endian(*bytes, 0);
     if (bytes->size() < 4 || size % 4 != 0 || size > bytes->size() - 4) field.fail("is cut off");
     for (size_t at = 4; at < 4 + size; at += 4) units.push_back(little_endian(*bytes, at));

@@ -8,6 +8,7 @@
 namespace megalith::tokenizer {
 
 // Throws DataError when the table (base64 of a double-array trie and its texts) is broken.
+// Rules such as ﬁ -> fi and full-width letters -> letters, compiled by SentencePiece from NFKC and its own additions.
 std::unique_ptr<Normalizer> read_precompiled(const JsonNode& node);
 
 }  // namespace megalith::tokenizer

@@ -1,3 +1,6 @@
+// GPT-2's alphabet of 256 printable characters, one per byte, in which byte-level vocabularies are written:
+//   byte 0x41 -> A     byte 0x20 (space) -> Ġ (U+0120)     byte 0x0A (newline) -> Ċ (U+010A)
+// Tokens so contain no whitespace or control characters, and any text is in the alphabet.
 #include "megalith/tokenizer/text/byte_alphabet_internal.h"
 
 #include "megalith/tokenizer/text/utf8.h"
@@ -9,6 +12,7 @@ namespace {
 // Printable Latin-1 bytes stand for themselves; the others get code points from U+0100 on, in order.
 struct Alphabet {
   std::array<std::string, 256> characters;
+  // 188 bytes are printable; the other 68 get U+0100 to U+0143, which is why the table ends there.
   std::array<int16_t, 0x144> bytes;  // by code point; -1: not in the alphabet
 
   Alphabet() {

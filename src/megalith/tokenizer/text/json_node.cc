@@ -1,3 +1,5 @@
+// JSON with a memory of where each value is, so that a message can say "tokenizer.json: model.vocab is null; an object
+// is expected". Nodes are cheap to copy: they refer to a document that the caller keeps alive.
 #include "megalith/tokenizer/text/json_node_internal.h"
 
 #include <cerrno>
@@ -11,6 +13,7 @@
 
 namespace megalith::tokenizer {
 
+// Reads through the stream's buffer at once; sizes of special files are not known beforehand.
 std::string read_file(const std::filesystem::path& path) {
   std::ifstream stream(path, std::ios::binary);
   check<DataError>(stream.good(), "{} cannot be opened: {}", path.string(), std::strerror(errno));
@@ -20,6 +23,7 @@ std::string read_file(const std::filesystem::path& path) {
   return std::move(text).str();
 }
 
+// nlohmann's message has line and column.
 nlohmann::json parse_json(std::string_view text, const std::string& file) {
   try {
     return nlohmann::json::parse(text);
@@ -32,6 +36,7 @@ std::string JsonNode::where() const { return path_.empty() ? file_ : fmt::format
 
 void JsonNode::fail(std::string_view what) const { throw DataError(fmt::format("{} {}", where(), what)); }
 
+// Fails with the type and, for scalars, the value that is there instead of `type`.
 void JsonNode::expect(bool is_type, std::string_view type) const {
   if (is_type) return;
   std::string given;
@@ -52,6 +57,7 @@ JsonNode JsonNode::at(const std::string& key) const {
   return node;
 }
 
+// A member that is null counts as absent, since tokenizers writes null for every option that is off.
 std::optional<JsonNode> JsonNode::find(const std::string& key) const {
   expect(value_->is_object(), "an object");
   const auto found = value_->find(key);
@@ -83,6 +89,7 @@ bool JsonNode::boolean() const {
   return value_->get<bool>();
 }
 
+// JSON has no NaN, but "1e999" parses to infinity.
 double JsonNode::number() const {
   expect(value_->is_number(), "a number");
   const auto result = value_->get<double>();
@@ -93,12 +100,14 @@ double JsonNode::number() const {
 int64_t JsonNode::integer(int64_t low, int64_t high) const {
   const std::string expected = fmt::format("a whole number from {} to {}", low, high);
   expect(value_->is_number_integer(), expected);
+  // Values above INT64_MAX would wrap to negative numbers; the largest number stands for them in the range check.
   const bool huge = value_->is_number_unsigned() && value_->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
   const int64_t result = huge ? INT64_MAX : value_->get<int64_t>();
   expect(result >= low && result <= high, expected);
   return result;
 }
 
+// Members such as "replacement": "▁".
 char32_t JsonNode::character() const {
   const std::string text = string();
   expect(!text.empty() && utf8_length(text[0]) == text.size(), "a string of one character");

@@ -1,3 +1,6 @@
+// Categories of the characters that Unicode 15.0 to 16.0 added. tokenizers knows them through Oniguruma, while PCRE2
+// and utf8proc of common distributions may not. A text that contains one is therefore matched with the extended
+// expressions of Regex, and everything else is not slowed down.
 #include "megalith/tokenizer/text/newer_characters_internal.h"
 
 #include <fmt/format.h>
@@ -65,6 +68,7 @@ const Blocks& blocks() {
 std::span<const NewerCharacters> newer_characters() { return kNewer; }
 
 std::string_view newer_category(char32_t c) {
+  // Ranges are sorted and do not overlap: the first that ends at or after c is the only one that can contain it.
   const auto* found = std::ranges::lower_bound(kNewer, c, {}, &NewerCharacters::last);
   return found != std::end(kNewer) && found->first <= c ? found->category : std::string_view();
 }
@@ -73,6 +77,7 @@ bool has_newer_characters(std::string_view text) {
   const Blocks& set = blocks();
   for (size_t at = 0; at < text.size();) {
     const auto byte = static_cast<unsigned char>(text[at]);
+    // Characters of one or two bytes are skipped without being decoded.
     if (byte < 0xE0) {  // none below U+0800
       at += byte < 0xC0 ? 1 : 2;
       continue;
@@ -84,6 +89,7 @@ bool has_newer_characters(std::string_view text) {
   return false;
 }
 
+// Ranges for a PCRE2 class: \x{1c89}\x{10d50}-\x{10d65} for "Lu". "L" stands for all categories that start with it.
 std::string newer_items(std::string_view category) {
   std::string items;
   for (const NewerCharacters& range : kNewer) {

@@ -23,6 +23,7 @@ std::span<const NewerCharacters> newer_characters();
 std::string_view newer_category(char32_t c);
 
 // Returns whether a text contains any of them. Requires valid UTF-8.
+// Nearly free for texts in common scripts: most characters fail a test of one bit.
 bool has_newer_characters(std::string_view text);
 
 // Returns those of a category, or of all categories that start with a letter, as items of a PCRE2 class.

@@ -1,4 +1,7 @@
 // Pieces: a text on its way to the model, cut into pieces.
+//
+//   text    Hello world!                     spans   [0,5) [5,11) [11,12)
+//   pieces  "Hello" " world" "!"             cutting changes spans only; rewriting makes a new text with its spans
 #pragma once
 
 #include <cstdint>
@@ -22,6 +25,7 @@ class Pieces {
   // begins.
   void reset(std::string_view text, bool at_start);
 
+  // The current text, the part of it that a span covers, and all spans.
   std::string_view text() const { return rewritten_ ? std::string_view(own_) : borrowed_; }
   std::string_view view(const Span& span) const { return text().substr(span.begin, span.end - span.begin); }
   const std::vector<Span>& spans() const { return spans_; }
@@ -34,9 +38,11 @@ class Pieces {
   void rewrite(std::string& text, std::vector<Span>& spans);
 
  private:
+  // The text belongs to the caller until a step rewrites it.
   std::string_view borrowed_;
   std::string own_;
   std::vector<Span> spans_;
+  // Whether own_ replaces borrowed_, and whether the text begins the input.
   bool rewritten_ = false;
   bool at_start_ = false;
 };

@@ -1,4 +1,7 @@
 // Pool: working memory that concurrent calls of a const function borrow, one object each, and return for the next call.
+// Unlike thread_local storage it is freed with its owner.
+//
+//   const auto scratch = pool_.borrow([] { return std::make_unique<Scratch>(); });
 #pragma once
 
 #include <memory>
@@ -15,12 +18,14 @@ class Pool {
   // Returns the object to the pool at the end of its scope.
   class Lease {
    public:
+    // `pool` outlives the lease.
     Lease(Pool& pool, std::unique_ptr<T> object) : pool_(&pool), object_(std::move(object)) {}
     ~Lease() {
       if (object_) pool_->give_back(std::move(object_));
     }
     Lease(Lease&&) noexcept = default;
     Lease& operator=(Lease&&) = delete;
+    // Access to the object; it is this call's alone.
     T& operator*() const { return *object_; }
     T* operator->() const { return object_.get(); }
 
@@ -38,6 +43,7 @@ class Pool {
   // The same without a lease, for owners that are not a single scope.
   template <typename Make>
   std::unique_ptr<T> take(const Make& make) {
+    // The lock is held for a few instructions only; `make` runs without it.
     {
       const std::lock_guard lock(mutex_);
       if (!free_.empty()) {
@@ -48,6 +54,7 @@ class Pool {
     }
     return make();
   }
+  // Returns an object; its contents stay as they are, so the next borrower must reset what it uses.
   void give_back(std::unique_ptr<T> object) {
     const std::lock_guard lock(mutex_);
     free_.push_back(std::move(object));

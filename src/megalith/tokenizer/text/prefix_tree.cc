@@ -1,3 +1,5 @@
+// A trie in one array: all nodes in breadth-first order, so the children of a node are a range, sorted by label.
+// Compared with pointers or maps per node it takes 12 bytes per node and stays in cache while a text walks through it.
 #include "megalith/tokenizer/text/prefix_tree_internal.h"
 
 #include <algorithm>
@@ -18,6 +20,7 @@ PrefixTree::PrefixTree(std::vector<Key> keys) {
   std::vector<Todo> todo{{0, 0, keys.size(), 0}};
   for (size_t done = 0; done < todo.size(); ++done) {
     auto [node, first, last, depth] = todo[done];
+    // A key that ends here. Of equal keys the last one wins, because the sort is stable.
     while (first < last && keys[first].text.size() == depth) nodes_[node].id = keys[first++].id;
     nodes_[node].first_child = static_cast<uint32_t>(nodes_.size());
     while (first < last) {

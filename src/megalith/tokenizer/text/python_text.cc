@@ -19,8 +19,10 @@ bool is_ascii(char32_t c) { return c < 0x80; }
 bool is_ascii_upper(char32_t c) { return c >= 'A' && c <= 'Z'; }
 bool is_ascii_lower(char32_t c) { return c >= 'a' && c <= 'z'; }
 
+// Throws in a build without utf8proc; otherwise does nothing.
 void need_unicode() { require_unicode("letter case in a chat template"); }
 
+// Each of these handles ASCII first, without a table and in builds without utf8proc.
 bool is_upper(char32_t c) {
   if (is_ascii(c)) return is_ascii_upper(c);
   need_unicode();
@@ -40,6 +42,7 @@ void add_upper(std::string& out, char32_t c) {
     append_upper(out, c);
   }
 }
+// Whether the character at an offset is a letter, for the rule of the final sigma.
 bool is_letter_at(std::string_view text, size_t at) {
   const char32_t c = code_point_at(text, at);
   if (is_ascii(c)) return is_ascii_upper(c) || is_ascii_lower(c);
@@ -77,6 +80,8 @@ void each_character(std::string_view text, const F& f) {
   for (size_t at = 0; at < text.size(); at += utf8_length(text[at])) f(code_point_at(text, at), at);
 }
 
+// str.isalpha, str.isdigit, … of one character. isdigit also accepts superscripts in Python; decimal digits are what
+// templates mean.
 bool is_of(char32_t c, CharacterClass kind) {
   switch (kind) {
     case CharacterClass::kAscii:
@@ -108,6 +113,7 @@ bool all_cased(std::string_view text, bool upper) {
 
 }  // namespace
 
+// str.isspace also accepts the separators U+001C to U+001F, which Unicode's White_Space does not contain.
 bool is_python_space(char32_t c) { return is_whitespace(c) || (c >= 0x1C && c <= 0x1F); }
 
 // Works on whole characters, from both ends.
@@ -142,6 +148,7 @@ std::string python_lower(std::string_view text) {
   return out;
 }
 
+// str.title: a letter after anything but a letter is capitalized, so "it's" becomes "It'S".
 std::string python_title(std::string_view text) {
   std::string out;
   bool in_word = false;
@@ -152,6 +159,7 @@ std::string python_title(std::string_view text) {
   return out;
 }
 
+// "hELLO wORLD" -> "Hello world".
 std::string python_capitalize(std::string_view text) {
   std::string out;
   bool first = true;
@@ -168,6 +176,7 @@ std::string python_swapcase(std::string_view text) {
   return out;
 }
 
+// An empty text has no characters of a kind, but isascii is true for it, as in Python.
 bool is_all(std::string_view text, CharacterClass kind) {
   bool all = !text.empty() || kind == CharacterClass::kAscii;
   each_character(text, [&](char32_t c, size_t) { all = all && is_of(c, kind); });
@@ -182,6 +191,7 @@ size_t code_points(std::string_view text) {
   return static_cast<size_t>(std::ranges::count_if(text, [](char c) { return (c & '\xC0') != '\x80'; }));
 }
 
+// The offset of each character, and the size of the text as the last one: character i is [i, i + 1).
 std::vector<size_t> character_offsets(std::string_view text) {
   std::vector<size_t> offsets;
   offsets.reserve(text.size() + 1);
@@ -190,6 +200,7 @@ std::vector<size_t> character_offsets(std::string_view text) {
   return offsets;
 }
 
+// "it's" -> "it's" in double quotes, otherwise single quotes; \n, \x00 and what does not print are escaped.
 std::string python_repr(std::string_view text) {
   // Python prefers single quotes, unless only double quotes avoid escaping.
   const char quote = text.find('\'') != text.npos && text.find('"') == text.npos ? '"' : '\'';
@@ -214,6 +225,7 @@ std::string python_repr(std::string_view text) {
   return out + quote;
 }
 
+// The shortest digits that read back as the same number, which to_chars and Python both compute.
 std::string python_repr(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";

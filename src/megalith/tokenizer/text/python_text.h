@@ -18,6 +18,7 @@ bool is_python_space(char32_t c);
 // The ends of a text that are stripped.
 enum class Side { kLeft, kRight, kBoth };
 // str.strip, lstrip, rstrip: removes whitespace, or the characters in `characters`.
+// Returns a view of `text`; nothing is copied.
 std::string_view strip(std::string_view text, std::optional<std::string_view> characters, Side side);
 
 // str.upper, lower, title, capitalize and swapcase.
@@ -45,6 +46,7 @@ std::string python_repr(std::string_view text);
 std::string python_repr(double value);
 
 // str.splitlines.
+// "a\r\nb\n" -> "a", "b": a line end at the end of the text starts no further line.
 std::vector<std::string_view> python_lines(std::string_view text, bool keep_ends = false);
 
 }  // namespace megalith::tokenizer

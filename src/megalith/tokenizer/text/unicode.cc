@@ -37,6 +37,7 @@ utf8proc_category_t category(char32_t c) {
   return found;
 }
 
+// utf8proc numbers categories so that those of one letter are adjacent: Lu … Lo, Mn … Me, and so on.
 bool category_within(char32_t c, utf8proc_category_t first, utf8proc_category_t last) {
   const utf8proc_category_t found = category(c);
   return found >= first && found <= last;
@@ -44,6 +45,7 @@ bool category_within(char32_t c, utf8proc_category_t first, utf8proc_category_t 
 
 constexpr size_t kTableSize = 0x30000;  // no character beyond it has a decomposition or a combining class
 
+// STABLE keeps to Unicode's stability policy, by which the normal form of an assigned character never changes.
 constexpr int options_of(NormalForm form) {
   const int options = UTF8PROC_STABLE;
   switch (form) {
@@ -112,6 +114,8 @@ std::unique_ptr<const CharacterSet> stable_characters(NormalForm form) {
   auto set = std::make_unique<CharacterSet>();
   set->set();
   const bool compat = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
+  // Decomposition shows all parts of a character, also for the composed forms: the parts after the first are those that
+  // may combine with what is before them.
   const auto options =
       static_cast<utf8proc_option_t>(UTF8PROC_DECOMPOSE | UTF8PROC_STABLE | (compat ? UTF8PROC_COMPAT : 0));
   for (size_t c = 0; c < kTableSize; ++c) {
@@ -151,6 +155,7 @@ bool is_punctuation(char32_t c) {
   return category_within(c, UTF8PROC_CATEGORY_PC, UTF8PROC_CATEGORY_PO);
 }
 
+// TR18's \w: Alphabetic, marks, decimal digits, connecting punctuation and the two joiners.
 bool is_word(char32_t c) {
   const utf8proc_category_t found = category(c);
   if (found >= UTF8PROC_CATEGORY_LU && found <= UTF8PROC_CATEGORY_NL) return true;  // letters, marks, Nd, Nl
@@ -165,6 +170,7 @@ bool is_nonspacing_mark(char32_t c) { return category(c) == UTF8PROC_CATEGORY_MN
 
 bool is_other(char32_t c) { return category(c) >= UTF8PROC_CATEGORY_CC; }
 
+// U+0130 is the only character whose lower case is two characters: i and a combining dot.
 void append_lower(std::string& text, char32_t c) {
   if (c == 0x130) {
     text += "i\u0307";
@@ -178,6 +184,7 @@ bool is_upper_letter(char32_t c) { return category(c) == UTF8PROC_CATEGORY_LU; }
 bool is_lower_letter(char32_t c) { return category(c) == UTF8PROC_CATEGORY_LL; }
 bool is_decimal_digit(char32_t c) { return category(c) == UTF8PROC_CATEGORY_ND; }
 
+// ß is the common one of some hundred characters whose upper case is longer; the others keep utf8proc's simple mapping.
 void append_upper(std::string& text, char32_t c) {
   if (c == 0xDF) {
     text += "SS";
@@ -200,6 +207,7 @@ bool is_printable(char32_t c) {
 }
 
 std::string normalize(NormalForm form, std::string_view text) {
+  // U+00A0 is the first character that any of the four forms changes.
   const CharacterSet& stable = stable_set(form);
   const auto is_stable = [&](size_t at) {
     const char32_t c = code_point_at(text, at);
@@ -226,6 +234,7 @@ std::string normalize(NormalForm form, std::string_view text) {
   return out;
 }
 
+// Grapheme clusters of UAX #29; `state` carries what the rules for emoji and flags need beyond two characters.
 size_t grapheme_end(std::string_view text, size_t at) {
   utf8proc_int32_t state = 0;
   char32_t before = code_point_at(text, at);

@@ -1,4 +1,5 @@
-// Replaces unicode.cc in a build without utf8proc.
+// Replaces unicode.cc in a build without utf8proc. Loading a tokenizer calls require_unicode and fails there with a
+// message for users; a later call of anything else is a mistake of this program.
 #include "megalith/base/error.h"
 #include "megalith/tokenizer/text/unicode_internal.h"
 
@@ -30,6 +31,7 @@ bool is_decimal_digit(char32_t) { absent(); }
 void append_lower(std::string&, char32_t) { absent(); }
 void append_upper(std::string&, char32_t) { absent(); }
 void append_title(std::string&, char32_t) { absent(); }
+// Only messages use it, so an approximation is good enough.
 bool is_printable(char32_t c) { return c >= 0x20 && c != 0x7F; }
 std::string normalize(NormalForm, std::string_view) { absent(); }
 size_t grapheme_end(std::string_view, size_t) { absent(); }

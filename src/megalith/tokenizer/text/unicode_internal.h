@@ -17,6 +17,7 @@ constexpr bool is_whitespace(char32_t c) {
   return (c >= 0x9 && c <= 0xD) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
          c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
+// Tests by general category; newer characters than utf8proc's are included.
 bool is_numeric(char32_t c);          // Nd, Nl, No
 bool is_punctuation(char32_t c);      // P*, and the ASCII symbols
 bool is_word(char32_t c);             // \w of Unicode TR18: alphabetic, marks, Nd, Pc, join controls
@@ -29,6 +30,7 @@ bool is_lower_letter(char32_t c);     // Ll
 bool is_decimal_digit(char32_t c);    // Nd
 
 // Appends the full lower case of c (U+0130 becomes two characters).
+// Unlike str.lower of Python, without the final sigma, which needs the neighbors of c.
 void append_lower(std::string& text, char32_t c);
 // Append the upper case of c, or its form at the start of a word ("ß": "SS" and "Ss").
 void append_upper(std::string& text, char32_t c);

@@ -1,3 +1,5 @@
+// Validation and repair of UTF-8. The rest of the tokenizer relies on valid text: utf8_length and code_point_at read
+// the lead byte and trust it.
 #include "megalith/tokenizer/text/utf8.h"
 
 #include "megalith/base/error.h"
@@ -10,7 +12,7 @@ namespace megalith::tokenizer {
 namespace {
 
 struct Lead {
-  size_t length;            // of the whole character; 0 for a byte that cannot start one
+  size_t length;            // bytes of the whole character; 0 for a byte that cannot start one
   unsigned char low, high;  // allowed second bytes: excludes overlong forms, surrogates and values above U+10FFFF
 };
 
@@ -43,6 +45,8 @@ size_t skip_ascii(std::string_view text, size_t at) {
 
 }  // namespace
 
+// An invalid part ends before the first byte that does not belong to it ("maximal subpart" in the Unicode standard), so
+// that replacing it gives as many U+FFFD as Python and Rust do.
 Utf8Part utf8_part(std::string_view text, size_t at) {
   const Lead lead = lead_of(static_cast<unsigned char>(text[at]));
   if (lead.length == 0) return {Utf8Part::Kind::kInvalid, 1};
@@ -65,12 +69,14 @@ std::optional<size_t> first_invalid_utf8(std::string_view text) {
   return std::nullopt;
 }
 
+// Called once per text at the border of the library; a message with the offset helps to find the line of a corpus.
 void require_valid_utf8(std::string_view text) {
   if (const auto bad = first_invalid_utf8(text))
     throw DataError(fmt::format("the text is not valid UTF-8: byte {} (of {}) is 0x{:02X}", *bad, text.size(),
                                 static_cast<unsigned char>(text[*bad])));
 }
 
+// Valid text is copied at once; only from the first invalid byte on is it taken character by character.
 std::string replace_invalid_utf8(std::string_view text) {
   const std::optional<size_t> first = first_invalid_utf8(text);
   if (!first) return std::string(text);
@@ -83,6 +89,7 @@ std::string replace_invalid_utf8(std::string_view text) {
   return result;
 }
 
+// A streamed text may end in the middle of a character: "caf\xC3" has 3 finished bytes.
 size_t finished_utf8_bytes(std::string_view text) {
   // An unfinished character has at most three bytes.
   for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
@@ -116,6 +123,7 @@ size_t previous_character(std::string_view text, size_t at) {
 }
 
 void append_utf8(std::string& text, char32_t code) {
+  // A continuation byte: 10 and six bits.
   const auto tail = [](char32_t bits) { return static_cast<char>(0x80 | (bits & 0x3F)); };
   if (code < 0x80) {
     text += static_cast<char>(code);

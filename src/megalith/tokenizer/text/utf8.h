@@ -14,7 +14,7 @@ namespace megalith::tokenizer {
 
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
 
-// One step through a text: a character or an invalid part.
+// One step through a text: a character or an invalid part, and its length.
 struct Utf8Part {
   enum class Kind { kCharacter, kInvalid, kUnfinished };  // kUnfinished: the text ends inside a character
   Kind kind = Kind::kInvalid;
@@ -31,9 +31,11 @@ std::optional<size_t> first_invalid_utf8(std::string_view text);
 void require_valid_utf8(std::string_view text);
 
 // Returns the text with U+FFFD in place of each invalid part, including an unfinished end.
+// "a\xFFb" -> "a\uFFFDb"; two adjacent invalid parts become two characters.
 std::string replace_invalid_utf8(std::string_view text);
 
 // Returns the number of bytes of `text` without an unfinished character at its end.
+// For texts that arrive in parts: the rest may be completed by the next one.
 size_t finished_utf8_bytes(std::string_view text);
 
 // Returns the number of bytes of the character that starts with `lead`. Requires valid UTF-8.

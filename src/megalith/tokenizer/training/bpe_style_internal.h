@@ -7,7 +7,8 @@
 
 namespace megalith::tokenizer {
 
-// Return "normalizer" and "pre_tokenizer" of tokenizer.json.
+// Return "normalizer" and "pre_tokenizer" of tokenizer.json. The trainer reads them back through the same readers as a
+// finished tokenizer, so the two cannot cut differently.
 nlohmann::ordered_json normalizer_json(PreTokenization kind);
 nlohmann::ordered_json pre_tokenizer_json(PreTokenization kind);
 

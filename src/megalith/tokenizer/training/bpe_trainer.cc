@@ -22,6 +22,7 @@ namespace megalith::tokenizer {
 namespace {
 
 constexpr int32_t kBytes = 256;
+// A bound on mistakes (a number of bytes given as a vocabulary), far above any real vocabulary.
 constexpr int32_t kMaxVocabulary = 10'000'000;
 
 using Pair = uint64_t;  // two ids in one number
@@ -43,6 +44,7 @@ struct Candidate {
 class WordMerger {
  public:
   WordMerger(const std::vector<std::pair<std::string, uint64_t>>& words, const std::array<int32_t, kBytes>& byte_ids) {
+    // All words in one array: merging shortens a word in place and never moves another.
     size_t symbols = 0;
     for (const auto& [word, count] : words) symbols += word.size();
     symbols_.reserve(symbols);
@@ -94,11 +96,13 @@ class WordMerger {
   void change(Pair pair, uint32_t word, int64_t by) {
     counts_[pair] += by;
     if (by <= 0) return;
+    // Occurrences in one word come in a row, so comparing with the last entry suffices to list it once.
     std::vector<uint32_t>& places = new_places_[pair];
     if (places.empty() || places.back() != word) places.push_back(word);
   }
 
-  // Rewrites the word in place, from left to right.
+  // Rewrites the word in place, from left to right. For x a b y with (a b) -> m, the pairs (x a) and (b y) lose the
+  // word's count, and (x m) and (m y) gain it. A run a b a b first counts (m a) and then replaces it by (m m).
   void merge_in(uint32_t number, Pair pair, int32_t merged) {
     Word& word = words_[number];
     int32_t* symbols = &symbols_[word.begin];
@@ -141,7 +145,7 @@ class WordMerger {
   std::vector<int32_t> symbols_;
   std::unordered_map<Pair, int64_t> counts_;
   std::unordered_map<Pair, std::vector<uint32_t>> places_;      // words that contain or contained the pair
-  std::unordered_map<Pair, std::vector<uint32_t>> new_places_;  // of the merge in progress
+  std::unordered_map<Pair, std::vector<uint32_t>> new_places_;  // occurrences that the merge in progress has made
   std::priority_queue<Candidate> queue_;
 };
 
@@ -153,6 +157,7 @@ void BpeTrainerOptions::validate() const {
     check<ConfigError>(!token.empty() && !first_invalid_utf8(token),
                        "special token {} is empty or not valid UTF-8; use texts such as <|endoftext|>", i);
     check<ConfigError>(std::ranges::count(special_tokens, token) == 1, "the special token {} is given twice", token);
+    // Characters of the alphabet have one or two bytes.
     const bool is_byte = token.size() <= 2 && bytes_of_characters(token).value_or("").size() == 1;
     check<ConfigError>(!is_byte, "the special token {} already stands for a byte; use a longer name", token);
   }
@@ -175,6 +180,7 @@ TrainedBpe train_bpe(const WordCounter& words, const BpeTrainerOptions& options)
     byte_ids[byte] = static_cast<int32_t>(model.tokens.size());
     model.tokens.emplace_back(character_of_byte(byte));
   }
+  // By text: (ab c) and (a bc) both make abc, which must get one id.
   std::unordered_map<std::string, int32_t> ids;
   for (size_t id = 0; id < model.tokens.size(); ++id) ids.emplace(model.tokens[id], static_cast<int32_t>(id));
 

@@ -35,19 +35,23 @@ class WordCounter {
   WordCounter(const WordCounter&) = delete;
   WordCounter& operator=(const WordCounter&) = delete;
 
-  // Throws DataError when a text is not valid UTF-8.
+  // Counts the words of `texts` with all threads; returns when they are counted. Throws DataError when a text is not
+  // valid UTF-8.
   void add(std::span<const std::string> texts);
   // Adds the lines of a file, each with its end as one text; of a .jsonl file the field `text_key` of each line. Throws
   // DataError, naming file and line, for anything that cannot be read.
   void add_file(const std::filesystem::path& path, const std::string& text_key = "text");
 
+  // The way in which words are cut, and the size of the corpus.
   PreTokenization kind() const { return kind_; }
-  uint64_t bytes() const { return bytes_; }  // of all texts
+  uint64_t bytes() const { return bytes_; }  // bytes of all texts added so far
   // Returns the words and their counts, ordered by their bytes.
   std::vector<std::pair<std::string, uint64_t>> words() const;
 
  private:
+  // The steps that cut texts, shared by all threads.
   struct Cutter;
+  // Lets the table be searched with a string_view, without a copy of the word.
   struct Hash {
     using is_transparent = void;
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
@@ -56,6 +60,7 @@ class WordCounter {
 
   PreTokenization kind_;
   std::unique_ptr<Cutter> cutter_;
+  // Added up by words().
   std::vector<Counts> counts_;  // one per thread
   uint64_t bytes_ = 0;
 };
@@ -82,6 +87,7 @@ struct TrainedBpe {
 
 // Merges the most frequent pair until the vocabulary is full or no pair is frequent enough; of equally frequent pairs,
 // the one with the lower ids first.
+// Throws like BpeTrainerOptions::validate. The vocabulary may be smaller than asked for, if the corpus is small.
 TrainedBpe train_bpe(const WordCounter& words, const BpeTrainerOptions& options);
 
 // Returns names and contents of the files of a tokenizer's folder: tokenizer.json, tokenizer_config.json,

@@ -1,4 +1,6 @@
-// Writes a trained model as the files of a Hugging Face tokenizer.
+// Writes a trained model as the files of a Hugging Face tokenizer: tokenizer.json, tokenizer_config.json,
+// special_tokens_map.json and, for chat, generation_config.json. Special tokens have the first ids, in the order given;
+// the first of them ends and pads texts.
 #include <algorithm>
 
 #include "megalith/tokenizer/training/bpe_style_internal.h"
@@ -33,6 +35,7 @@ bool has(const TrainedBpe& model, std::string_view token) {
   return std::ranges::find(model.special_tokens, token) != model.special_tokens.end();
 }
 
+// The flags that transformers writes for special tokens.
 Json added_token(const std::string& content) {
   return {{"content", content}, {"single_word", false}, {"lstrip", false},
           {"rstrip", false},    {"normalized", false},  {"special", true}};
@@ -62,6 +65,7 @@ std::string tokenizer_json(const TrainedBpe& model) {
     token.update(added_token(model.special_tokens[id]));
     added.push_back(std::move(token));
   }
+  // trim_offsets concerns offsets that Megalith does not keep; tokenizers refuses a file without it.
   const Json bytes{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
   std::string text = "{\"version\":\"1.0\",\n\"truncation\":null,\n\"padding\":null,\n";
   const auto add = [&](const char* name, const Json& value) { text += Json(name).dump() + ":" + value.dump() + ",\n"; };
@@ -73,6 +77,7 @@ std::string tokenizer_json(const TrainedBpe& model) {
   return text + "\"model\":" + model_json(model) + "}\n";
 }
 
+// transformers finds the class, the special tokens and the chat template here.
 std::string config_json(const TrainedBpe& model) {
   const std::string& end = model.special_tokens[0];
   Json config{{"add_prefix_space", false}, {"added_tokens_decoder", Json::object()}};
@@ -100,6 +105,7 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const TrainedBp
                                                          {"special_tokens_map.json", names.dump(2) + "\n"}};
   const auto turn_end = std::ranges::find(model.special_tokens, kTurnEnd);
   if (turn_end != model.special_tokens.end() && turn_end != model.special_tokens.begin()) {
+    // A chat model stops at the end of its turn, or at the end of a document.
     const Json generation{{"eos_token_id", {0, turn_end - model.special_tokens.begin()}}, {"pad_token_id", 0}};
     files.emplace_back("generation_config.json", generation.dump(2) + "\n");
   }

@@ -22,10 +22,13 @@ namespace {
 
 constexpr size_t kBlockBytes = size_t{32} << 20;  // texts that are read before their words are counted
 
+// The expressions of the published GPT-2 and Qwen2 tokenizers. GPT-2's takes a run of digits as a word, Qwen2's each
+// digit alone, and Qwen2's lets any one character stand before a word.
 constexpr const char* kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr const char* kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+// {"text": "…"} -> the text.
 std::string text_of_line(const std::string& line, const std::string& text_key) {
   const auto value = nlohmann::json::parse(line);
   check<DataError>(value.is_object(), "the line is a {}; an object is expected", value.type_name());
@@ -42,6 +45,7 @@ nlohmann::ordered_json normalizer_json(PreTokenization kind) {
   return {{"type", "NFC"}};
 }
 
+// Split by the expression, then bytes as characters: the pair of steps that Qwen2's own file has.
 nlohmann::ordered_json pre_tokenizer_json(PreTokenization kind) {
   using nlohmann::ordered_json;
   const ordered_json split{{"type", "Split"},
@@ -64,6 +68,7 @@ struct WordCounter::Cutter {
     if (!normal.is_null()) normalizer = read_normalizer(JsonNode(normal, "normalizer"));
   }
 
+  // A word is looked up as a view first; only a new one is copied into the table.
   void count(const std::string& text, Counts& counts) const {
     require_valid_utf8(text);
     std::string normalized;
@@ -99,6 +104,7 @@ WordCounter::~WordCounter() = default;
 void WordCounter::add(std::span<const std::string> texts) {
   std::atomic<size_t> next = 0;
   std::mutex mutex;
+  // A thread that fails stops; the others finish their runs, and the exception is thrown on the caller's thread.
   std::exception_ptr error;  // the first one; guarded by mutex
   const auto work = [&](Counts& counts) {
     constexpr size_t kRun = 64;  // texts at a time, because lines are short
@@ -125,6 +131,7 @@ void WordCounter::add(std::span<const std::string> texts) {
 void WordCounter::add_file(const std::filesystem::path& path, const std::string& text_key) {
   std::ifstream file(path, std::ios::binary);
   check<DataError>(file.is_open(), "{} cannot be opened; it should contain texts to train on", path.string());
+  // The rest of a file's lines wait in `texts` until there are enough bytes to keep all threads busy.
   const bool is_jsonl = path.extension() == ".jsonl";
   std::vector<std::string> texts;
   std::string line;
@@ -151,6 +158,7 @@ void WordCounter::add_file(const std::filesystem::path& path, const std::string&
   count();
 }
 
+// Sorted, so that the number of threads and the order of texts do not show in the result.
 std::vector<std::pair<std::string, uint64_t>> WordCounter::words() const {
   Counts all;
   for (const Counts& counts : counts_)
