@@ -1,3 +1,9 @@
+// Sums of columns: the second step of every gradient of a weight or bias that is a sum over rows. The first step leaves
+// one row of partial sums per block, so that n is a few hundred to a few thousand here; this pass reads 4 bytes per
+// partial sum and writes one element per column. Adding them with atomics in the first step would save the pass, but
+// make the last bits depend on the timing of blocks.
+//
+//   partials [n, width]     columns 8b ... 8b + 7 belong to block b;   thread (x, y) has column x, rows y, y + 32, ...
 #include "megalith/ops/kernel/cuda_math.cuh"
 
 namespace megalith::ops {
@@ -8,6 +14,7 @@ namespace {
 // blocks, which narrow matrices need to keep the device busy.
 constexpr int kColumns = 8, kRows = 32;
 
+// Writes column i of an output in its own type; only fp32 outputs can be added to.
 __device__ inline void put(const SumsOut& out, int64_t i, float sum) {
   if (out.dtype == c10::ScalarType::BFloat16)
     static_cast<__nv_bfloat16*>(out.sums)[i] = from_float<__nv_bfloat16>(sum);
@@ -41,6 +48,7 @@ __global__ void __launch_bounds__(kColumns* kRows)
     shared[x][y] = sum;
   }
   __syncthreads();
+  // Now a warp per column: lane l takes the sum of thread row l, so that 32 partial sums need one tree of shuffles.
   const int lane = static_cast<int>(threadIdx.x) % 32, mine = static_cast<int>(threadIdx.x) / 32;
   const int64_t column = int64_t{blockIdx.x} * kColumns + mine;
   if (column >= width) return;

@@ -17,6 +17,11 @@
 //              softmax:           dx_e = p_e (s_e [if chosen] - Σ_chosen p s)
 //              sigmoid:           dx_c = σ_c (1 - σ_c) (s_c [- Σ σ s / Σ σ]) [/ Σ σ];  0 for other experts
 //
+//   plain, k = 3, E = 32, one lane's bits of `above` and `equal` (limit = third largest logit of the token):
+//
+//              logit       1.0  4.0  2.0  2.0        limit 2.0, so above = 0010, equal = 1100; if one place is left for
+//              chosen           yes  yes             equal logits, the lower expert gets it
+//
 // Memory traffic: forward reads t E logits and writes t k choices (int64) and weights; backward also writes t E
 // gradients. Measured on an H200 against a copy of as many bytes (docs/gpu.md), 16384 x 64 x 8: forward 1.02,
 // backward 0.98.
@@ -36,6 +41,7 @@ constexpr int kPlainThreads = 256;  // per block of the plain kernels
 constexpr unsigned kAll = 0xffffffffU;
 constexpr float kTiny = 1e-20F;  // keeps a sum of scores from being 0
 
+// A candidate: its score and its number (of an expert, or of a group).
 struct Best {
   float value;
   int place;
@@ -83,7 +89,7 @@ __device__ inline void strike(float (&rank)[n], int lane, int expert) {
 template <int n>
 __device__ inline void limit_to_groups(float (&rank)[n], int lane, int experts, const ExpertChoice& choice) {
   const int groups = static_cast<int>(choice.groups), width = experts / groups;
-  float score = -INFINITY;  // of group number `lane`
+  float score = -INFINITY;  // sum of the best scores in group number `lane`
   for (int g = 0; g < groups; ++g) {
     float left[n];
 #pragma unroll
@@ -96,7 +102,7 @@ __device__ inline void limit_to_groups(float (&rank)[n], int lane, int experts, 
     }
     if (lane == g) score = sum;
   }
-  unsigned chosen = 0;
+  unsigned chosen = 0;  // one bit per group
   for (int64_t j = 0; j < choice.group_topk; ++j) {
     const Best best = warp_best({lane < groups ? score : -INFINITY, lane});
     chosen |= 1U << best.place;
@@ -135,7 +141,9 @@ struct Token {
   }
 };
 
-// The general choice for one token, by a whole warp.
+// The general choice for one token, by a whole warp: k rounds of best_of and strike, 2 k reductions over the warp. With
+// `decided`, chosen [t, k] is read instead and only the weights are computed. Choices are written in ascending order of
+// expert, as the CPU does, so that later sums have the same order on both.
 template <typename T, int n>
 __device__ inline void choose(const ExpertRows& rows, int64_t token, const float* bias, bool decided, int64_t* chosen,
                               float* weights) {
@@ -179,6 +187,7 @@ __device__ inline void choose(const ExpertRows& rows, int64_t token, const float
   if (lane < k) weights[token * k + order] = weight * static_cast<float>(choice.scaling);
 }
 
+// One warp per token, four tokens per block.
 template <typename T, int n>
 __global__ void forward_kernel(ExpertRows rows, const float* bias, bool decided, int64_t* chosen, float* weights) {
   const int64_t token = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
@@ -201,7 +210,8 @@ __device__ inline void sort_bitonic(float* x) {
     sort_bitonic<n / 2>(x + n / 2);
   }
 }
-// Sorts any numbers, the largest first: sorts both halves, then merges them as a bitonic sequence.
+// Sorts any numbers, the largest first: sorts both halves, then merges them as a bitonic sequence. 8 numbers take 24
+// exchanges, all on registers with indices known to the compiler.
 template <int n>
 __device__ inline void sort(float* x) {
   if constexpr (n > 1) {
@@ -214,7 +224,9 @@ __device__ inline void sort(float* x) {
   }
 }
 
-constexpr int kGroup = 8;  // lanes per token of the plain kernels, and their largest k
+// Lanes per token of the plain kernels, and their largest k. Both are 8 so that after three rounds of merging every
+// lane holds the token's 8 largest, and lane j can take the j-th choice.
+constexpr int kGroup = 8;
 
 // Sum and maximum over the lanes of a group.
 __device__ inline float group_sum(float x) {
@@ -303,6 +315,7 @@ __global__ void __launch_bounds__(kPlainThreads)
   for (int i = 0; i < kEach; ++i) logit[i] = fmaxf(logit[i], -INFINITY);  // NaN becomes -inf
   Largest best(logit);
   best.merge_lanes();
+  // The k-th largest logit, by a loop with constant indices: an index known only at run time would move x to memory.
   float limit = best.x[0];
   int room = k;  // for logits at the limit
 #pragma unroll
@@ -328,6 +341,7 @@ __global__ void __launch_bounds__(kPlainThreads)
   for (int i = 0; i < kEach; ++i)
     if (((above | equal) >> i & 1U) != 0) shared[group][place++] = {j * kEach + i, logit[i]};
   __syncwarp();
+  // Lane j has the j-th choice: its weight is exp(x - max) over the sum of the group.
   const Choice mine = shared[group][min(j, k - 1)];
   const float raised = j < k ? expf(mine.logit - best.x[0]) : 0;
   const float weight = raised * (static_cast<float>(rows.choice.scaling) / group_sum(raised));
@@ -358,6 +372,7 @@ __global__ void backward_kernel(ExpertRows rows, const int64_t* chosen, const fl
   const int mine = lane < k ? static_cast<int>(chosen[token * k + lane]) : 0;
   const float slope = lane < k ? grad_weights[token * k + lane] * static_cast<float>(choice.scaling) : 0;
   const float score = lane < k ? all.score(to_float(logits[mine]), choice.score) : 0;
+  // The three cases of `gradients` at the top of the file.
   float grad = 0, others = 0;  // gradient of this lane's choice; of every other expert, divided by its score
   if (choice.score == Score::kSoftmaxOfChosen) {
     const float top = warp_max(lane < k ? score : -INFINITY);
@@ -427,12 +442,14 @@ bool is_plain(const ExpertRows& rows, int n) {
   return rows.choice.score == Score::kSoftmaxOfChosen && rows.choice.topk <= kGroup &&
          rows.experts == int64_t{32} * n && aligned(rows.logits);
 }
+// 32 tokens per block of the plain kernels.
 Launch plain_launch(int64_t tokens, void* stream) {
   constexpr int64_t kTokens = kPlainThreads / kGroup;
   return {static_cast<unsigned>((tokens + kTokens - 1) / kTokens), kPlainThreads, stream};
 }
 
-// Calls run.template operator()<T, n>(blocks), with n experts per lane of a warp.
+// Calls run.template operator()<T, n>(blocks), with n experts per lane of a warp: 32 n is E rounded up to 32, 64, 128,
+// 256 or 1024.
 template <typename Run>
 void for_experts(const ExpertRows& rows, const Run& run) {
   const auto blocks = static_cast<unsigned>((rows.tokens + kThreads / 32 - 1) / (kThreads / 32));
