@@ -66,6 +66,7 @@ void check_options(const AttentionOptions& o) {
   check(o.dropout == 0 || o.generator.defined(), "attention with dropout needs a generator");
 }
 
+// Legend as in the header: q [t, n, d], k [u, g, d], v [u, g, e].
 void check_shapes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& queries,
                   const SequenceLayout& keys, bool causal) {
   check(q.dim() == 3 && k.dim() == 3 && v.dim() == 3, "attention takes [tokens, heads, size] tensors; got {}, {}, {}",
@@ -91,6 +92,7 @@ void check_shapes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
           b[s + 1] - b[s]);
 }
 
+// Kernels take any distance between tokens and heads, but neighbors in a head must be neighbors in memory.
 at::Tensor with_contiguous_channels(const at::Tensor& x) { return x.stride(2) == 1 ? x : x.contiguous(); }
 
 // Checks everything and resolves kAuto and the default scale, so that kernels need not.
@@ -106,6 +108,7 @@ AttentionCall make_call(const at::Tensor& q, const at::Tensor& k, const at::Tens
           std::move(options)};
 }
 
+// kCudnn and kFlash on CUDA share one entry, which sends packed sequences to flash-2 in either case.
 KernelResult forward(const AttentionCall& call) {
   if (call.options.kernel == AttentionKernel::kMath) return attention_math_forward(call);
   return call.q.is_cpu() ? attention_flash_forward(call) : attention_cuda_forward(call);

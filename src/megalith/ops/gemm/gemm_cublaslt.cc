@@ -252,7 +252,7 @@ bool Plan::find_kernels(const Call& call) {
   const auto align = [&](cublasLtMatmulPreferenceAttributes_t which, const at::Tensor& x) {
     return set(which, static_cast<uint32_t>(alignment_of(x)));
   };
-  std::array<cublasLtMatmulHeuristicResult_t, kMostKernels> found{};
+  std::array<cublasLtMatmulHeuristicResult_t, kMostKernels> offers{};
   int count = 0;
   const bool good = done(lt.cublasLtMatmulPreferenceCreate(&wishes)) &&
                     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kWorkspace)) &&
@@ -261,11 +261,11 @@ bool Plan::find_kernels(const Call& call) {
                     align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, call.read()) &&
                     align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, call.out) &&
                     done(lt.cublasLtMatmulAlgoGetHeuristic(handle_, operation_, left_, right_, read_, out_, wishes,
-                                                           kMostKernels, found.data(), &count));
+                                                           kMostKernels, offers.data(), &count));
   if (wishes != nullptr) lt.cublasLtMatmulPreferenceDestroy(wishes);
   if (!good) return false;
   for (int i = 0; i < count; ++i)
-    if (done(found[static_cast<size_t>(i)].state)) kernels_.push_back(found[static_cast<size_t>(i)]);
+    if (done(offers[static_cast<size_t>(i)].state)) kernels_.push_back(offers[static_cast<size_t>(i)]);
   return !kernels_.empty();
 }
 
@@ -333,10 +333,11 @@ bool CublasLtPlans::run(const Call& call, const Factors& factors, Kernels kernel
   check(call.out.get_device() == device_,
         "a product on cuda:{} got the plans of cuda:{}; each device needs its own GemmPlans", call.out.get_device(),
         device_);
-  const auto [place, is_new] = plans_.try_emplace(key_of(call, factors));
-  if (is_new) place->second = Plan::make(handle_, call, factors);
-  if (!place->second) return false;
-  place->second->run(call, kernels, stream);
+  // A key without a kernel keeps its empty entry, so that the library is not asked again.
+  const auto [entry, is_new] = plans_.try_emplace(key_of(call, factors));
+  if (is_new) entry->second = Plan::make(handle_, call, factors);
+  if (!entry->second) return false;
+  entry->second->run(call, kernels, stream);
   return true;
 }
 

@@ -23,6 +23,7 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+// `name` is that of the public function, for the message.
 void check_input(const char* name, const Tensor& x) {
   check(x.dim() >= 1 && x.is_floating_point(), "{} takes rows of floating-point numbers; it got {} of {}", name,
         shape_text(x), c10::toString(x.scalar_type()));
@@ -93,6 +94,7 @@ Tensor kernel_bias(const Tensor& bias, const Tensor& x) {
 }
 const void* data_or_null(const Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
 
+// Runs forward; the bias may be undefined.
 Tensor biased_kernel(const Tensor& x, const Tensor& bias, Activation activation) {
   const Tensor in = x.contiguous();
   const Tensor added = kernel_bias(bias, x);
@@ -160,6 +162,7 @@ class BiasFunction : public torch::autograd::Function<BiasFunction> {
 
 }  // namespace
 
+// The formulas of the kernels in ATen's operations, for devices and dtypes without one; autograd differentiates them.
 Tensor activate_composite(const Tensor& x, Activation activation) {
   switch (activation) {
     case Activation::kSilu:
