@@ -1,5 +1,6 @@
-// Memory and work of LatentAttention. Mirrors latent_attention.cc; small operations (rotation, concatenation) are
-// estimated.
+// Memory and work of LatentAttention. Mirrors latent_attention.cc: latents() are the outputs of compress() before and
+// after their norms, `parts` the heads of expand(), core_ attention, out_ the output projection. Small operations
+// (rotation, concatenation) are estimated.
 #include "megalith/nn/attention/latent_attention.h"
 #include "megalith/nn/context_parallel/context_attention_footprint.h"
 #include "megalith/nn/footprint/part_footprint.h"
@@ -10,6 +11,7 @@ namespace megalith::nn {
 
 namespace {
 
+// Keys and values are expanded to one per query head: nothing is shared.
 CoreHeads latent_attention_heads(const LatentAttentionShape& shape, const RankSizes& rank) {
   const double heads = static_cast<double>(shape.heads) / static_cast<double>(rank.tp);
   return {.query = heads,

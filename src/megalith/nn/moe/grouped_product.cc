@@ -19,6 +19,7 @@ at::Tensor group_matrices(const at::Tensor& stacked, const ops::GroupCounts& cou
   return stacked.view({counts.groups(), -1, stacked.size(1)});
 }
 
+// DenseProduct for groups of rows. A deferred weight gradient keeps its own copy of the counts, which are shared.
 class GroupedProduct final : public Product {
  public:
   GroupedProduct(Parameter& weight, ops::GroupCounts counts) : weight_(weight), counts_(std::move(counts)) {}

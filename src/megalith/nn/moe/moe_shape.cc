@@ -1,3 +1,4 @@
+// Every invalid setting gives one message, so that a user mends a configuration in one go.
 #include "megalith/nn/moe/moe_shape.h"
 
 #include <fmt/format.h>
@@ -6,6 +7,7 @@ namespace megalith::nn {
 
 namespace {
 
+// Collects the messages of requirements that are not met.
 class Problems {
  public:
   template <typename... Args>
@@ -52,7 +54,7 @@ std::vector<std::string> problems(const RouterShape& r) {
 }
 
 std::vector<std::string> problems(const MoeShape& shape, int ep, int etp) {
-  std::vector<std::string> found = problems(shape.router);
+  std::vector<std::string> all = problems(shape.router);
   Problems p;
   p.need(shape.router.experts % ep == 0,
          "{} experts cannot be shared out over expert_model_parallel_size {}; use a size that divides them",
@@ -61,8 +63,8 @@ std::vector<std::string> problems(const MoeShape& shape, int ep, int etp) {
          "experts of width {} cannot be split over expert_tensor_parallel_size {}; use a size that divides it",
          shape.width, etp);
   p.need(!shape.shared_gate || shape.shared_width > 0, "there is a gate for shared experts, but there are none");
-  for (std::string& each : p.take()) found.push_back(std::move(each));
-  return found;
+  for (std::string& message : p.take()) all.push_back(std::move(message));
+  return all;
 }
 
 }  // namespace megalith::nn

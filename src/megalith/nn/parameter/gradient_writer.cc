@@ -1,3 +1,5 @@
+// Without main_grad the new tensor is uninitialized, so that beta = 0 is right in both cases where nothing is there
+// yet.
 #include "megalith/nn/parameter/gradient_writer.h"
 
 #include <ATen/ATen.h>

@@ -6,6 +6,12 @@
 //   LinearCrossEntropyAtOnce   the gradient of each loss is known beforehand: forward computes dx and dW, too
 //
 // The second one saves the second projection, one of four products.
+//
+//   chunk of c tokens   logits y = x Wᵀ [c, v/tp] ─► loss [c] ─► y overwritten by dy ─► dx = dy W,  dW += dyᵀ x
+//
+// Collectives over tp, in the same order on all ranks: with sequence parallelism one all-gather of x; per chunk the two
+// small all-reduces of the loss; at the end one reduction of dx for all chunks, since reducing each chunk would send
+// the same bytes in smaller messages.
 #include "megalith/nn/tensor_parallel/linear_cross_entropy.h"
 
 #include <ATen/ATen.h>
@@ -26,6 +32,7 @@ using torch::autograd::variable_list;
 
 namespace {
 
+// State that forward keeps for backward besides tensors; the weight outlives the graph.
 struct LossState {
   Parameter* weight;
   TensorParallel tp;
@@ -41,6 +48,7 @@ at::Tensor reduced_over_tp(const at::Tensor& dx, const TensorParallel& tp) {
   return dx;
 }
 
+// Saves the input and fp64 [t]; the logits of a chunk live only while the loop works on it.
 struct LinearCrossEntropy : Function<LinearCrossEntropy> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
                             const at::Tensor& labels, const LossState& state) {
@@ -118,6 +126,7 @@ struct LinearCrossEntropyAtOnce : Function<LinearCrossEntropyAtOnce> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const Made made = std::exchange(ops::saved_state<Made>(ctx), {});
     check(made.dx.defined() || made.dw.defined() || made.grad != 0, "backward ran through a loss a second time");
+    // On CUDA the check would make the host wait.
     if (grads[0].is_cpu())
       check(grads[0].sub(made.grad).abs_().max().item<double>() <= 1e-6 * std::abs(made.grad),
             "the gradient of the loss was announced as {}, but is {}", made.grad, grads[0][0].item<double>());

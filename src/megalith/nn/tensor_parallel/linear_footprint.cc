@@ -1,5 +1,10 @@
 // Memory of linear layers, in the order of linear_function.cc: collectives hold their buffers until they are waited
 // for, and tensors that only the weight gradient still needs stay longer if the schedule defers it.
+//
+//   ColumnFootprint::forward    ColumnLinear::forward: gather x (SP), product, drop the gathered x
+//   ColumnFootprint::backward   ColumnLinear::backward: start_gathering, dy W, start_reducing, grad_weights, wait
+//   RowFootprint::forward       RowLinear::forward: product, sum over the ranks
+//   RowFootprint::backward      RowLinear::backward: gather dy (SP), grad_weights (with a recomputed x), dx
 #include "megalith/nn/tensor_parallel/linear_footprint.h"
 
 #include "megalith/nn/parameter/low_rank_footprint.h"
@@ -66,6 +71,7 @@ void ColumnFootprint::backward(LayerWalk& walk, bool wanted) const {
   }
   walk.weight_grad(out_ * in_);
   if (gathers) walk.give(whole, Use::kCommunication);
+  // The reduction has arrived: the partial dx of all tokens goes, and the share counts as an activation from here on.
   if (wanted && rank.split_tokens) {
     walk.give(whole);
     walk.give(share, Use::kCommunication);
@@ -96,6 +102,7 @@ void RowFootprint::backward(LayerWalk& walk, const RowInput& input) const {
   walk.give(remade, Use::kWorkspace);
   walk.take(in_bytes);
   give_hidden(walk, update_, rank.t, in_bytes);
+  // A deferred weight gradient holds its input and dy; without sequence parallelism dy is the stream's own gradient.
   if (walk.defers()) {
     if (input.give) walk.defer(in_bytes);
     if (!rank.split_tokens) return walk.hold_stream_grad();

@@ -1,5 +1,5 @@
-// What all kinds of products share, and the choice between them. An active low-rank update goes with a dense product:
-// make_product does not combine it with fp8.
+// Code that all kinds of products share, and the choice between them. An active low-rank update goes with a dense
+// product: make_product does not combine it with fp8.
 #include "megalith/nn/tensor_parallel/product.h"
 
 #include <ATen/ATen.h>
@@ -16,11 +16,13 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+// State of LocalProduct; an empty make_x means that x is kept.
 struct LocalState {
   ProductPtr product;
   MakeInput make_x;
 };
 
+// The function of the header's example: a product on one rank, for replicated weights and experts.
 struct LocalProduct : torch::autograd::Function<LocalProduct> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList /*weights*/, LocalState state) {
     Saved saved;

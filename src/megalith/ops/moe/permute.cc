@@ -90,7 +90,7 @@ struct CopyRows : Function<CopyRows> {
   }
 };
 
-// Inputs that receive a gradient: rows, weights and residual, whose gradient is that of the output.
+// Inputs that receive a gradient: rows, weights and residual. The residual gets the output's gradient unchanged.
 struct SumRows : Function<SumRows> {
   static Tensor forward(AutogradContext* ctx, const Tensor& rows, const MaybeTensor& weights, const RowMap& map,
                         const MaybeTensor& residual) {
