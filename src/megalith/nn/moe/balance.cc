@@ -1,5 +1,5 @@
 // The loss E/(k T²) Σ_e P_e C_e, with P_e the sum of scores and C_e the number of choices of expert e over T tokens, is
-// smallest for an even load (Switch Transformer, arXiv:2101.03961, equation 4; Megatron's switch_load_balancing_loss).
+// smallest for an even load (Switch Transformer, arXiv:2101.03961, equation 4).
 // Counts are not differentiable: they are summed over the ranks without autograd, and the gradient flows through P_e.
 #include "megalith/nn/moe/balance.h"
 

@@ -1,5 +1,4 @@
-// Without main_grad the new tensor is uninitialized, so that beta = 0 is right in both cases where nothing is there
-// yet.
+// beta is 1 only if main_grad already holds a sum: a new tensor and a stale main_grad are overwritten.
 #include "megalith/nn/parameter/gradient_writer.h"
 
 #include <ATen/ATen.h>

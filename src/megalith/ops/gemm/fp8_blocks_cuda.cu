@@ -28,7 +28,8 @@ constexpr int kWarps = kThreads / 32;
 constexpr unsigned kAll = 0xffffffffU;
 
 // Returns the largest power of two that keeps `largest` within the reach; 1 for blocks of zeros or with infinities.
-// Clearing the mantissa of a float leaves its power of two.
+// Clearing the mantissa of a float leaves its power of two: 448 / 3.0 = 149.3 = 2^7 · 1.17 gives 128, and 3.0 becomes
+// 384.
 template <Fp8Kind kind>
 __device__ inline float scale_for(float largest) {
   const float wanted = kFp8Reach<kind> / largest;
@@ -141,7 +142,7 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(Fp8BlockArrays to) {
   if (!to.strips && threadIdx.x == 0)
     to.columns_inverse_scale[blockIdx.x * gridDim.y + blockIdx.y] = 1 / scale.column[0];
   __syncthreads();
-  // 16 threads write the 128 bytes of a column.
+  // 16 threads write the 128 bytes of a column: half a warp per column, two columns per warp and step.
   for (int piece = static_cast<int>(threadIdx.x); piece < kSide * kAcross; piece += kThreads) {
     const int which = piece / kAcross, part = piece % kAcross;
     uint8_t* out = static_cast<uint8_t*>(to.columns) + (int64_t{blockIdx.x} * kSide + which) * to.r;

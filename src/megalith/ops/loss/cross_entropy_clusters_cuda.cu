@@ -51,7 +51,8 @@ __device__ inline Vector<T> no_vector() {
   return {{kWord, kWord, kWord, kWord}};
 }
 
-// Element-wise maximum of two words; two 16-bit elements at once.
+// Element-wise maximum of two words; two 16-bit elements at once. The maximum needs no conversion to fp32: 16-bit
+// numbers compare exactly in their own type.
 template <typename T>
 __device__ inline uint32_t larger(uint32_t a, uint32_t b) {
   if constexpr (std::is_same_v<T, float>) {
@@ -116,7 +117,7 @@ struct Powers {
   }
 };
 
-// Returns the sum of the elements of a vector.
+// Returns the sum of the elements of a vector, in fp32; for label smoothing only.
 template <typename T>
 __device__ inline float sum_of(const Vector<T>& vector) {
   float value[kVector<T>], sum = 0;

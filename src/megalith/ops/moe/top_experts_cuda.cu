@@ -77,7 +77,8 @@ __device__ inline Best best_of(const float (&rank)[n], int lane, int begin, int 
   }
   return warp_best(mine);
 }
-// Takes an expert out of the ranking.
+// Takes an expert out of the ranking. Only the lane that holds it writes; all lanes compare, since an index known only
+// at run time would move `rank` from registers to memory.
 template <int n>
 __device__ inline void strike(float (&rank)[n], int lane, int expert) {
 #pragma unroll
@@ -115,7 +116,8 @@ __device__ inline void limit_to_groups(float (&rank)[n], int lane, int experts, 
   }
 }
 
-// The logits of a token, and maximum and sum for the softmax over all of them.
+// The logits of a token, and maximum and sum for the softmax over all of them: lane l has experts l, l + 32, …, so that
+// a warp reads 32 neighbors at once.
 template <int n>
 struct Token {
   float logit[n];

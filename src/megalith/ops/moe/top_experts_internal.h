@@ -11,8 +11,8 @@ namespace megalith::ops {
 
 // The logits of a call and how to choose.
 struct ExpertRows {
-  c10::ScalarType dtype = c10::ScalarType::Float;  // of the logits and their gradient: fp32, bf16 or fp16
-  int64_t tokens = 0, experts = 0;
+  c10::ScalarType dtype = c10::ScalarType::Float;  // type of the logits and their gradient: fp32, bf16 or fp16
+  int64_t tokens = 0, experts = 0;  // t, E
   const void* logits = nullptr;  // [t, E]
   ExpertChoice choice;
 };

@@ -125,7 +125,8 @@ __global__ void gated_forward_kernel(const T* gate_up, const float* weights, T* 
   store<v>(gate, y + i * v);
 }
 
-// One thread per vector of dy, and the two of `grad` that belong to it.
+// One thread per vector of dy, and the two of `grad` that belong to it. `grad` has the layout of gate_up, so that the
+// up projection takes it as it is: no concatenation of two gradients.
 template <typename T, int v, Activation activation>
 __global__ void gated_backward_kernel(const T* gate_up, const T* grad_y, T* grad, int64_t vectors,
                                       int64_t row_vectors) {
@@ -177,7 +178,8 @@ __global__ void weighted_backward_kernel(const T* gate_up, const float* weights,
   if (threadIdx.x == 0) grad_weights[row] = sum;
 }
 
-// A thread has v columns and every gridDim.y-th row; unrolled, so that four rows are on their way at once.
+// A thread has v columns and every gridDim.y-th row; unrolled, so that four rows are on their way at once. The bias is
+// read once per thread instead of once per element.
 template <typename T, int v, Activation activation>
 __global__ void bias_forward_kernel(const T* x, const void* bias, bool raw_bias, T* y, int64_t rows, int64_t width) {
   const int64_t column = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * v;

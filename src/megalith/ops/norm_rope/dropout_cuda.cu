@@ -25,7 +25,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kCounters = 16, kWords = 4;  // per block of elements, as on the CPU
 
-// Replaces elements l … l + n - 1 of `raw` by those of `value`, which are whole words where possible.
+// Replaces elements l … l + n - 1 of `raw` by those of `value`, which are whole words where possible. Results take the
+// place of inputs this way, without a second set of registers.
 template <typename T, int v, int n>
 __device__ inline void put(Raw<T, v>& raw, int l, const float (&value)[v]) {
   if constexpr (kInWords<T, v> && kInWords<T, n>) {

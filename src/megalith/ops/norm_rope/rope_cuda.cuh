@@ -13,14 +13,15 @@
 
 namespace megalith::ops {
 
-// Groups of heads that one launch handles.
+// Groups of heads that one launch handles. It is passed by value, so that a thread reads it from constant memory.
 struct Groups {
   HeadGroup group[3];
   int count = 0;
   int heads = 0;  // heads per token in all groups together
 };
 
-// Returns the group that contains a token's head number `head`, and makes `head` its number within the group.
+// Returns the group that contains a token's head number `head`, and makes `head` its number within the group. At most
+// two steps; the lanes of a head take the same ones.
 __device__ inline const HeadGroup& find_group(const Groups& groups, int& head) {
   int g = 0;
   while (head >= groups.group[g].heads) head -= static_cast<int>(groups.group[g++].heads);

@@ -55,7 +55,7 @@ __global__ void squares_kernel(const T* flat, int64_t vectors, double* partials)
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-// Adds the partial sums; one block.
+// Adds the partial sums; one block, whose threads take them in the order of their numbers.
 __global__ void finish_kernel(const double* partials, int n, double* sum) {
   double total = 0;
   for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) total += partials[i];
@@ -63,7 +63,7 @@ __global__ void finish_kernel(const double* partials, int n, double* sum) {
   if (threadIdx.x == 0) *sum = total;
 }
 
-// clip_factor() on the device, from sums of squares; one thread.
+// clip_factor() on the device, from sums of squares; one thread. There is one sum per gradient buffer, a handful.
 __global__ void clip_gate_kernel(const double* squares, int64_t n, ClipSettings settings, float* gate) {
   double sum = 0;
   for (int64_t i = 0; i < n; ++i) sum += squares[i];
@@ -100,7 +100,8 @@ __global__ void scale_kernel(T* flat, int64_t vectors, float factor, int* broken
   if (bad) *broken = 1;
 }
 
-// Updates v elements, from element `at` on.
+// Updates v elements, from element `at` on. All four loads come before the arithmetic; the formula is that at the top
+// of the file, in the order of operations of the CPU kernel.
 template <int v, typename G, typename P>
 __device__ inline void adam_step(float* main, const G* grad, float* m, float* s, P* param, int64_t at,
                                  const AdamFactors& f, float keep, float added_decay, float step_size) {
