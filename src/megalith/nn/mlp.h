@@ -19,10 +19,10 @@ class PartFootprint;
 
 // Sizes of one block over all tensor-parallel ranks.
 struct MlpShape {
-  int64_t hidden = 0;   // h
-  int64_t width = 0;    // f, of gate and up each
-  bool gated = true;    // activation(gate) · up instead of activation(up)
-  bool bias = false;    // on both projections
+  int64_t hidden = 0;  // h
+  int64_t width = 0;   // f, of gate and up each
+  bool gated = true;   // activation(gate) · up instead of activation(up)
+  bool bias = false;   // on both projections
   ops::Activation activation = ops::Activation::kSilu;
   Init init;                          // for the up projection
   Init out_init;                      // for the down projection

@@ -33,7 +33,7 @@ class SequenceLayout {
   SequenceLayout with_positions(at::Tensor positions) const;
   SequenceLayout with_positions(at::Tensor positions, int64_t max_position) const;
 
-  int64_t tokens() const;        // t, of all sequences together
+  int64_t tokens() const;  // t, of all sequences together
   int64_t sequences() const;
   int64_t longest() const;       // tokens of the longest sequence
   int64_t max_position() const;  // the largest position plus one

@@ -26,8 +26,7 @@ int next_rank(const comm::Group& ring) { return (ring.rank() + 1) % ring.size();
 int previous_rank(const comm::Group& ring) { return (ring.rank() + ring.size() - 1) % ring.size(); }
 
 // Starts sending `outgoing` to the next rank and receiving `incoming` from the previous one.
-comm::Work pass_on(const at::Tensor& outgoing, const at::Tensor& incoming, const comm::Group& ring,
-                   const char* label) {
+comm::Work pass_on(const at::Tensor& outgoing, const at::Tensor& incoming, const comm::Group& ring, const char* label) {
   return ring.batch_async(
       {{comm::OpKind::kSend, outgoing, next_rank(ring)}, {comm::OpKind::kRecv, incoming, previous_rank(ring)}}, label);
 }

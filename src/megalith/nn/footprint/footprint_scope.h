@@ -26,8 +26,8 @@ struct ParameterSize {
 
 // The low-rank update W + s·B·A (parameter/low_rank.h) of one weight; for experts, the sum over all experts of a rank.
 struct UpdateSize {
-  int64_t a = 0, b = 0;  // elements
-  int64_t hidden = 0;    // columns of x·Aᵀ (of one expert); 0 if the weight has no update
+  int64_t a = 0, b = 0;                    // elements
+  int64_t hidden = 0;                      // columns of x·Aᵀ (of one expert); 0 if the weight has no update
   bool any() const { return hidden > 0; }  // whether the weight has an update
 };
 

@@ -157,7 +157,7 @@ class AllToAllPlan : public DispatchPlan {
 
   int64_t copies_;     // rows per choice: etp
   at::Device device_;  // the device of the tokens
-  bool local_;  // every choice has a row, and all rows stay on this rank
+  bool local_;         // every choice has a row, and all rows stay on this rank
   ops::RowMap send_;
   Exchange exchange_;      // empty for a group of one rank
   ops::RowMap by_expert_;  // undefined if rows already arrive in this order

@@ -16,7 +16,7 @@ class DenseProduct final : public Product {
 
   at::Tensor forward(const at::Tensor& x, const ops::Addends& added, Saved& saved) const override {
     if (weight_.value.requires_grad()) saved.x = x;  // a frozen weight needs no input
-    saved.own = {weight_.value};  // autograd then notices if the weight changes between the passes
+    saved.own = {weight_.value};                     // autograd then notices if the weight changes between the passes
     return ops::gemm(x, weight_.value.t(), added, weight_.kernels());
   }
 

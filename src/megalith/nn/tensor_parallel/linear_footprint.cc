@@ -55,30 +55,30 @@ void ColumnFootprint::forward(LayerWalk& walk, bool keep) const {
 
 void ColumnFootprint::backward(LayerWalk& walk, bool wanted) const {
   const RankSizes& rank = walk.rank();
-  const double whole = rank.t * in_ * rank.bytes, share = rank.s * in_ * rank.bytes;
+  const double whole_bytes = rank.t * in_ * rank.bytes, share_bytes = rank.s * in_ * rank.bytes;
   // x is gathered again for the weight gradient, unless that is deferred or the weight is frozen.
   const bool gathers = rank.split_tokens && !walk.defers() && !rank.frozen;
   take_hidden_grad(walk, update_, rank.t);
-  if (gathers) walk.take(whole, Use::kCommunication);
+  if (gathers) walk.take(whole_bytes, Use::kCommunication);
   if (wanted) {
-    walk.take(whole);
+    walk.take(whole_bytes);
     if (rank.split_tokens) {
-      walk.take(share, Use::kCommunication);
-      walk.reduce_scatter(whole);
+      walk.take(share_bytes, Use::kCommunication);
+      walk.reduce_scatter(whole_bytes);
     } else {
-      walk.all_reduce(whole);
+      walk.all_reduce(whole_bytes);
     }
   }
   walk.weight_grad(out_ * in_);
-  if (gathers) walk.give(whole, Use::kCommunication);
+  if (gathers) walk.give(whole_bytes, Use::kCommunication);
   // The reduction has arrived: the partial dx of all tokens goes, and the share counts as an activation from here on.
   if (wanted && rank.split_tokens) {
-    walk.give(whole);
-    walk.give(share, Use::kCommunication);
-    walk.take(share);
+    walk.give(whole_bytes);
+    walk.give(share_bytes, Use::kCommunication);
+    walk.take(share_bytes);
   }
-  give_hidden(walk, update_, rank.t, share);
-  walk.give_or_defer(rank.t * out_ * rank.bytes + (keeps_input(rank) ? share : 0));
+  give_hidden(walk, update_, rank.t, share_bytes);
+  walk.give_or_defer(rank.t * out_ * rank.bytes + (keeps_input(rank) ? share_bytes : 0));
 }
 
 RowFootprint::RowFootprint(const FootprintScope& scope, const std::string& name, int64_t in, int64_t out, bool bias)

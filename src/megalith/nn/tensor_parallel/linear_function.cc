@@ -112,16 +112,16 @@ struct ColumnLinear : Function<ColumnLinear> {
     // narrow, and multiplied into dx at the end; otherwise its product joins dx before dx is summed.
     if (tp.splits_tokens() && dy.hidden.defined())
       dy.hidden = reduce_scatter_rows(dy.hidden, tp.group, "low-rank update backward");
-    GatheredInput whole = start_gathering(state, saved);
+    GatheredInput gathered = start_gathering(state, saved);
     ReducedInput input;
     if (ctx->needs_input_grad(0)) {
       const at::Tensor partial =
           tp.splits_tokens() ? product.grad_through_weight(dy, saved) : product.grad_input(dy, saved);  // [t, i]
-      whole.work.wait();
+      gathered.work.wait();
       input = start_reducing(partial, tp);
     }
-    whole.work.wait();
-    variable_list weights = product.grad_weights(dy, saved, whole.make_x);
+    gathered.work.wait();
+    variable_list weights = product.grad_weights(dy, saved, gathered.make_x);
     at::Tensor db;
     if (state.bias_grad) db = ops::bias_grad(dy.dy, state.bias_target);
     input.work.wait();

@@ -313,15 +313,15 @@ void Plan::choose(const Call& call, const at::Tensor& workspace, cudaStream_t st
 }
 
 void Plan::run(const Call& call, Kernels kernels, void* stream) {
-  auto* const on = static_cast<cudaStream_t>(stream);
+  auto* const cuda_stream = static_cast<cudaStream_t>(stream);
   const at::Tensor workspace = at::empty({kWorkspace}, call.out.options().dtype(at::kByte));
   if (call.added.bias.defined()) check(set_bias(call), "cuBLASLt rejected the bias of a product");
   // Measuring waits for the device, which a stream that is recorded into a CUDA graph cannot do.
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   if (kernels == Kernels::kTry && !tried_ && kernels_.size() > 1 &&
-      cudaStreamIsCapturing(on, &capturing) == cudaSuccess && capturing == cudaStreamCaptureStatusNone)
-    choose(call, workspace, on);
-  start(call, kernels == Kernels::kFirst ? 0 : chosen_, workspace, on);
+      cudaStreamIsCapturing(cuda_stream, &capturing) == cudaSuccess && capturing == cudaStreamCaptureStatusNone)
+    choose(call, workspace, cuda_stream);
+  start(call, kernels == Kernels::kFirst ? 0 : chosen_, workspace, cuda_stream);
 }
 
 bool CublasLtPlans::run(const Call& call, const Factors& factors, Kernels kernels, void* stream) {

@@ -15,7 +15,7 @@ namespace {
 constexpr int kColumns = 8, kRows = 32;
 
 // Writes column i of an output in its own type; only fp32 outputs can be added to.
-__device__ inline void put(const SumsOut& out, int64_t i, float sum) {
+__device__ inline void write_sum(const SumsOut& out, int64_t i, float sum) {
   if (out.dtype == c10::ScalarType::BFloat16)
     static_cast<__nv_bfloat16*>(out.sums)[i] = from_float<__nv_bfloat16>(sum);
   else if (out.dtype == c10::ScalarType::Half)
@@ -55,9 +55,9 @@ __global__ void __launch_bounds__(kColumns* kRows)
   const float sum = warp_sum(shared[mine][lane]);
   if (lane != 0) return;
   if (column < first.width)
-    put(first, column, sum);
+    write_sum(first, column, sum);
   else
-    put(second, column - first.width, sum);
+    write_sum(second, column - first.width, sum);
 }
 
 }  // namespace

@@ -183,13 +183,14 @@ __global__ void __launch_bounds__(kMostClusterThreads, kClusterBlocks)
   T* x = logits + row * rows.distance;
   const int vectors = static_cast<int>(rows.valid / n), each = (vectors + blocks - 1) / blocks;
   const int first = min(block * each, vectors), count = min(each, vectors - first);
-  auto* const mine = reinterpret_cast<Vector<T>*>(x) + first;  // (the compiler splits stores through a T* into words)
+  // Vectors, not elements: the compiler splits stores through a T* into words.
+  auto* const own_vectors = reinterpret_cast<Vector<T>*>(x) + first;
   // Padding columns after the last vector get a gradient of zero.
   if (block == blocks - 1)
     for (int i = vectors * n + thread; i < static_cast<int>(rows.columns); i += threads) x[i] = from_float<T>(0);
   if (label == rows.ignore_index) {
     const float zeros[n] = {};
-    for (int i = thread; i < count; i += threads) mine[i] = pack<T, n>(zeros);
+    for (int i = thread; i < count; i += threads) own_vectors[i] = pack<T, n>(zeros);
     if (block == 0 && thread == 0) loss[row] = 0;
     return;
   }
@@ -202,7 +203,7 @@ __global__ void __launch_bounds__(kMostClusterThreads, kClusterBlocks)
 #pragma unroll
     for (int u = 0; u < kAtOnce; ++u) {
       const int at = i + u * threads;
-      vector[u] = at < count ? mine[at] : no_vector<T>();
+      vector[u] = at < count ? own_vectors[at] : no_vector<T>();
     }
 #pragma unroll
     for (int u = 0; u < kAtOnce; ++u)
@@ -221,20 +222,20 @@ __global__ void __launch_bounds__(kMostClusterThreads, kClusterBlocks)
     float value[n];
     unpack<T, n>(kept[i], value);
     slope(value);
-    mine[i] = pack<T, n>(value);
+    own_vectors[i] = pack<T, n>(value);
   }
   // The thread that has the label's vector has just written it; it writes the vector again, corrected, and the loss.
   const int64_t here = column - int64_t{first} * n;
-  const int at = static_cast<int>(here / n), place = static_cast<int>(here % n);
+  const int at = static_cast<int>(here / n), element = static_cast<int>(here % n);
   if (here < 0 || at >= count || at % threads != thread) return;
   float value[n], target = 0;
   unpack<T, n>(kept[at], value);
 #pragma unroll
-  for (int j = 0; j < n; ++j) target = j == place ? value[j] : target;
+  for (int j = 0; j < n; ++j) target = j == element ? value[j] : target;
   slope(value);
 #pragma unroll
-  for (int j = 0; j < n; ++j) value[j] -= j == place ? static_cast<float>(weights.on_target) * grad : 0;
-  mine[at] = pack<T, n>(value);
+  for (int j = 0; j < n; ++j) value[j] -= j == element ? static_cast<float>(weights.on_target) * grad : 0;
+  own_vectors[at] = pack<T, n>(value);
   loss[row] = loss_of(all.reach * Powers<T>::kLn2, all.sum, all.total, target, weights).loss;
 #endif
 }

@@ -154,9 +154,10 @@ __device__ inline void choose(const ExpertRows& rows, int64_t token, const float
   const int experts = static_cast<int>(rows.experts), k = static_cast<int>(choice.topk);
   const T* logits = static_cast<const T*>(rows.logits) + token * rows.experts;
   const Token<n> all(logits, lane, experts, choice.score == Score::kSoftmax);
-  int mine = -1, order = lane;  // lane j < k has the j-th best expert, and its position among them in order of number
+  // Lane j < k has the j-th best expert, and its position among the chosen ones in order of number.
+  int own_expert = -1, order = lane;
   if (decided) {
-    if (lane < k) mine = static_cast<int>(chosen[token * k + lane]);
+    if (lane < k) own_expert = static_cast<int>(chosen[token * k + lane]);
   } else {
     float rank[n];
 #pragma unroll
@@ -169,16 +170,16 @@ __device__ inline void choose(const ExpertRows& rows, int64_t token, const float
     for (int j = 0; j < k; ++j) {
       const Best best = best_of(rank, lane, 0, experts);
       strike(rank, lane, best.place);
-      if (lane == j) mine = min(best.place, experts - 1);  // with NaN logits some expert must be named
+      if (lane == j) own_expert = min(best.place, experts - 1);  // with NaN logits some expert must be named
     }
     order = 0;  // rank by counting: how many chosen experts have a lower number
     for (int j = 0; j < k; ++j) {
-      const int other = __shfl_sync(kAll, mine, j);
-      order += other < mine || (other == mine && j < lane) ? 1 : 0;
+      const int other = __shfl_sync(kAll, own_expert, j);
+      order += other < own_expert || (other == own_expert && j < lane) ? 1 : 0;
     }
-    if (lane < k) chosen[token * k + order] = mine;
+    if (lane < k) chosen[token * k + order] = own_expert;
   }
-  float weight = lane < k ? all.score(to_float(logits[mine]), choice.score) : 0;
+  float weight = lane < k ? all.score(to_float(logits[own_expert]), choice.score) : 0;
   if (choice.score == Score::kSoftmaxOfChosen) {
     const float top = warp_max(lane < k ? weight : -INFINITY);
     weight = lane < k ? expf(weight - top) : 0;
@@ -338,19 +339,19 @@ __global__ void __launch_bounds__(kPlainThreads)
   const int equal_before = min(static_cast<int>(before >> 16), room);
   for (int left = __popc(equal) + equal_before - room; left > 0; --left)
     equal ^= 1U << (31 - __clz(static_cast<int>(equal)));
-  int place = static_cast<int>(before & 0xffffU) + equal_before;
+  int slot = static_cast<int>(before & 0xffffU) + equal_before;
 #pragma unroll
   for (int i = 0; i < kEach; ++i)
-    if (((above | equal) >> i & 1U) != 0) shared[group][place++] = {j * kEach + i, logit[i]};
+    if (((above | equal) >> i & 1U) != 0) shared[group][slot++] = {j * kEach + i, logit[i]};
   __syncwarp();
   // Lane j has the j-th choice: its weight is exp(x - max) over the sum of the group.
-  const Choice mine = shared[group][min(j, k - 1)];
-  const float raised = j < k ? expf(mine.logit - best.x[0]) : 0;
+  const Choice own_choice = shared[group][min(j, k - 1)];
+  const float raised = j < k ? expf(own_choice.logit - best.x[0]) : 0;
   const float weight = raised * (static_cast<float>(rows.choice.scaling) / group_sum(raised));
   const bool has = j < k && token < rows.tokens;
   const bool enough = limit > -INFINITY;
   if (has && enough) {
-    chosen[token * k + j] = mine.expert;
+    chosen[token * k + j] = own_choice.expert;
     weights[token * k + j] = weight;
   }
   // Tokens with fewer than k numbers above -inf (NaN, infinities) are left to the general choice, one after the other.
@@ -371,9 +372,9 @@ __global__ void backward_kernel(ExpertRows rows, const int64_t* chosen, const fl
   const T* logits = static_cast<const T*>(rows.logits) + token * rows.experts;
   T* grads = grad_logits + token * rows.experts;
   const Token<n> all(logits, lane, experts, choice.score == Score::kSoftmax);
-  const int mine = lane < k ? static_cast<int>(chosen[token * k + lane]) : 0;
+  const int own_expert = lane < k ? static_cast<int>(chosen[token * k + lane]) : 0;
   const float slope = lane < k ? grad_weights[token * k + lane] * static_cast<float>(choice.scaling) : 0;
-  const float score = lane < k ? all.score(to_float(logits[mine]), choice.score) : 0;
+  const float score = lane < k ? all.score(to_float(logits[own_expert]), choice.score) : 0;
   // The three cases of `gradients` at the top of the file.
   float grad = 0, others = 0;  // gradient of this lane's choice; of every other expert, divided by its score
   if (choice.score == Score::kSoftmaxOfChosen) {
@@ -395,7 +396,7 @@ __global__ void backward_kernel(ExpertRows rows, const int64_t* chosen, const fl
       grads[i * 32 + lane] =
           from_float<T>(choice.score == Score::kSoftmax ? others * all.score(all.logit[i], choice.score) : 0);
   __syncwarp();
-  if (lane < k) grads[mine] = from_float<T>(grad);
+  if (lane < k) grads[own_expert] = from_float<T>(grad);
 }
 
 // Backward of the plain choice: 8 lanes per token, lane j has its j-th choice. A row is copied to shared memory, where
@@ -412,10 +413,10 @@ __global__ void __launch_bounds__(kPlainThreads)
   if (token - group % 4 >= rows.tokens) return;  // the whole warp
   const int k = static_cast<int>(rows.choice.topk);
   const bool has = j < k;
-  const int mine = has ? static_cast<int>(chosen[here * k + j]) : 0;
+  const int own_expert = has ? static_cast<int>(chosen[here * k + j]) : 0;
   const float slope = has ? grad_weights[here * k + j] * static_cast<float>(rows.choice.scaling) : 0;
   uint4* const row = shared[group];
-  auto* const cell = reinterpret_cast<T*>(row) + mine;
+  auto* const cell = reinterpret_cast<T*>(row) + own_expert;
   const auto* const logits = static_cast<const uint4*>(rows.logits) + here * kVectors;
 #pragma unroll
   for (int i = 0; i < kEach; ++i)

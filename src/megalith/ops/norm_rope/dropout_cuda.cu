@@ -28,7 +28,7 @@ constexpr int kCounters = 16, kWords = 4;  // per block of elements, as on the C
 // Replaces elements l … l + n - 1 of `raw` by those of `value`, which are whole words where possible. Results take the
 // place of inputs this way, without a second set of registers.
 template <typename T, int v, int n>
-__device__ inline void put(Raw<T, v>& raw, int l, const float (&value)[v]) {
+__device__ inline void replace_elements(Raw<T, v>& raw, int l, const float (&value)[v]) {
   if constexpr (kInWords<T, v> && kInWords<T, n>) {
     constexpr int kEach = 4 / static_cast<int>(sizeof(T));
 #pragma unroll
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads, 3) dropout_kernel(DropoutForward arg
 #pragma unroll
         for (int c = 0; c < kEach; ++c)
           value[l + c] = result(drawn[c].word[w] >= threshold, value[l + c], start[l + c]);
-        put<T, v, kEach>(in[w], l, value);
+        replace_elements<T, v, kEach>(in[w], l, value);
       } else {
         for (int c = 0; c < kEach; ++c)
           if (at + l + c < args.elements) {

@@ -157,7 +157,7 @@ __device__ inline void write_split_sums(const float (&sums_q)[2][kVector<T>], co
   constexpr int v = kVector<T>, kHalf = d / 2, kLanes = kHalf / v, kWarps = kSplitThreads / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   auto* const shared = dynamic_shared<float>();  // [warps, 2d]
-  const auto put = [&](const float(&sums)[2][v], int before) {
+  const auto add_lanes = [&](const float(&sums)[2][v], int before) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
@@ -168,8 +168,8 @@ __device__ inline void write_split_sums(const float (&sums_q)[2][kVector<T>], co
         if (lane < kLanes) shared[warp * 2 * d + before + half * kHalf + lane * v + j] = sum;
       }
   };
-  put(sums_q, 0);
-  put(sums_k, d);
+  add_lanes(sums_q, 0);
+  add_lanes(sums_k, d);
   __syncthreads();
   for (int c = static_cast<int>(threadIdx.x); c < 2 * d; c += kSplitThreads) {
     float sum = 0;

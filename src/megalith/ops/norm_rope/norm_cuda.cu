@@ -224,8 +224,8 @@ struct Rows {
 // [rows, width] and used only where there are several. It is the ring's memory, which is large enough: a thread has at
 // least 2 · stages slots of 16 bytes per vector there, and needs 4 v bytes, at most 32, for its sums.
 template <int v, int n>
-__device__ inline void put_sums(const float (&sums)[n][v], const Columns<v, n>& columns, float* shared,
-                                float* partials) {
+__device__ inline void write_sums(const float (&sums)[n][v], const Columns<v, n>& columns, float* shared,
+                                  float* partials) {
   const int rows = static_cast<int>(blockDim.y), row = static_cast<int>(threadIdx.y), width = columns.width;
   float* to = rows == 1 ? partials : shared + row * width;
   __syncthreads();  // `shared` was the ring, or held the sums of the call before
@@ -336,8 +336,8 @@ __global__ void __launch_bounds__(D::threads, kBackwardBlocks<D, centered>)
   if constexpr (stages > 0) wait_copies<0>();  // empty groups at the end; the ring's memory is used again
   float* out = partials + int64_t{blockIdx.x} * (with_bias ? 2 * width : width);
   auto* const shared = dynamic_shared<float>();
-  put_sums(dw, columns, shared, out);
-  if (centered && with_bias) put_sums(db, columns, shared, out + width);
+  write_sums(dw, columns, shared, out);
+  if (centered && with_bias) write_sums(db, columns, shared, out + width);
 }
 
 // How a row is distributed over threads, at run time.
@@ -424,7 +424,7 @@ void norm_backward_cuda(const NormRows& shape, const NormBackward& args, float* 
   const int width = static_cast<int>(shape.width);
   unsigned blocks = 0;
   const auto run_shape = [&]<typename T, typename D>(const Shape& threads) {
-    // For the ring, and at the end for the sums of rows that share a block (put_sums).
+    // For the ring, and at the end for the sums of rows that share a block (write_sums).
     const int copies = kStages<D> * (args.grad_residual == nullptr ? 2 : 3) * D::n;
     const size_t shared = size_t{16} * static_cast<size_t>(copies * threads.threads * threads.rows);
     const auto run = [&](auto kernel) {

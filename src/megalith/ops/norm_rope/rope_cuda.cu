@@ -250,14 +250,14 @@ __global__ void backward_kernel(HeadGroupBackward group, Rotation rotation, int6
 #pragma unroll
     for (int i = 0; i < most; ++i) {
       const int pair = lane + 32 * i, c = 2 * half + lane + 32 * i;
-      const auto put = [&](int part, int channel) {
+      const auto write_grad = [&](int part, int channel) {
         dx[channel] = from_float<T>((slope[part][i] - x[part][i] * along) * rstd);
       };
       if (pair < half) {
-        put(0, first_of(rotation, pair));
-        put(1, second_of(rotation, pair));
+        write_grad(0, first_of(rotation, pair));
+        write_grad(1, second_of(rotation, pair));
       }
-      if (c < d) put(2, c);
+      if (c < d) write_grad(2, c);
     }
   }
 #pragma unroll

@@ -40,8 +40,8 @@ struct UpdateTensors {
 struct UpdateScalars {
   double lr = 0;            // learning rate
   double weight_decay = 0;  // wd
-  double grad_scale = 1;  // multiplies the gradient: clipping, the inverse of the loss scale
-  int64_t step = 1;       // counted from 1, for bias correction
+  double grad_scale = 1;    // multiplies the gradient: clipping, the inverse of the loss scale
+  int64_t step = 1;         // counted from 1, for bias correction
 };
 
 // Clipping by the norm of all gradients.
