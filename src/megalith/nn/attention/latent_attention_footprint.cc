@@ -49,11 +49,11 @@ class LatentAttentionFootprint : public PartFootprint {
     const double parts = rank_.t * rank_.bytes * core_.parts();
     out_.backward(walk, {});
     core_.backward(walk);
-    walk.touch(2 * parts, Use::kWorkspace);
+    walk.touch(2 * parts, Use::kWorkspace);  // gradients of the heads, before and after the rotation's backward
     walk.give(parts);
-    walk.touch(2 * latents());
+    walk.touch(2 * latents());  // their gradients, through the norms
     walk.give(2 * latents());
-    walk.take(rank_.stream());
+    walk.take(rank_.stream());  // the gradient of the input takes the place of the input
     walk.give(rank_.stream());
   }
 
@@ -68,6 +68,7 @@ class LatentAttentionFootprint : public PartFootprint {
     core_.work(meter);
   }
 
+  // Adapters on latent attention are not counted: the planner refuses them.
   bool counts_updates() const override { return false; }
 
  private:

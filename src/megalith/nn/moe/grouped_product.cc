@@ -54,7 +54,8 @@ class GroupedProduct final : public Product {
   const ops::GroupCounts counts_;
 };
 
-// A and B of every group: MatrixFactors of low_rank.cc with grouped products.
+// A and B of every group: MatrixFactors of low_rank.cc with grouped products. A part's B's of all experts are stacked,
+// so that [n, rows, r] is a view for every part.
 class GroupedFactors final : public LowRankFactors {
  public:
   GroupedFactors(const LowRank& update, ops::GroupCounts counts) : update_(update), counts_(std::move(counts)) {}

@@ -36,6 +36,7 @@ std::vector<std::string> problems(const RouterShape& r) {
   p.need(r.group_topk > 0 && r.group_topk <= r.groups,
          "a token may use {} of {} groups of experts; moe_router_group_topk must be from 1 to the number of groups",
          r.group_topk, r.groups);
+  // Only with a valid number of groups: otherwise this would divide by zero or report a consequence.
   if (r.groups > 0 && r.experts % r.groups == 0)
     p.need(
         r.group_topk * (r.experts / r.groups) >= r.topk,
@@ -53,6 +54,7 @@ std::vector<std::string> problems(const RouterShape& r) {
   return p.take();
 }
 
+// The router's problems first, since those of the sizes may follow from them.
 std::vector<std::string> problems(const MoeShape& shape, int ep, int etp) {
   std::vector<std::string> all = problems(shape.router);
   Problems p;

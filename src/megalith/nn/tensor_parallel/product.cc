@@ -47,6 +47,7 @@ struct LocalProduct : torch::autograd::Function<LocalProduct> {
 
 }  // namespace
 
+// x comes first, so that from() can tell it apart whatever the number of the product's own tensors.
 std::vector<at::Tensor> Saved::all() const {
   std::vector<at::Tensor> tensors{x};
   tensors.insert(tensors.end(), own.begin(), own.end());
@@ -66,6 +67,7 @@ at::Tensor Product::grad_input(const OutputGrad& dy, const Saved& saved) const {
   return dx;
 }
 
+// The function may outlive backward, in a queue: it holds x by value.
 MakeInput input_of(const Saved& saved, const MakeInput& make_x) {
   if (make_x) return make_x;
   return [x = saved.x] { return x; };

@@ -19,6 +19,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+// For messages.
 const char* name_of(AttentionKernel kernel) {
   switch (kernel) {
     case AttentionKernel::kAuto:
@@ -33,6 +34,7 @@ const char* name_of(AttentionKernel kernel) {
   return "?";
 }
 
+// Whether x has a 16-bit type, which the CUDA kernels need.
 bool is_half(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf; }
 
 // Returns the reason why a kernel does not support a call, for a message; empty if it does.
@@ -160,6 +162,7 @@ AttentionKernel choose_attention_kernel(const at::Tensor& q, const at::Tensor& v
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& queries,
                      const SequenceLayout& keys, const AttentionOptions& options) {
   const AttentionCall call = make_call(q, k, v, queries, keys, options);
+  // Without a gradient to compute, nothing is saved: the function's node would keep q, k and v alive.
   if (at::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad() || v.requires_grad()))
     return AttentionFunction::apply(call.q, call.k, call.v, &call);
   return forward(call).out;

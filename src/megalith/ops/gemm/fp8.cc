@@ -22,7 +22,8 @@ double reach_of(Fp8Kind kind) { return kind == Fp8Kind::kE4m3 ? kFp8Reach<Fp8Kin
 
 namespace {
 
-// The cast of the CUDA kernels in ATen's operations.
+// The cast of the CUDA kernels in ATen's operations: the same scale, the same saturation, rounding to nearest even by
+// libtorch's fp8 types.
 Fp8Matrix cast_composite(const at::Tensor& x, const Fp8Cast& cast) {
   const double reach = reach_of(cast.kind);
   const at::Tensor wide = x.to(at::kFloat);

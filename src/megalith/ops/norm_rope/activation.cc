@@ -37,7 +37,7 @@ ActivationRows rows_of(const Tensor& y, Activation activation) {
 
 const float* floats_or_null(const Tensor& t) { return t.defined() ? t.const_data_ptr<float>() : nullptr; }
 
-// Runs forward; `weights` may be defined on CUDA only.
+// Runs forward; `weights` may be defined on CUDA only. [.., 2f] -> [.., f]
 Tensor gated_kernel(const Tensor& gate_up, Activation activation, const Tensor& weights) {
   const Tensor in = gate_up.contiguous();
   std::vector<int64_t> sizes = gate_up.sizes().vec();
@@ -54,7 +54,8 @@ Tensor gated_kernel(const Tensor& gate_up, Activation activation, const Tensor& 
   return y;
 }
 
-// Inputs that receive a gradient: gate_up and, on CUDA, the row weights.
+// Inputs that receive a gradient: gate_up and, on CUDA, the row weights. Backward returns one tensor laid out as
+// gate_up, which is the output gradient of the fused projection as it stands.
 class GatedFunction : public torch::autograd::Function<GatedFunction> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& gate_up, Activation activation,
@@ -186,6 +187,7 @@ Tensor gated_composite(const Tensor& gate_up, Activation activation) {
   return activate_composite(gate_up.narrow(-1, 0, f), activation) * gate_up.narrow(-1, f, f);
 }
 
+// Promoted to fp32 by the weights, then rounded back: two roundings where the fused CUDA kernel has one.
 Tensor weigh_rows(const Tensor& y, const Tensor& weights) {
   check(y.dim() == 2 && weights.dim() == 1 && weights.size(0) == y.size(0) && weights.scalar_type() == acc_dtype(y),
         "weigh_rows of {} got weights {} of {}; it takes one fp32 weight per row", shape_text(y), shape_text(weights),

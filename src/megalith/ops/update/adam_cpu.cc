@@ -3,7 +3,7 @@
 // fp32 gradients and a bf16 copy, 22 for SGD with momentum. Formulas are in adam.h.
 //
 // The factors come from adam_factors(), rounded once from fp64, and the order of operations is that of the CUDA kernel.
-// Every element depends on its own position only, so that the cut into threads, shards and runs cannot change a bit.
+// Elements do not depend on each other: there are no sums, and so no order that threads or shards could change.
 #include <cmath>
 
 #include "megalith/ops/kernel/cpu_math.h"
