@@ -16,8 +16,8 @@ struct NormShape {
   bool zero_centered = false;  // weights stored as w - 1
 };
 
-// Its parameters are weight [size] and, for LayerNorm, bias [size]. Blocks call ops::norm_fork and ops::add_norm with
-// weights() to fuse the residual; forward() is the plain norm.
+// Its parameters are weight [size] and, for LayerNorm, bias [size]. Blocks call ops::norm_fork with weights(), so that
+// backward adds the gradient of the residual in the same pass; forward() is the plain norm.
 class Norm {
  public:
   // Parameters are replicated over tp. With `partial_grad` each tp rank sees only part of the tokens (sequence

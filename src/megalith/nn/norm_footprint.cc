@@ -1,4 +1,4 @@
-// Mirrors NormFunction (ops/norm_rope/norm.cc) as norm_fork and add_norm use it: backward adds the gradient of the
+// Mirrors NormFunction (ops/norm_rope/norm.cc) as norm_fork uses it: backward adds the gradient of the
 // residual stream to its own, in a new tensor.
 #include "megalith/nn/norm_footprint.h"
 
