@@ -1,4 +1,5 @@
-// LayerInput: what every layer receives in a forward pass besides the hidden states.
+// LayerInput: the arguments that every layer receives in a forward pass besides the hidden states. All layers of a pass
+// share one; it is made once per micro-batch.
 #pragma once
 
 #include "megalith/ops/norm_rope/rope.h"
@@ -8,6 +9,7 @@ namespace megalith::nn {
 
 class KvCache;
 
+// Cheap to copy: tensors and layouts are shared. Functions that run again in backward capture it by value.
 struct LayerInput {
   ops::SequenceLayout layout;  // the tokens of this pass
   ops::RopeAngles angles;      // rotary angles of their positions; undefined without a rotary embedding

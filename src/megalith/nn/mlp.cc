@@ -1,3 +1,6 @@
+// x ─► up (column-parallel) ─► activation ─► down (row-parallel) + residual. The width is split over tp from one
+// product to the other, so that a forward pass has the collective of the row layer only (plus the gather of sequence
+// parallelism).
 #include "megalith/nn/mlp.h"
 
 #include <ATen/core/grad_mode.h>
@@ -15,6 +18,7 @@ Mlp::Mlp(const ParameterScope& scope, const MlpShape& shape, const TensorParalle
       down_(scope, "down", shape.width, shape.hidden, shape.bias, shape.out_init, tp) {}
 
 at::Tensor Mlp::forward(const at::Tensor& x, const at::Tensor& residual) const {
+  // A plain activation adds the bias itself, in the same pass; gated ones take gate and up with their biases added.
   const at::Tensor before = up_.forward(x, /*add_bias=*/shape_.gated);
   const auto activate = [bias = up_.bias(), gated = shape_.gated, kind = shape_.activation](const at::Tensor& y) {
     if (gated) return ops::gated_activation(y, kind);

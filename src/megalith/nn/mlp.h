@@ -19,10 +19,10 @@ class PartFootprint;
 
 // Sizes of one block over all tensor-parallel ranks.
 struct MlpShape {
-  int64_t hidden = 0;
-  int64_t width = 0;
-  bool gated = true;
-  bool bias = false;
+  int64_t hidden = 0;  // h
+  int64_t width = 0;   // f, of gate and up each
+  bool gated = true;   // activation(gate) · up instead of activation(up)
+  bool bias = false;   // on both projections
   ops::Activation activation = ops::Activation::kSilu;
   Init init;                          // for the up projection
   Init out_init;                      // for the down projection
@@ -32,6 +32,7 @@ struct MlpShape {
 // Its parameters are gate_up (gate | up) and down if gated, otherwise up and down.
 class Mlp : public BlockPart {
  public:
+  // Throws ConfigError if tp does not divide the width.
   Mlp(const ParameterScope& scope, const MlpShape& shape, const TensorParallel& tp);
 
   // x [t, h] (or [t/tp, h]) -> down projection + residual, same shape. `residual` may be undefined.

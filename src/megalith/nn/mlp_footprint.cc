@@ -1,4 +1,8 @@
-// Memory and work of an Mlp. Mirrors mlp.cc.
+// Memory and work of an Mlp. Mirrors mlp.cc: `before` is the output of the up projection [t, 2f/tp] (or f/tp), `after`
+// that of the activation [t, f/tp].
+//
+//   kept for backward     input (by up), before (by the activation), after (by down)
+//   recomputed            after, if shape.recompute_activation is set, and for a plain activation on the CPU
 #include "megalith/nn/footprint/part_footprint.h"
 #include "megalith/nn/mlp.h"
 #include "megalith/nn/tensor_parallel/linear_footprint.h"
@@ -22,6 +26,7 @@ class MlpFootprint : public PartFootprint {
     if (keep && !shares_input_ && !keeps_input() && !rank_.discards_norms) walk.give(rank_.stream());
     walk.take(b * down_.in());
     down_.forward(walk, keep);
+    // Mlp::forward drops its own reference to `after`; down keeps one only if backward reads it.
     if (!keep || remakes_activation_ || !down_.keeps_input(rank_)) walk.give(b * down_.in());
     if (!keep) walk.give(b * up_.out());
   }
@@ -31,7 +36,7 @@ class MlpFootprint : public PartFootprint {
     const bool reads = down_.keeps_input(rank_);
     down_.backward(walk,
                    {.give = !remakes_activation_ && reads, .made_again = remakes_activation_ && reads ? after : 0});
-    walk.take(before);
+    walk.take(before);  // its gradient, for which that of `after` is then dropped
     walk.give(after);
     if (remakes_activation_)
       walk.leave_to_graph(before);  // held by the function that recomputes the activation

@@ -1,3 +1,5 @@
+// Weights start as 1 (0 if stored as w - 1), biases as 0. Only tp rank 0 writes them to files: `replica` is the tp
+// rank.
 #include "megalith/nn/norm.h"
 
 namespace megalith::nn {

@@ -11,11 +11,13 @@ namespace megalith::nn {
 // Kind and size of a norm.
 struct NormShape {
   ops::NormKind kind = ops::NormKind::kRms;
-  int64_t size = 0;
+  int64_t size = 0;  // elements of a row
   double epsilon = 1e-5;
   bool zero_centered = false;  // weights stored as w - 1
 };
 
+// Its parameters are weight [size] and, for LayerNorm, bias [size]. Blocks call ops::norm_fork with weights(), so that
+// backward adds the gradient of the residual in the same pass; forward() is the plain norm.
 class Norm {
  public:
   // Parameters are replicated over tp. With `partial_grad` each tp rank sees only part of the tokens (sequence
@@ -24,6 +26,7 @@ class Norm {
 
   // Returns the parameters in the form that ops::norm takes.
   ops::NormWeights weights() const;
+  // [..., size] -> the same shape and dtype.
   at::Tensor forward(const at::Tensor& x) const { return ops::norm(x, weights()); }
 
  private:

@@ -1,3 +1,5 @@
+// Mirrors NormFunction (ops/norm_rope/norm.cc) as norm_fork uses it: backward adds the gradient of the
+// residual stream to its own, in a new tensor.
 #include "megalith/nn/norm_footprint.h"
 
 namespace megalith::nn {
@@ -14,8 +16,9 @@ void NormFootprint::forward(LayerWalk& walk, bool keep) const {
 
 void NormFootprint::backward(LayerWalk& walk, bool give_stream_grad, bool give_input) const {
   const double stream = walk.rank().stream();
-  walk.take(stream);
-  walk.give(stream);
+  walk.take(stream);  // grad_x
+  walk.give(stream);  // the gradient of the output
+  // A deferred weight gradient of the row layer before may still hold the stream's gradient.
   if (walk.release_stream_grad())
     walk.defer(give_stream_grad ? stream : 0);
   else if (give_stream_grad)

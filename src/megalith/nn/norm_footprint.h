@@ -7,6 +7,7 @@
 
 namespace megalith::nn {
 
+// Backward reads the input, which is the residual stream and kept anyway, and the statistics of each row.
 class NormFootprint {
  public:
   // The first constructor records the parameters; the second leaves that to the caller.

@@ -58,6 +58,7 @@ class RngReplay {
   std::string after_;
 };
 
+// A copy, not a view: a view would keep the whole input alive.
 at::Tensor own_share(const at::Tensor& whole, const comm::Group& group) {
   const int64_t rows = whole.size(0) / group.size();
   return whole.detach().narrow(0, rows * group.rank(), rows).clone();
@@ -102,6 +103,8 @@ struct Recompute : Function<Recompute> {
       const at::AutoGradMode with_grad(true);
       out = state.fn(inputs);
     }
+    // A nested pass, at once: gradients of parameters go where hooks and main_grad send them, those of inputs come back
+    // here.
     variable_list result(6);
     if (!out.requires_grad()) return result;  // all parameters in fn are frozen
     torch::autograd::backward({out}, {grads[0]});

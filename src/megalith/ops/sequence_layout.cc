@@ -28,6 +28,7 @@ struct SequenceLayout::Data : SequenceLayoutShape {
 
 namespace {
 
+// {3, 2} -> {0, 3, 5}
 std::vector<int64_t> accumulate(const std::vector<int64_t>& lengths) {
   std::vector<int64_t> cumulative{0};
   cumulative.reserve(lengths.size() + 1);
@@ -35,7 +36,7 @@ std::vector<int64_t> accumulate(const std::vector<int64_t>& lengths) {
   return cumulative;
 }
 
-// Returns 0, 1, 2, … for each sequence.
+// Returns 0, 1, 2, … for each sequence: {0, 3, 5} -> 0 1 2 0 1.
 at::Tensor restarting_positions(const std::vector<int64_t>& cumulative) {
   at::Tensor positions = at::empty({cumulative.back()}, at::kLong);
   auto* out = positions.mutable_data_ptr<int64_t>();

@@ -1,6 +1,9 @@
 // SequenceLayout says which tokens of a micro-batch form which sequence. Hidden states are [tokens, hidden] everywhere;
 // this class replaces the batch dimension, the attention mask and the position ids of other libraries
 // (`PackedSeqParams` of the reference).
+//
+//   packed({3, 2})   tokens     a b c d e        sequences abc and de
+//                    positions  0 1 2 0 1        cumulative 0 3 5
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,7 +33,7 @@ class SequenceLayout {
   SequenceLayout with_positions(at::Tensor positions) const;
   SequenceLayout with_positions(at::Tensor positions, int64_t max_position) const;
 
-  int64_t tokens() const;
+  int64_t tokens() const;  // t, of all sequences together
   int64_t sequences() const;
   int64_t longest() const;       // tokens of the longest sequence
   int64_t max_position() const;  // the largest position plus one

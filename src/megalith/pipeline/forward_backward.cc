@@ -93,6 +93,7 @@ class Mail {
   static void release(const at::Tensor& tensor) { tensor.set_data(at::empty({0}, tensor.options())); }
 
  private:
+  // Messages posted together; tensors to release once they are sent.
   struct Batch {
     comm::Work work;
     std::vector<at::Tensor> to_free;
@@ -102,14 +103,17 @@ class Mail {
       to_free.clear();
     }
   };
+  // A queued send: the data, and the tensor whose storage is released afterwards (undefined if none is).
   struct Leaving {
     at::Tensor data;
     at::Tensor to_free;
   };
+  // A receive in flight or finished; `batch` tells which.
   struct Arrival {
     at::Tensor tensor;
     std::shared_ptr<Batch> batch;
   };
+  // Forward or backward messages, the oldest batch first.
   struct Direction {
     comm::Group group;
     std::deque<std::shared_ptr<Batch>> in_flight;
@@ -145,9 +149,9 @@ class Mail {
         transfers.push_back({comm::OpKind::kSend, leaving.data, t.peer});
         if (leaving.to_free.defined()) batch->to_free.push_back(leaving.to_free);
       } else {
-        const at::Tensor place = at::empty({rows_[static_cast<size_t>(t.microbatch)], settings_.hidden}, options_);
-        transfers.push_back({comm::OpKind::kRecv, place, t.peer});
-        arrivals_[key] = {place, batch};
+        const at::Tensor buffer = at::empty({rows_[static_cast<size_t>(t.microbatch)], settings_.hidden}, options_);
+        transfers.push_back({comm::OpKind::kRecv, buffer, t.peer});
+        arrivals_[key] = {buffer, batch};
       }
     }
     batch->work = direction.group.batch_async(transfers, "pipeline transfer");

@@ -3,6 +3,9 @@
 // One engine serves every schedule. layout::pipeline_schedule lists the actions of this rank in order; the engine
 // receives the input of each action from the neighbor, calls the caller's forward or autograd's backward, and sends the
 // result on. It knows tensors and groups, not models: the caller passes the computation of a chunk as a function.
+//
+//   ForwardBackward engine(context, {.hidden = h, .dtype = at::kBFloat16});
+//   engine.run({shape, rows}, {.forward = [&](const StageCall& call) { return chunks[call.chunk](call.input); }});
 #pragma once
 
 #include <ATen/core/Tensor.h>

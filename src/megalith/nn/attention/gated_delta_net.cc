@@ -19,6 +19,7 @@ namespace megalith::nn {
 
 namespace {
 
+// Checked in the initializer list, before anything is split by these numbers.
 const DeltaNetShape& checked(const DeltaNetShape& shape, int tp) {
   check<ConfigError>(shape.key_heads > 0 && shape.value_heads % shape.key_heads == 0,
                      "{} value heads of linear attention cannot share {} key heads; use a number of value heads that is"

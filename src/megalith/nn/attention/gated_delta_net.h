@@ -36,6 +36,8 @@ struct DeltaNetShape {
   Init out_init;  // for the output projection
 };
 
+// Its parameters are in (fused), conv, a_log, dt_bias, norm and out. Forward and backward have the collectives of a
+// column- and a row-parallel layer, none in between.
 class GatedDeltaNet : public BlockPart {
  public:
   // `layer` is its index in a KvCache. Throws ConfigError if tp does not divide the key heads.
@@ -52,14 +54,16 @@ class GatedDeltaNet : public BlockPart {
     at::Tensor z;     // [t, n, e]
     at::Tensor b, a;  // [t, n]
   };
+  // x [t, h] or [t/tp, h]; gathers tokens with sequence parallelism.
   Projected project(const at::Tensor& x) const;
+  // Causal convolution and SiLU of [t, channels]; in generation it continues from the cached inputs.
   at::Tensor convolve(const at::Tensor& qkv, const LayerInput& input) const;
   // -> [t, n, e]
   at::Tensor core(const at::Tensor& qkv, const at::Tensor& b, const at::Tensor& a, const LayerInput& input) const;
 
   DeltaNetShape shape_;
   int64_t layer_;
-  int64_t key_heads_, value_heads_;  // of this rank
+  int64_t key_heads_, value_heads_;  // heads on this rank
   ColumnParallelLinear in_;          // in Qwen's order, per key head: q | k | its v's | its z's; then its b's | its a's
   Parameter* conv_;                  // [channels, kernel]
   Parameter* a_log_;                 // [n]

@@ -9,6 +9,7 @@ namespace megalith::nn {
 
 namespace {
 
+// The constructor adds parameters in the order of GatedDeltaNet's: in, conv, a_log, dt_bias, norm, out.
 class DeltaNetFootprint : public PartFootprint {
  public:
   DeltaNetFootprint(const FootprintScope& scope, const DeltaNetShape& shape)

@@ -1,3 +1,4 @@
+// Buffers grow by doubling: n tokens cost at most 2 n copied rows in all, and at most half of a buffer is unused.
 #include "megalith/nn/attention/kv_cache.h"
 
 #include <ATen/ATen.h>
@@ -25,9 +26,9 @@ at::Tensor append_rows(at::Tensor& buffer, int64_t tokens, const at::Tensor& add
 }  // namespace
 
 std::pair<at::Tensor, at::Tensor> KvCache::append(int64_t layer, const at::Tensor& k, const at::Tensor& v) {
-  Layer& place = layers_.at(static_cast<size_t>(layer));
-  at::Tensor keys = append_rows(place.keys, tokens_, k);
-  at::Tensor values = append_rows(place.values, tokens_, v);
+  Layer& entry = layers_.at(static_cast<size_t>(layer));
+  at::Tensor keys = append_rows(entry.keys, tokens_, k);
+  at::Tensor values = append_rows(entry.values, tokens_, v);
   return {keys, values};
 }
 

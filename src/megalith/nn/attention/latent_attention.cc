@@ -2,6 +2,12 @@
 // separate because recomputation can start at either boundary: with `up_proj` only the latents are kept, with `core`
 // the heads. With both, one recompute() around expand and core repeats them; with `up_proj` alone the heads are
 // discarded after attention has read them, and expanded again just before its backward.
+//
+//   step       collectives, forward                      backward
+//   compress   rotary key: gather over tokens (SP)       reduce-scatter; without SP an all-reduce of its gradient
+//   expand     latents: gathered by q_up and kv_up (SP)  reduced by the same layers
+//   core       those of context_attention                the same, reversed
+//   out_       sum over the ranks                        gather of dy (SP)
 #include "megalith/nn/attention/latent_attention.h"
 
 #include <ATen/ATen.h>
@@ -26,6 +32,7 @@ const LatentAttentionShape& checked(const LatentAttentionShape& shape, int tp) {
   return shape;
 }
 
+// Latents are replicated or split by tokens like the residual stream: the same rule for their gradients.
 Norm latent_norm(const ParameterScope& scope, int64_t size, const LatentAttentionShape& shape,
                  const TensorParallel& tp) {
   return Norm(scope, {ops::NormKind::kRms, size, shape.latent_epsilon}, tp.splits_tokens(), tp.rank());
@@ -91,6 +98,7 @@ LatentAttention::Latents LatentAttention::compress(const at::Tensor& x) const {
           .key = tp_.splits_tokens() ? gather_tokens(key, tp_.group) : copy_to_ranks(key, tp_.group)};
 }
 
+// All heads share one rotated key: it is expanded, not copied per head, until the concatenation.
 LatentAttention::Heads LatentAttention::expand(const Latents& latents, const LayerInput& input) const {
   const int64_t n = shape_.heads / tp_.size(), c = shape_.nope_dim, r = shape_.rotary_dim;
   const at::Tensor q = q_up_.forward(latents.q).unflatten(1, {n, c + r});

@@ -47,12 +47,13 @@ struct LatentAttentionShape {
   Init out_init;       // for the output projection
 };
 
-// What backward recomputes instead of keeping.
+// Tensors that backward recomputes instead of keeping.
 struct LatentRecompute {
   bool core = false;     // scores and probabilities
   bool up_proj = false;  // queries, keys and values: only the latents are kept
 };
 
+// Its parameters are down, kv_latent_norm, q_up (or q), kv_up, o and, with a query latent, q_latent_norm.
 class LatentAttention : public BlockPart {
  public:
   // `layer` is its index in a KvCache. Throws ConfigError if tp does not divide the heads. `rng` outlives it.
@@ -71,7 +72,8 @@ class LatentAttention : public BlockPart {
   struct Heads {
     at::Tensor q, k, v;  // [t, n/tp, c + r] twice, [t, n/tp, e]; each with its own storage
   };
-  Latents compress(const at::Tensor& x) const;
+  Latents compress(const at::Tensor& x) const;  // down projection and norms
+  // Up projections and rotation of the rotary channels.
   Heads expand(const Latents& latents, const LayerInput& input) const;
   at::Tensor attend(const Latents& latents, const LayerInput& input) const;  // -> [t, n/tp, e]
   at::Tensor core(const Heads& heads, const LayerInput& input) const;

@@ -1,5 +1,6 @@
-// Memory and work of LatentAttention. Mirrors latent_attention.cc; small operations (rotation, concatenation) are
-// estimated.
+// Memory and work of LatentAttention. Mirrors latent_attention.cc: latents() are the outputs of compress() before and
+// after their norms, `parts` the heads of expand(), core_ attention, out_ the output projection. Small operations
+// (rotation, concatenation) are estimated.
 #include "megalith/nn/attention/latent_attention.h"
 #include "megalith/nn/context_parallel/context_attention_footprint.h"
 #include "megalith/nn/footprint/part_footprint.h"
@@ -10,6 +11,7 @@ namespace megalith::nn {
 
 namespace {
 
+// Keys and values are expanded to one per query head: nothing is shared.
 CoreHeads latent_attention_heads(const LatentAttentionShape& shape, const RankSizes& rank) {
   const double heads = static_cast<double>(shape.heads) / static_cast<double>(rank.tp);
   return {.query = heads,
@@ -47,11 +49,11 @@ class LatentAttentionFootprint : public PartFootprint {
     const double parts = rank_.t * rank_.bytes * core_.parts();
     out_.backward(walk, {});
     core_.backward(walk);
-    walk.touch(2 * parts, Use::kWorkspace);
+    walk.touch(2 * parts, Use::kWorkspace);  // gradients of the heads, before and after the rotation's backward
     walk.give(parts);
-    walk.touch(2 * latents());
+    walk.touch(2 * latents());  // their gradients, through the norms
     walk.give(2 * latents());
-    walk.take(rank_.stream());
+    walk.take(rank_.stream());  // the gradient of the input takes the place of the input
     walk.give(rank_.stream());
   }
 
@@ -66,6 +68,7 @@ class LatentAttentionFootprint : public PartFootprint {
     core_.work(meter);
   }
 
+  // Adapters on latent attention are not counted: the planner refuses them.
   bool counts_updates() const override { return false; }
 
  private:

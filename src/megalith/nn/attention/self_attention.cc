@@ -2,6 +2,11 @@
 // ops::split_qkv does splitting, norms and rotation, in one pass over the projection where it can. Tensor parallelism
 // splits the heads, so that attention itself needs no collective over tp (shared_kv.h is the exception for few
 // key/value heads); context parallelism is inside context_attention.
+//
+//   x [t, h] ─ qkv ─► [t, (n + 2g) d/tp] ─ split_qkv ─► q, k, v ─ core ─► [t, n/tp, d] (· σ(gate)) ─ o ─► + residual
+//   tp: gather (SP)                                     cp: ring, gather or all-to-all              tp: sum over ranks
+//
+// Backward runs the same collectives in reverse: gather dy (SP), those of core, sum of dx.
 #include "megalith/nn/attention/self_attention.h"
 
 #include <ATen/ATen.h>
@@ -48,6 +53,7 @@ std::pair<at::Tensor, at::Tensor> take_gate(const at::Tensor& projected, const o
   return {at::cat({both.select(2, 0).flatten(1), rest}, 1), both.select(2, 1)};
 }
 
+// Each rank normalizes its own heads with the same weight, so that the weight's gradient is partial over tp.
 std::optional<Norm> head_norm(const ParameterScope& scope, const AttentionShape& shape, const TensorParallel& tp) {
   if (!shape.qk_norm) return std::nullopt;
   return Norm(scope, *shape.qk_norm, /*partial_grad=*/tp.size() > 1, tp.rank());

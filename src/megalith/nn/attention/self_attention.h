@@ -1,4 +1,5 @@
-// Self-attention under tensor and context parallelism: multi-head and grouped-query.
+// Self-attention under tensor and context parallelism: multi-head, grouped-query and multi-query, with optional head
+// norms, window, dropout and output gate.
 //
 // Legend: t tokens, h hidden, n query heads, g key/value heads, d head size; each rank holds n/tp and g/tp heads.
 #pragma once
@@ -54,6 +55,8 @@ class SelfAttention : public BlockPart {
   at::Tensor forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& input) const override;
 
  private:
+  // Attention itself: with the cache in generation, over cp otherwise; [t, n/tp, d], [t, g/tp, d] twice -> [t, n/tp,
+  // d].
   at::Tensor core(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerInput& input) const;
 
   AttentionShape shape_;

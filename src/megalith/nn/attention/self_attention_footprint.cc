@@ -1,4 +1,8 @@
-// Memory and work of SelfAttention. Mirrors self_attention.cc.
+// Memory and work of SelfAttention. Mirrors self_attention.cc line by line: `fused` is the projection [t, (n + 2g)
+// d/tp] with the gates, `parts` are q, k and v after split_qkv, core_ is context_attention, out_ the output projection.
+//
+// Kept for backward: x (by qkv, unless its weight is frozen), q, k, v, the result and its log-sum-exp (by core, and by
+// `o` as its input); the projection itself only if head norms need it.
 #include <algorithm>
 
 #include "megalith/nn/attention/self_attention.h"
@@ -11,6 +15,7 @@ namespace megalith::nn {
 
 namespace {
 
+// Heads of this rank; with fewer key/value heads than ranks each rank has one (exchange_kv).
 CoreHeads self_attention_heads(const AttentionShape& shape, const RankSizes& rank) {
   const auto tp = static_cast<double>(rank.tp), dim = static_cast<double>(shape.head_dim);
   return {.query = static_cast<double>(shape.heads) / tp,
@@ -41,6 +46,7 @@ class SelfAttentionFootprint : public PartFootprint {
     const double b = rank_.t * rank_.bytes, fused = b * qkv_.out(), parts = b * core_.parts();
     qkv_.forward(walk, keep);
     if (keep && !keeps_input() && !rank_.discards_norms) walk.give(rank_.stream());
+    // exchange_kv: slices, gathered and permuted, all alive at once.
     if (shared_kv_ > 0) walk.touch(b * 5 * shared_kv_, Use::kCommunication);
     if (gate_) walk.take(parts);  // the projection without the gates
     walk.take(parts);
@@ -60,6 +66,7 @@ class SelfAttentionFootprint : public PartFootprint {
       walk.touch(2 * b * core_.q());
       walk.give(2 * b * core_.q());
     }
+    // split_qkv's backward writes the gradients of q, k and v into one tensor.
     core_.backward(walk);
     walk.take(fused);
     walk.give(parts);

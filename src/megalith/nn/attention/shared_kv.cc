@@ -1,6 +1,12 @@
 // With g key/value heads and tp = g · p ranks, rank r uses head r / p. Every rank computes g·d/tp columns of the keys
 // and values. Forward all-gathers these slices and picks one head; backward places the gradient of that head into zeros
 // of all heads and reduce-scatters, which sums over the p ranks that used it and returns each slice to its owner.
+//
+//   g = 2, tp = 4 (p = 2)    rank 0        rank 1        rank 2        rank 3
+//   computes                 k₀ low half   k₀ high half  k₁ low half   k₁ high half     (values likewise)
+//   uses                     k₀            k₀            k₁            k₁
+//
+// Only the p ranks of a head need it; gathering over all of tp moves more than that, but takes no further groups.
 #include "megalith/nn/attention/shared_kv.h"
 
 #include <ATen/ATen.h>
@@ -16,6 +22,7 @@ using torch::autograd::variable_list;
 
 namespace {
 
+// Queries pass through unchanged; keys and values change from slices of all heads to one whole head.
 struct ExchangeKv : Function<ExchangeKv> {
   struct State {
     int64_t query_columns;  // n d
@@ -31,8 +38,8 @@ struct ExchangeKv : Function<ExchangeKv> {
     const at::Tensor own = qkv.narrow(1, s.query_columns, 2 * slice).reshape({1, tokens, 2, slice});
     const at::Tensor all = all_gather_rows(own, s.tp, "key/value heads");  // [tp, t, 2, gd/tp]
     const at::Tensor heads = all.permute({1, 2, 0, 3}).reshape({tokens, 2, s.kv_columns});
-    const at::Tensor mine = heads.narrow(2, s.head * s.head_dim, s.head_dim).reshape({tokens, 2 * s.head_dim});
-    return at::cat({qkv.narrow(1, 0, s.query_columns), mine}, 1);
+    const at::Tensor used = heads.narrow(2, s.head * s.head_dim, s.head_dim).reshape({tokens, 2 * s.head_dim});
+    return at::cat({qkv.narrow(1, 0, s.query_columns), used}, 1);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {

@@ -1,5 +1,6 @@
-// Which queries attend to which keys. Slices are zigzag (layout/zigzag.h): each sequence is cut into 2·ranks chunks,
-// and rank r holds chunks r and 2·ranks-1-r. So for keys of another rank, causality without a window has two cases:
+// The pairs of queries and keys that attend to each other, as calls of the kernel. Slices are zigzag (layout/zigzag.h):
+// each sequence is cut into 2·ranks chunks, and rank r holds chunks r and 2·ranks-1-r. So for keys of another rank,
+// causality without a window has two cases:
 //
 //   owner < rank   both own chunks see the owner's first chunk in full, and nothing of its second
 //   owner > rank   the own second chunk sees both of the owner's in full; the own first chunk sees nothing

@@ -14,6 +14,7 @@ namespace megalith::nn {
 
 namespace {
 
+// Dropout is a setting of the user; the rest is up to the calling layer. Slices are zigzag: two chunks per sequence.
 void check_call(const at::Tensor& q, const at::Tensor& k, const ops::SequenceLayout& slice,
                 const ops::AttentionOptions& options, const ContextParallel& cp) {
   check<ConfigError>(options.dropout == 0,
@@ -27,6 +28,7 @@ void check_call(const at::Tensor& q, const at::Tensor& k, const ops::SequenceLay
     check(end % 2 == 0, "a sequence of a context-parallel slice has an odd number of tokens");
 }
 
+// Attention among the ranks that hold the same heads.
 at::Tensor over_tokens(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const ops::SequenceLayout& slice,
                        const ops::AttentionOptions& options, const ContextParallel& cp) {
   if (cp.token_ranks() == 1) return ops::attention(q, k, v, slice, slice, options);

@@ -1,3 +1,5 @@
+// run() mirrors ops::attention on one rank, run_ring() and ring_backward() ring_attention.cc with partial_attention.cc.
+// The kernels keep q, k, v, the result and one float per query and head; q, k and v belong to the caller.
 #include "megalith/nn/context_parallel/context_attention_footprint.h"
 
 #include <algorithm>
@@ -64,6 +66,7 @@ void ContextAttentionFootprint::run_ring(LayerWalk& walk, bool keep) const {
   if (!keep) walk.give(block + kept(rank));
 }
 
+// Two gradients of blocks travel (one being added to, one arriving), besides this rank's share; all fp32.
 void ContextAttentionFootprint::ring_backward(LayerWalk& walk) const {
   const RankSizes& rank = walk.rank();
   const double b = rank.t * rank.bytes, block = b * (k() + v()), grads = 4 * rank.t * (k() + v());

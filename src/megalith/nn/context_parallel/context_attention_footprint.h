@@ -19,8 +19,10 @@ struct CoreHeads {
 // With `recompute`, forward keeps only q, k and v, and backward runs attention again first.
 class ContextAttentionFootprint {
  public:
+  // `recompute` is that of the layer (recompute_modules: core_attn).
   ContextAttentionFootprint(const CoreHeads& heads, bool recompute) : heads_(heads), recomputes_(recompute) {}
 
+  // Columns on this rank; times t and the bytes of an element they are the sizes of the tensors.
   double q() const { return heads_.query * heads_.key_dim; }
   double k() const { return heads_.key_value * heads_.key_dim; }
   double v() const { return heads_.key_value * heads_.value_dim; }
@@ -35,6 +37,7 @@ class ContextAttentionFootprint {
   // Walks backward: from the gradient of the result to those of q, k and v. Frees the gradient of the result, and the
   // result itself, which the output projection kept.
   void backward(LayerWalk& walk) const;
+  // Reports the products of scores and of probabilities with values.
   void work(WorkMeter& meter) const;
 
  private:

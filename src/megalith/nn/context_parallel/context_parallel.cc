@@ -1,3 +1,10 @@
+// Names of modes, and the groups of each:
+//
+//   cp_comm_type   heads                    tokens
+//   p2p            -                        cp, as a ring
+//   all_gather     -                        cp, gathered
+//   a2a            cp                       -
+//   a2a+p2p        hcp 0 (inner, near)      hcp 1 (outer), as a ring
 #include "megalith/nn/context_parallel/context_parallel.h"
 
 #include "megalith/base/error.h"

@@ -26,6 +26,7 @@ struct ContextParallel {
   std::optional<comm::Group> tokens;  // exchanges keys and values
   bool gather = false;                // `tokens` gathers them all at once instead of passing them around a ring
 
+  // Sizes of the two groups, and of both together: context_parallel_size.
   int head_ranks() const { return heads ? heads->size() : 1; }
   int token_ranks() const { return tokens ? tokens->size() : 1; }
   int size() const { return head_ranks() * token_ranks(); }

@@ -18,6 +18,7 @@ using torch::autograd::variable_list;
 
 namespace {
 
+// Collectives: all-gather of k | v in forward; the same again and a reduce-scatter of their fp32 gradients in backward.
 struct GatheredAttention : Function<GatheredAttention> {
   struct State {
     ops::SequenceLayout slice;

@@ -1,6 +1,11 @@
 // Tokens for heads by one all-to-all. The columns of [t, r·c] are grouped by the rank that receives them; the rows that
 // arrive are ordered by sender, and `order` brings them into the order of the joined sequences. The two directions are
 // each other's inverse and, because they only permute, each other's gradient.
+//
+//   r = 2      rank 0: tokens A, heads 0 1       to_heads        rank 0: tokens A B, head 0
+//              rank 1: tokens B, heads 0 1      ─────────►       rank 1: tokens A B, head 1
+//
+// A rank sends (r-1)/r of its data in each direction, whatever the length of the sequences.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -57,6 +62,7 @@ struct ToTokens : Function<ToTokens> {
   }
 };
 
+// The order depends only on the slice; it is computed per call, r · t numbers on the host.
 Trade trade_of(const at::Tensor& x, const ops::SequenceLayout& slice, const comm::Group& group) {
   return {joined_order(slice, group.size(), x.device()), group};
 }

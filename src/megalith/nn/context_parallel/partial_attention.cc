@@ -89,6 +89,7 @@ PartialAttention::PartialAttention(at::Tensor q, int64_t value_size, ops::Attent
   log_sum_exp_ = at::full({n, t}, -std::numeric_limits<double>::infinity(), sums);
 }
 
+// Rows of queries that a part does not contain are left alone. exp(-∞ - L') is 0, so that the first part needs no case.
 void PartialAttention::add(const std::vector<AttentionPart>& parts, const at::Tensor& keys_values) {
   const int64_t d = q_.size(2);
   for (const AttentionPart& part : parts) {

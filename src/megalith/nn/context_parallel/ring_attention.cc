@@ -5,7 +5,8 @@
 //   rank 0    kv 0     kv 3     kv 2     kv 1
 //   rank 1    kv 1     kv 0     kv 3     kv 2      …
 //
-// Communication is hidden as long as the attention of a block takes longer than its transfer.
+// Communication is hidden as long as the attention of a block takes longer than its transfer. Attention grows with the
+// square of the slice, its transfer linearly, so that long slices hide it.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -24,10 +25,10 @@ namespace {
 int next_rank(const comm::Group& ring) { return (ring.rank() + 1) % ring.size(); }
 int previous_rank(const comm::Group& ring) { return (ring.rank() + ring.size() - 1) % ring.size(); }
 
-// Starts sending `mine` to the next rank and receiving `theirs` from the previous one.
-comm::Work pass_on(const at::Tensor& mine, const at::Tensor& theirs, const comm::Group& ring, const char* label) {
+// Starts sending `outgoing` to the next rank and receiving `incoming` from the previous one.
+comm::Work pass_on(const at::Tensor& outgoing, const at::Tensor& incoming, const comm::Group& ring, const char* label) {
   return ring.batch_async(
-      {{comm::OpKind::kSend, mine, next_rank(ring)}, {comm::OpKind::kRecv, theirs, previous_rank(ring)}}, label);
+      {{comm::OpKind::kSend, outgoing, next_rank(ring)}, {comm::OpKind::kRecv, incoming, previous_rank(ring)}}, label);
 }
 
 // Calls visit(owner, block) with this rank's block, then with the blocks of the ranks before it, one by one. The next
@@ -78,21 +79,21 @@ struct RingAttention : Function<RingAttention> {
     PartialAttentionBackward sum(grads[0], q, {saved[2], saved[3]}, state.options);
     // The gradient of a block follows it around the ring, one step behind: each rank adds its share and passes it on.
     // The last pass returns it to the owner.
-    at::Tensor mine, theirs;
+    at::Tensor outgoing, incoming;
     comm::Work passing;
     visit_blocks(own, state.ring, [&](int owner, const at::Tensor& block) {
       at::Tensor share = sum.add(state.parts(owner), block);
-      if (theirs.defined()) {
+      if (incoming.defined()) {
         passing.wait();
-        share.add_(theirs);
+        share.add_(incoming);
       }
-      mine = share;
-      theirs = at::empty_like(mine);
-      passing = pass_on(mine, theirs, state.ring, "gradients of ring attention");
+      outgoing = share;
+      incoming = at::empty_like(outgoing);
+      passing = pass_on(outgoing, incoming, state.ring, "gradients of ring attention");
     });
     passing.wait();
     const int64_t d = q.size(2), e = own.size(2) - d;
-    const at::Tensor grad = theirs.to(own.scalar_type());
+    const at::Tensor grad = incoming.to(own.scalar_type());
     return {sum.grad_q(), grad.narrow(2, 0, d), grad.narrow(2, d, e), {}};
   }
 };

@@ -1,3 +1,8 @@
+// Slices by example: one sequence of 8 tokens over 2 ranks has 4 chunks.
+//
+//   whole           0 1 | 2 3 | 4 5 | 6 7
+//   slices          rank 0: 0 1 6 7      rank 1: 2 3 4 5        equal work under a causal mask
+//   joined_order    0 1 4 5 6 7 2 3: rows of the concatenated slices, in the order of the whole
 #include "megalith/nn/context_parallel/slice.h"
 
 #include <ATen/ATen.h>

@@ -8,6 +8,7 @@ FootprintScope FootprintScope::child(std::string_view name) const {
   return result;
 }
 
+// A comes before B, as peft adds them; a test compares the two lists.
 UpdateSize FootprintScope::add_update(std::vector<UpdatedPart> parts, int64_t inputs, int64_t copies,
                                       bool expert) const {
   if (!updates_) return {};

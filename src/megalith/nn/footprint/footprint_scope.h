@@ -15,7 +15,7 @@ namespace megalith::nn {
 
 // One parameter on one rank.
 struct ParameterSize {
-  int64_t numel = 0;
+  int64_t numel = 0;        // elements on this rank
   bool expert = false;      // reduced over expert-data-parallel ranks
   bool own_bucket = false;  // a tied embedding of which two stages hold a copy each
   bool buffer = false;      // not trained, fp32
@@ -26,9 +26,9 @@ struct ParameterSize {
 
 // The low-rank update W + s·B·A (parameter/low_rank.h) of one weight; for experts, the sum over all experts of a rank.
 struct UpdateSize {
-  int64_t a = 0, b = 0;  // elements
-  int64_t hidden = 0;    // columns of x·Aᵀ (of one expert); 0 if the weight has no update
-  bool any() const { return hidden > 0; }
+  int64_t a = 0, b = 0;                    // elements
+  int64_t hidden = 0;                      // columns of x·Aᵀ (of one expert); 0 if the weight has no update
+  bool any() const { return hidden > 0; }  // whether the weight has an update
 };
 
 // One tensor of a fused weight: its full name (Megalith's, without ".weight") and its rows on this rank.
@@ -56,9 +56,11 @@ class FootprintScope {
   // `updates` is nullptr if all weights are trained.
   FootprintScope(const RankSizes& rank, const UpdateSizes* updates, ParameterSizes& to)
       : rank_(&rank), updates_(updates), to_(&to) {}
+  // Returns the scope of a part named `name`, as ParameterScope::child does.
   FootprintScope child(std::string_view name) const;
 
-  const RankSizes& rank() const { return *rank_; }
+  const RankSizes& rank() const { return *rank_; }  // sizes that all layers of the rank share
+  // Record a parameter: with all its properties, or an ordinary trained weight of so many elements.
   void add(const ParameterSize& parameter) const { to_->weights.push_back(parameter); }
   void add(int64_t numel) const { add(ParameterSize{.numel = numel}); }
   // Records A and B of a weight's update, if it gets one. Names in `parts` are relative to this scope.

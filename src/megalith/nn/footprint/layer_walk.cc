@@ -1,3 +1,5 @@
+// Temporary copies by backend: NCCL reduces in place; Gloo's reduce-scatter works on a copy of its input; for ranks
+// that are threads, one rank holds the sum of an all-reduce until all have read it.
 #include "megalith/nn/footprint/layer_walk.h"
 
 namespace megalith::nn {
@@ -12,6 +14,7 @@ void LayerWalk::reduce_scatter(double bytes_in) {
   if (rank_.machinery.collectives != Collectives::kNccl) touch(bytes_in, Use::kCommunication);
 }
 
+// The end of RowLinear::forward. The partial sums [t, h] count as communication if only a share of them is kept.
 void LayerWalk::sum_over_ranks() {
   if (!rank_.split_tokens) {
     take(rank_.whole());

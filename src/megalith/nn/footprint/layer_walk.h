@@ -12,18 +12,20 @@
 
 namespace megalith::nn {
 
+// One walk covers a forward or a backward pass of one or several layers. Not thread-safe.
 class LayerWalk {
  public:
   // `rank` and `memory` outlive it. With `defer`, weight gradients wait for a separate action (zero bubble).
   LayerWalk(const RankSizes& rank, MemoryWalk& memory, bool defer = false)
       : rank_(rank), memory_(memory), defers_(defer) {}
 
+  // The sizes of the rank, and the steps of MemoryWalk.
   const RankSizes& rank() const { return rank_; }
   void take(double bytes, Use use = Use::kActivation) { memory_.take(bytes, use); }
   void give(double bytes, Use use = Use::kActivation) { memory_.give(bytes, use); }
   void touch(double bytes, Use use = Use::kActivation) { memory_.touch(bytes, use); }
 
-  // Count the temporary copies that collectives over tp make of a tensor of so many bytes.
+  // Count the temporary copies that a backend allocates during a collective over tp on so many bytes.
   void all_reduce(double bytes);
   void reduce_scatter(double bytes_in);
   // Forward: the partial sums [t, h] of each rank become the residual stream [s, h].

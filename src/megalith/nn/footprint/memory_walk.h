@@ -1,4 +1,7 @@
-// MemoryWalk: replays allocations and frees in bytes, and remembers the peak.
+// MemoryWalk: replays allocations and frees in bytes, and remembers the peak. Sizes are doubles: they are estimates,
+// and sums of products of large sizes must not overflow.
+//
+//   walk.take(100); walk.touch(50); walk.give(100);      // now 0, peak 150
 #pragma once
 
 #include <array>
@@ -6,7 +9,7 @@
 
 namespace megalith::nn {
 
-// What memory is used for.
+// The use of a piece of memory, by which the planner reports it.
 enum class Use {
   kActivation,     // tensors that backward needs or that one layer passes to the next
   kCommunication,  // messages, gathered inputs, copies made by collectives
@@ -26,6 +29,7 @@ struct Footprint {
 // take() allocates, give() frees, touch() does both. The peak is the breakdown at the moment of the largest total.
 class MemoryWalk {
  public:
+  // Allocates, and raises the peak if the total is the largest so far.
   void take(double bytes, Use use = Use::kActivation) {
     now_[static_cast<size_t>(use)] += bytes;
     if (const double all = total(now_); all > most_) {
@@ -33,7 +37,9 @@ class MemoryWalk {
       peak_ = now_;
     }
   }
+  // Frees; may go below zero, for memory that was allocated before this walk.
   void give(double bytes, Use use = Use::kActivation) { now_[static_cast<size_t>(use)] -= bytes; }
+  // Allocates and frees again: a temporary inside one operation.
   void touch(double bytes, Use use = Use::kActivation) {
     take(bytes, use);
     give(bytes, use);
@@ -49,6 +55,7 @@ class MemoryWalk {
     for (size_t i = 0; i < now_.size(); ++i) now_[i] += work.left[i];
   }
 
+  // Bytes held at this point, the breakdown at the peak, and both as one result.
   const Bytes& now() const { return now_; }
   const Bytes& peak() const { return peak_; }
   Footprint footprint() const { return {peak_, now_}; }

@@ -13,6 +13,7 @@
 
 namespace megalith::nn {
 
+// Constant after construction; may be walked several times.
 class PartFootprint {
  public:
   virtual ~PartFootprint() = default;

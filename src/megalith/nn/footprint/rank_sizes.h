@@ -9,16 +9,19 @@
 
 namespace megalith::nn {
 
-// Where tensors live and which backend runs the collectives: both determine the temporary copies.
+// Device of the tensors and backend of the collectives, which both determine the temporary copies.
 struct Machinery {
   bool cuda = true;
+  // The backend, by the memory that its reductions take.
   enum class Collectives {
     kNccl,    // in place
     kGloo,    // reduce-scatter works on a copy
     kThreads  // ranks are threads of one process: the last one to arrive holds the result of a reduction
   } collectives = Collectives::kNccl;
 
+  // The device of the tensors.
   at::Device device() const { return cuda ? at::kCUDA : at::kCPU; }
+  // Processes on CPUs, connected by Gloo.
   static Machinery cpu() { return {.cuda = false, .collectives = Collectives::kGloo}; }
 };
 
@@ -27,13 +30,14 @@ struct RankSizes {
   double t = 0, s = 0, h = 0;
   double length = 0;                  // tokens of one sequence
   double bytes = 4;                   // per element of an activation
-  at::ScalarType dtype = at::kFloat;  // of activations
+  at::ScalarType dtype = at::kFloat;  // dtype of activations
+  // Ranks that share the heads, the tokens of a sequence, the experts, and each expert.
   int64_t tp = 1, cp = 1, ep = 1, etp = 1;
   bool split_tokens = false;    // sequence parallelism, over more than one rank
   bool discards_norms = false;  // outputs of norms are freed after forward and recomputed in backward
   bool accumulates = false;     // several micro-batches: gradients are added to those in the buffer
   bool frozen = false;          // adapters are trained, weights are not
-  double adapter_dropout = 0;
+  double adapter_dropout = 0;   // probability; above 0 a mask is kept per update
   Machinery machinery;
 
   double stream() const { return s * h * bytes; }  // bytes of [s, h], a tensor of the residual stream

@@ -1,6 +1,10 @@
 // All-gather dispatch: every rank receives all tokens of the group, computes those that chose its experts, and
 // reduce-scatters the weighted sums. Moves all tokens, whether they are needed or not; pays off if most tokens choose
 // experts on most ranks. Collectives need equal sizes, so that each rank pads its tokens to the largest count.
+//
+//   plan       all-gather of the lengths, then of the choices [longest, k]; each rank lists the rows of its experts
+//   dispatch   all-gather of x [longest, h]              backward: reduce-scatter of the gradients
+//   combine    all-gather of the weights [longest, k], weighted sums, reduce-scatter [members · longest, h]
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -29,9 +33,9 @@ class AllGatherPlan : public DispatchPlan {
       : group_(ranks.group), tokens_(lists.tokens) {
     const at::Tensor length = at::full({1}, lists.tokens, at::TensorOptions(at::kLong).device(device));
     longest_ = all_gather_rows(length, group_, "tokens of each rank").max().item<int64_t>();
-    at::Tensor mine = chosen(lists).to(device);
-    if (tokens_ < longest_) mine = at::constant_pad_nd(mine, {0, 0, 0, longest_ - tokens_}, -1);
-    const at::Tensor all = all_gather_rows(mine, group_, "choices of experts").cpu();
+    at::Tensor choices = chosen(lists).to(device);
+    if (tokens_ < longest_) choices = at::constant_pad_nd(choices, {0, 0, 0, longest_ - tokens_}, -1);
+    const at::Tensor all = all_gather_rows(choices, group_, "choices of experts").cpu();
     const int64_t count = lists.experts() / ranks.ep;
     take(all, ranks.ep_rank[static_cast<size_t>(group_.rank())] * count, count);
     here_ = here_.to(device);
@@ -50,6 +54,7 @@ class AllGatherPlan : public DispatchPlan {
   }
 
  private:
+  // Pads this rank's tokens with zeros up to the longest rank.
   at::Tensor filled_up(const at::Tensor& x) const {
     return tokens_ == longest_ ? x : at::constant_pad_nd(x, {0, 0, 0, longest_ - tokens_}, 0);
   }
@@ -58,20 +63,20 @@ class AllGatherPlan : public DispatchPlan {
   void take(const at::Tensor& all, int64_t first, int64_t count) {
     const auto* expert = all.const_data_ptr<int64_t>();
     const int64_t topk = all.size(1);
-    ExpertLists mine{.first = {0}, .token = {}, .place = {}, .tokens = all.size(0), .topk = topk};
+    ExpertLists lists{.first = {0}, .token = {}, .place = {}, .tokens = all.size(0), .topk = topk};
     std::vector<int64_t> series, rows;
     for (int64_t e = 0; e < count; ++e) {
       for (int64_t i = 0; i < all.numel(); ++i)
         if (expert[i] == first + e) {
-          mine.token.push_back(i / topk);
-          mine.place.push_back(i % topk);
+          lists.token.push_back(i / topk);
+          lists.place.push_back(i % topk);
         }
-      mine.first.push_back(static_cast<int64_t>(mine.token.size()));
+      lists.first.push_back(static_cast<int64_t>(lists.token.size()));
       series.push_back(e);
-      rows.push_back(mine.count(e));
+      rows.push_back(lists.count(e));
     }
     counts_ = std::move(rows);
-    here_ = rows_of(mine, series, 1);
+    here_ = rows_of(lists, series, 1);
   }
 
   comm::Group group_;

@@ -56,6 +56,7 @@ struct ExchangeRows : Function<ExchangeRows> {
   }
 };
 
+// Everything about one micro-batch is decided in the constructor: the maps of rows and the sizes of both exchanges.
 class AllToAllPlan : public DispatchPlan {
  public:
   AllToAllPlan(const ExpertLists& lists, const ExpertRanks& ranks, at::Device device)
@@ -65,16 +66,17 @@ class AllToAllPlan : public DispatchPlan {
       counts_ = ops::GroupCounts::on_device(lists.on_device->first.narrow(0, 1, lists.experts()).to(at::kInt));
       return;
     }
-    const int64_t mine = lists.experts() / ranks.ep;
+    const int64_t per_rank = lists.experts() / ranks.ep;
+    // Experts in the order of the members that hold them; with etp > 1 each occurs once per part.
     std::vector<int64_t> series;
     for (const int ep_rank : ranks.ep_rank)
-      for (int64_t i = 0; i < mine; ++i) series.push_back(ep_rank * mine + i);
+      for (int64_t i = 0; i < per_rank; ++i) series.push_back(ep_rank * per_rank + i);
     send_ = rows_of(lists, series, copies_).to(device);
     const auto members = static_cast<int64_t>(ranks.ep_rank.size());
-    at::Tensor sent = at::empty({members, mine}, at::kLong);
+    at::Tensor sent = at::empty({members, per_rank}, at::kLong);
     for (size_t i = 0; i < series.size(); ++i) sent.mutable_data_ptr<int64_t>()[i] = lists.count(series[i]);
     if (members == 1) {
-      counts_ = std::vector<int64_t>(sent.const_data_ptr<int64_t>(), sent.const_data_ptr<int64_t>() + mine);
+      counts_ = std::vector<int64_t>(sent.const_data_ptr<int64_t>(), sent.const_data_ptr<int64_t>() + per_rank);
       return;
     }
     at::Tensor received = at::empty_like(sent);
@@ -101,8 +103,8 @@ class AllToAllPlan : public DispatchPlan {
   // Only if the lists are on a GPU: there memory is scarce, and copying the rows again in backward is cheap.
   LocalRows local(const at::Tensor& x, const at::Tensor& weights) const override {
     if (!local_) return {};
-    const at::Tensor each = weights.to(at::kFloat).flatten();
-    const at::Tensor by_row = at::zeros({send_.rows()}, each.options()).scatter(0, send_.row.flatten(), each);
+    const at::Tensor by_choice = weights.to(at::kFloat).flatten();
+    const at::Tensor by_row = at::zeros({send_.rows()}, by_choice.options()).scatter(0, send_.row.flatten(), by_choice);
     return {[x = x.detach(), map = send_] {
               const at::NoGradGuard no_grad;
               return ops::copy_rows(x, map);
@@ -113,10 +115,11 @@ class AllToAllPlan : public DispatchPlan {
   at::Tensor combine(const at::Tensor& rows, const at::Tensor& weights, const at::Tensor& residual) const override {
     at::Tensor back = by_expert_.token.defined() ? ops::sum_rows(rows, {}, by_expert_) : rows;
     if (!exchange_.sent.empty()) back = ExchangeRows::apply(back, exchange_.reversed(), std::function<void()>());
-    const at::Tensor each = copies_ == 1 || !weights.defined()
-                                ? weights
-                                : weights.unsqueeze(2).expand({-1, -1, copies_}).reshape(send_.row.sizes());
-    return ops::sum_rows(back, each, send_, residual);
+    // All etp copies of a row carry its weight: the sum of their partial results is weighted once.
+    const at::Tensor factors = copies_ == 1 || !weights.defined()
+                                   ? weights
+                                   : weights.unsqueeze(2).expand({-1, -1, copies_}).reshape(send_.row.sizes());
+    return ops::sum_rows(back, factors, send_, residual);
   }
 
  private:
@@ -152,9 +155,9 @@ class AllToAllPlan : public DispatchPlan {
     if (experts > 1) by_expert_ = ops::permutation_map(at::tensor(order, at::kLong)).to(device_);
   }
 
-  int64_t copies_;
-  at::Device device_;
-  bool local_;  // every choice has a row, and all rows stay on this rank
+  int64_t copies_;     // rows per choice: etp
+  at::Device device_;  // the device of the tokens
+  bool local_;         // every choice has a row, and all rows stay on this rank
   ops::RowMap send_;
   Exchange exchange_;      // empty for a group of one rank
   ops::RowMap by_expert_;  // undefined if rows already arrive in this order

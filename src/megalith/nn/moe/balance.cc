@@ -1,3 +1,6 @@
+// The loss E/(k T²) Σ_e P_e C_e, with P_e the sum of scores and C_e the number of choices of expert e over T tokens, is
+// smallest for an even load (Switch Transformer, arXiv:2101.03961, equation 4).
+// Counts are not differentiable: they are summed over the ranks without autograd, and the gradient flows through P_e.
 #include "megalith/nn/moe/balance.h"
 
 #include <ATen/ATen.h>
@@ -26,6 +29,7 @@ struct AttachLoss : Function<AttachLoss> {
   }
 };
 
+// Zeroes the rows of tokens that do not count.
 at::Tensor without_padding(const at::Tensor& x, const at::Tensor& valid) {
   return valid.defined() ? x * valid.to(x.scalar_type()).unsqueeze(1) : x;
 }
@@ -66,6 +70,7 @@ at::Tensor z_loss(const at::Tensor& logits, const at::Tensor& valid) {
   return (squares * valid.to(squares.scalar_type())).sum() / valid.sum().clamp_min(1);
 }
 
+// DeepSeek-V3's balancing without a loss (arXiv:2412.19437): experts above the mean load become less likely.
 at::Tensor updated_bias(const at::Tensor& bias, const at::Tensor& load, double rate) {
   return bias + (load.mean() - load).sign() * rate;
 }

@@ -1,6 +1,11 @@
 // All experts of a rank as two grouped GEMMs around one activation. The weights of the experts are stacked in one
 // parameter per projection, with each expert's matrix a ParameterPart of its own, so that checkpoints name and split
 // experts one by one while the kernels see one tensor.
+//
+//   gate_up  | expert 0: gate rows, up rows | expert 1: gate, up | …     [n · 2f/etp, h]
+//   down     | expert 0: h rows             | expert 1           | …     [n · h, f/etp]
+//
+// The layer has no collective: rows arrive by the dispatcher, which also adds the partial results of etp ranks.
 #include "megalith/nn/moe/experts.h"
 
 #include <ATen/ATen.h>
@@ -22,6 +27,7 @@ ParameterPart part_of(int64_t expert, const char* name, std::vector<int64_t> sha
 
 }  // namespace
 
+// The up projection can have its rows copied again in backward, the down projection its activation recomputed: make_x.
 at::Tensor grouped_linear(const at::Tensor& x, Parameter& weight, const ops::GroupCounts& counts,
                           std::function<at::Tensor()> make_x) {
   return local_product(x, make_grouped_product(weight, counts), std::move(make_x));

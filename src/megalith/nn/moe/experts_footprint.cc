@@ -1,5 +1,10 @@
 // Memory and work of the experts of a rank, with tokens spread evenly over all experts. Mirrors experts.cc and the
 // dispatchers. Rows are those that arrive at this rank's experts.
+//
+//   forward    dispatch(), the up projection, the activation, the down projection, combine()
+//   backward   the same in reverse, in the three sections below
+//
+// Use::kCommunication has what a collective holds beside the tensors of the layer: rows in flight, or gathered tokens.
 #include "megalith/nn/moe/experts_footprint.h"
 
 #include <cmath>
@@ -59,6 +64,7 @@ void ExpertsFootprint::forward(LayerWalk& walk, bool keep) const {
   walk.take(b * width_);
   walk.take(rows);
   update_forward(walk, down_update_, rows_, b * width_, keep);
+  // combine(): sums over all gathered tokens and a reduce-scatter, or rows sent back and summed per token.
   if (gathers_) {
     walk.take(travels_ ? all : stream, Use::kCommunication);
     walk.take(stream);
@@ -73,7 +79,7 @@ void ExpertsFootprint::forward(LayerWalk& walk, bool keep) const {
     if (travels_) walk.give(rows, Use::kCommunication);
   }
   if (!keep) return walk.give(2 * rows + b * (up_ + width_));
-  if (local_) walk.give(2 * rows);
+  if (local_) walk.give(2 * rows);  // inputs are copied again in backward, outputs were weighted before `down`
   if (remakes_activation_) walk.give(b * width_);
   walk.take(map_bytes());
 }

@@ -7,6 +7,7 @@
 
 namespace megalith::nn {
 
+// Counts dispatch, experts and combine; the router and the shared experts are counted by the layer.
 class ExpertsFootprint : public PartFootprint {
  public:
   // Records the parameters. The RankSizes of `scope` outlive it.
@@ -19,11 +20,12 @@ class ExpertsFootprint : public PartFootprint {
  private:
   // Bytes of the index lists that map rows to tokens.
   double map_bytes() const { return 8 * rows_ * (!gathers_ && travels_ && sorted_ ? 4 : 2); }
+  // Bytes of all rows [r, h], and of the tokens of all members, as all-gather dispatch holds them.
   double row_bytes() const { return rows_ * rank_.h * rank_.bytes; }
   double gathered_bytes() const { return members_ * rank_.stream(); }
 
   const RankSizes& rank_;
-  double experts_;     // of this rank
+  double experts_;     // number of experts on this rank
   double chosen_;      // rows that the router's choices give
   double rows_;        // rows sent and received: chosen_ after padding and dropping by capacity
   double width_, up_;  // columns of an expert on this rank, after and before its activation

@@ -19,6 +19,7 @@ at::Tensor group_matrices(const at::Tensor& stacked, const ops::GroupCounts& cou
   return stacked.view({counts.groups(), -1, stacked.size(1)});
 }
 
+// DenseProduct for groups of rows. A deferred weight gradient keeps its own copy of the counts, which are shared.
 class GroupedProduct final : public Product {
  public:
   GroupedProduct(Parameter& weight, ops::GroupCounts counts) : weight_(weight), counts_(std::move(counts)) {}
@@ -53,7 +54,8 @@ class GroupedProduct final : public Product {
   const ops::GroupCounts counts_;
 };
 
-// A and B of every group: MatrixFactors of low_rank.cc with grouped products.
+// A and B of every group: MatrixFactors of low_rank.cc with grouped products. A part's B's of all experts are stacked,
+// so that [n, rows, r] is a view for every part.
 class GroupedFactors final : public LowRankFactors {
  public:
   GroupedFactors(const LowRank& update, ops::GroupCounts counts) : update_(update), counts_(std::move(counts)) {}

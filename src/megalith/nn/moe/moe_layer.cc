@@ -1,6 +1,12 @@
 // Route, dispatch, compute, combine. The shared experts do not depend on routing: they run first, or, with
 // overlap_shared, while the tokens are in flight. Their output includes the residual and takes its place, so that
 // combine() adds everything.
+//
+//   x ─► router ─► lists ─► plan ─► dispatch ─► experts ─► combine ─► + base
+//   └──► shared experts (+ residual) ─────────────────────────────────► base
+//
+// Collectives over the ranks of the experts, in this order on all of them: counts (in the plan), rows out (dispatch),
+// rows back (combine); those of the shared experts are over tp. Backward runs them in reverse.
 #include "megalith/nn/moe/moe_layer.h"
 
 #include <ATen/ATen.h>
@@ -14,12 +20,14 @@ namespace megalith::nn {
 
 namespace {
 
+// Throws all problems of a shape at once.
 const MoeShape& checked(const MoeShape& shape, const parallel::ParallelContext& context) {
-  const auto found = problems(shape, context.grid().shape().ep, context.grid().etp());
-  check<ConfigError>(found.empty(), "{}", fmt::join(found, "; "));
+  const auto messages = problems(shape, context.grid().shape().ep, context.grid().etp());
+  check<ConfigError>(messages.empty(), "{}", fmt::join(messages, "; "));
   return shape;
 }
 
+// Experts are dealt to expert-parallel ranks in consecutive blocks, as Megatron does.
 ExpertShare share_of(const MoeShape& shape, const parallel::ParallelContext& context) {
   const int64_t count = checked(shape, context).router.experts / context.grid().shape().ep;
   return {context.place().ep_rank * count, count, context.grid().etp(), context.place().etp_rank};
@@ -84,8 +92,8 @@ at::Tensor MoeLayer::forward(const at::Tensor& x, const at::Tensor& residual, co
   if (shared_ && !overlap) run_shared();
   const at::Tensor rows = plan->dispatch(x, overlap ? std::function<void()>(run_shared) : nullptr);
   const LocalRows local = plan->local(x, routing.weights);
-  const at::Tensor made = experts_.forward(rows, plan->counts(), local);
-  return plan->combine(made, local.weights.defined() ? at::Tensor() : routing.weights, base);
+  const at::Tensor outputs = experts_.forward(rows, plan->counts(), local);
+  return plan->combine(outputs, local.weights.defined() ? at::Tensor() : routing.weights, base);
 }
 
 }  // namespace megalith::nn

@@ -7,6 +7,7 @@ namespace megalith::nn {
 
 namespace {
 
+// Router::forward and choose_experts: logits and scores [s, E], choices and weights [s, k].
 class RouterFootprint {
  public:
   RouterFootprint(const FootprintScope& scope, const RouterShape& shape, int64_t hidden)

@@ -1,3 +1,4 @@
+// Every invalid setting gives one message, so that a user mends a configuration in one go.
 #include "megalith/nn/moe/moe_shape.h"
 
 #include <fmt/format.h>
@@ -6,6 +7,7 @@ namespace megalith::nn {
 
 namespace {
 
+// Collects the messages of requirements that are not met.
 class Problems {
  public:
   template <typename... Args>
@@ -34,6 +36,7 @@ std::vector<std::string> problems(const RouterShape& r) {
   p.need(r.group_topk > 0 && r.group_topk <= r.groups,
          "a token may use {} of {} groups of experts; moe_router_group_topk must be from 1 to the number of groups",
          r.group_topk, r.groups);
+  // Only with a valid number of groups: otherwise this would divide by zero or report a consequence.
   if (r.groups > 0 && r.experts % r.groups == 0)
     p.need(
         r.group_topk * (r.experts / r.groups) >= r.topk,
@@ -51,8 +54,9 @@ std::vector<std::string> problems(const RouterShape& r) {
   return p.take();
 }
 
+// The router's problems first, since those of the sizes may follow from them.
 std::vector<std::string> problems(const MoeShape& shape, int ep, int etp) {
-  std::vector<std::string> found = problems(shape.router);
+  std::vector<std::string> all = problems(shape.router);
   Problems p;
   p.need(shape.router.experts % ep == 0,
          "{} experts cannot be shared out over expert_model_parallel_size {}; use a size that divides them",
@@ -61,8 +65,8 @@ std::vector<std::string> problems(const MoeShape& shape, int ep, int etp) {
          "experts of width {} cannot be split over expert_tensor_parallel_size {}; use a size that divides it",
          shape.width, etp);
   p.need(!shape.shared_gate || shape.shared_width > 0, "there is a gate for shared experts, but there are none");
-  for (std::string& each : p.take()) found.push_back(std::move(each));
-  return found;
+  for (std::string& message : p.take()) all.push_back(std::move(message));
+  return all;
 }
 
 }  // namespace megalith::nn

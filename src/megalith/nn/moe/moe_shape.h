@@ -14,10 +14,14 @@
 namespace megalith::nn {
 
 // How a router turns logits into scores.
-enum class ScoreFunction { kSoftmax, kSigmoid };
+enum class ScoreFunction {
+  kSoftmax,  // scores compete: they sum to 1
+  kSigmoid   // each expert on its own, as in DeepSeek-V3
+};
 
 // A load-balancing loss: coeff · E/(k T²) Σ_e (Σ p_e) (count_e), where p are the scores over all experts.
 struct BalanceLoss {
+  // The tokens over which counts and scores are summed.
   enum class Kind {
     kBatch,     // aux_loss: over the tokens of a micro-batch
     kSequence,  // seq_aux_loss: for each sequence, averaged
@@ -29,8 +33,8 @@ struct BalanceLoss {
 
 // How a router chooses and weights experts.
 struct RouterShape {
-  int64_t experts = 0;
-  int64_t topk = 0;
+  int64_t experts = 0;  // E, over all ranks
+  int64_t topk = 0;     // k, experts per token
   ScoreFunction score = ScoreFunction::kSoftmax;
   bool pre_softmax = false;  // kSoftmax: over all experts before choosing, instead of over the chosen ones
   bool normalize = true;     // kSigmoid: chosen weights are divided by their sum
@@ -42,7 +46,7 @@ struct RouterShape {
   double bias_update_rate = 1e-3;
   bool sinkhorn = false;  // choose by logits that Sinkhorn iterations balanced over the batch; training only
 
-  std::optional<at::ScalarType> dtype;  // of the router's product; nullopt = the model's. Scores are at least fp32
+  std::optional<at::ScalarType> dtype;  // dtype of the product; nullopt = the model's. Scores are at least fp32
   double jitter = 0;                    // training: the input is multiplied by random numbers in [1-jitter, 1+jitter]
   std::vector<BalanceLoss> losses;
   double z_coeff = 0;           // coefficient of the loss mean(logsumexp(logits)²)
@@ -60,8 +64,8 @@ struct RouterShape {
 struct MoeShape {
   RouterShape router;
   int64_t hidden = 0;
-  int64_t width = 0;         // of an expert
-  int64_t shared_width = 0;  // of all shared experts together, which process every token; 0 = none
+  int64_t width = 0;         // columns inside one expert
+  int64_t shared_width = 0;  // columns of all shared experts together, which process every token; 0 = none
   bool shared_gate = false;  // their output is multiplied by sigmoid(x · gate)
   bool gated = true;         // SwiGLU and the like
   ops::Activation activation = ops::Activation::kSilu;

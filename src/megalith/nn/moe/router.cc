@@ -24,6 +24,7 @@ namespace {
 
 constexpr const char* kZLoss = "z_loss";
 
+// Names as Megatron logs them.
 const char* name_of(BalanceLoss::Kind kind) {
   switch (kind) {
     case BalanceLoss::Kind::kBatch:
@@ -134,24 +135,24 @@ at::Tensor Router::with_losses(const at::Tensor& weights, const at::Tensor& logi
   const double ranks = tokens_group.size();
   const double per_token = shape_.per_token_loss ? static_cast<double>(logits.size(0)) : 1;
   const at::Tensor scores = shape_.losses.empty() ? at::Tensor() : balance_scores(logits, shape_);
-  for (const BalanceLoss& each : shape_.losses) {
+  for (const BalanceLoss& balance : shape_.losses) {
     BalanceScope scope{.group = tokens_group};
-    double factor = each.coeff * per_token;
-    if (each.kind == BalanceLoss::Kind::kSequence) {
+    double factor = balance.coeff * per_token;
+    if (balance.kind == BalanceLoss::Kind::kSequence) {
       scope.sequences = input.layout.sequences();
       scope.sequence = ops::to_device(sequence_numbers(input.layout, logits.size(0)), logits.device());
       if (shape_.per_token_loss) factor /= static_cast<double>(scope.sequences);
     }
-    if (each.kind == BalanceLoss::Kind::kGlobal) scope.group = context_.group(GroupKind::kTpDpCp);
+    if (balance.kind == BalanceLoss::Kind::kGlobal) scope.group = context_.group(GroupKind::kTpDpCp);
     BalanceCounts choices = count_choices(scores, shape_, scope);
-    if (each.kind == BalanceLoss::Kind::kGlobal) {
+    if (balance.kind == BalanceLoss::Kind::kGlobal) {
       // The mean over the micro-batches of this step so far.
       global_choices_ = global_passes_++ == 0 ? choices.choices : global_choices_ + choices.choices;
       choices.choices = global_choices_ / static_cast<double>(global_passes_);
     }
     const at::Tensor loss = balance_loss(scores, choices, shape_, scope);
     // Statistics are averaged over ranks later, but `loss` is a summand: scale it by the number of summands.
-    note_loss(name_of(each.kind), loss.detach() * static_cast<double>(scope.group.size()));
+    note_loss(name_of(balance.kind), loss.detach() * static_cast<double>(scope.group.size()));
     if (factor != 0) out = attach_loss(out, loss * factor, input.aux_loss_scale);
   }
   if (shape_.z_coeff > 0) {

@@ -18,6 +18,7 @@ namespace megalith::nn {
 
 // Statistics of one layer on this rank, summed over micro-batches; its tensors have no autograd history.
 struct RouterStatistics {
+  // One loss, without autograd history.
   struct Loss {
     std::string name;  // one of loss_names()
     at::Tensor sum;    // without the coefficient; the mean over all ranks is the loss
@@ -46,6 +47,7 @@ class Router {
   // counts once.
   void note(const ExpertLists& lists, const LayerInput& input) const;
 
+  // The configuration, and what has accumulated since the last end_step().
   const RouterShape& shape() const { return shape_; }
   const RouterStatistics& statistics() const { return statistics_; }
   // Ends a step: resets the statistics and, with expert_bias, updates the bias by `load` (fp32 [E], over all ranks).
@@ -58,8 +60,9 @@ class Router {
   void replay(std::vector<at::Tensor> decisions) const;
 
  private:
-  at::Tensor logits(const at::Tensor& x, const LayerInput& input) const;
+  at::Tensor logits(const at::Tensor& x, const LayerInput& input) const;  // [t, E]
   at::Tensor decided() const;  // the choice to repeat; undefined if this pass is free to choose
+  // Returns the weights with all losses of the shape attached.
   at::Tensor with_losses(const at::Tensor& weights, const at::Tensor& logits, const LayerInput& input) const;
   at::Tensor sequence_numbers(const ops::SequenceLayout& layout, int64_t tokens) const;
   void note_loss(const std::string& name, const at::Tensor& value) const;

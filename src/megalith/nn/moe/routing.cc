@@ -22,6 +22,7 @@ namespace {
 
 constexpr double kTiny = 1e-20;  // keeps a sum of scores from being 0
 
+// Scores are computed in fp32 at least, whatever the dtype of the logits.
 at::Tensor widened(const at::Tensor& logits) {
   return logits.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
 }
@@ -163,6 +164,8 @@ ExpertLists list_tokens(const Routing& routing, const RouterShape& shape, bool o
   return lists;
 }
 
+// Example: lists {expert 0: tokens 0 1, expert 1: token 0}, experts {1, 0}, one copy: rows 0 (token 0), 1 and 2 (tokens
+// 0 and 1), so that token 0 has its choices in rows 1 and 0.
 ops::RowMap rows_of(const ExpertLists& lists, const std::vector<int64_t>& experts, int64_t copies) {
   int64_t rows = 0;
   for (const int64_t expert : experts) rows += lists.count(expert);
@@ -185,6 +188,7 @@ ops::RowMap rows_of(const ExpertLists& lists, const std::vector<int64_t>& expert
   return map;
 }
 
+// On the device by differences of the ends; on the host by counting entries that are not padding.
 at::Tensor load(const ExpertLists& lists, at::Device device) {
   if (lists.on_device) return lists.on_device->first.diff().to(device, at::kFloat);
   at::Tensor counts = at::zeros({lists.experts()}, at::kFloat);

@@ -45,6 +45,7 @@ struct ExpertLists {
   std::optional<ops::SortedChoices> on_device = {};
 
   int64_t experts() const { return (on_device ? on_device->first.size(0) : static_cast<int64_t>(first.size())) - 1; }
+  // Returns the entries of an expert; only without `on_device`.
   int64_t count(int64_t expert) const { return first[expert + 1] - first[expert]; }
 };
 // Lists the tokens of each expert. On CUDA the host waits for the device to read experts and weights, unless `one_rank`

@@ -1,3 +1,4 @@
+// beta is 1 only if main_grad already holds a sum: a new tensor and a stale main_grad are overwritten.
 #include "megalith/nn/parameter/gradient_writer.h"
 
 #include <ATen/ATen.h>

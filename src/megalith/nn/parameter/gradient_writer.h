@@ -16,7 +16,7 @@ class GradientWriter {
  public:
   explicit GradientWriter(Parameter& parameter);
 
-  const at::Tensor& into() const { return into_; }  // of the parameter's shape
+  const at::Tensor& into() const { return into_; }  // the destination, with the parameter's shape
   double beta() const { return beta_; }             // 0 to overwrite the destination, 1 to add to it
   // Call once all parts are written. Returns the gradient for autograd, undefined if it is in main_grad.
   at::Tensor done() const;

@@ -25,6 +25,7 @@ struct Place {
   at::Tensor out;
   ops::CountedRectangle where;
 };
+// Returns where the numbers of `out` lie in the stream of the global tensor.
 Place place_of(const at::Tensor& out, std::string_view name, at::IntArrayRef global_shape, at::IntArrayRef offset) {
   check(out.dim() == 1 || out.dim() == 2, "{}: only vectors and matrices are drawn", name);
   if (out.dim() == 1) return {out.unsqueeze(0), {global_shape[0], 0, offset[0]}};

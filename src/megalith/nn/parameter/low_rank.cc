@@ -17,6 +17,8 @@ at::Tensor factor(const Parameter& parameter, const at::Tensor& like) {
   return parameter.value.detach().to(like.scalar_type());
 }
 
+// Factors of one matrix (GroupedFactors in moe/grouped_product.cc has one per expert). For q | k | v with updates of q
+// and v: A stacks two modules, hidden = [x A_qᵀ | x A_vᵀ], and each part adds to its own columns of y.
 class MatrixFactors final : public LowRankFactors {
  public:
   explicit MatrixFactors(const LowRank& update) : update_(update) {}
@@ -69,6 +71,8 @@ class MatrixFactors final : public LowRankFactors {
 
 }  // namespace
 
+// Scaled by 1 / (1 - p) already, so that one multiplication applies it. Ranks that hold the same x draw the same mask;
+// those with different columns or tokens fork the random stream.
 at::Tensor LowRank::dropout_mask(const at::Tensor& x, bool split) const {
   if (dropout == 0 || !state->training) return {};
   const auto fork = rng->fork_if(split);
@@ -84,6 +88,7 @@ void add_masked(const at::Tensor& dx, const at::Tensor& grad, const at::Tensor& 
     dx.add_(grad);
 }
 
+// A tied embedding is looked up in the first stage and multiplied in the head; its update belongs to the lookup.
 const LowRank* active_update(const Parameter& weight, bool lookup) {
   const LowRank* update = weight.attached.update;
   if (update == nullptr || !update->state->active || lookup != (weight.spec.use == WeightUse::kLookup)) return nullptr;

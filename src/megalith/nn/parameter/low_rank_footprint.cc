@@ -1,3 +1,5 @@
+// Mirrors LowRankProduct (tensor_parallel/low_rank_product.cc): update_forward its forward, take_hidden_grad its
+// output_grad, give_hidden add_grad_through_update and grad_weights. A and B are fp32 and cast for each use.
 #include "megalith/nn/parameter/low_rank_footprint.h"
 
 namespace megalith::nn {
@@ -9,10 +11,12 @@ double converted(const LayerWalk& walk, int64_t elements) {
   return walk.rank().bytes == 4 ? 0 : 2 * static_cast<double>(elements);
 }
 
+// Bytes of x·Aᵀ, or of its gradient.
 double hidden_bytes(const LayerWalk& walk, const UpdateSize& update, double rows) {
   return rows * static_cast<double>(update.hidden) * walk.rank().bytes;
 }
 
+// Bytes of the kept dropout mask, which has the dtype of x.
 double mask_bytes(const LayerWalk& walk, double mask) { return walk.rank().adapter_dropout > 0 ? mask : 0; }
 
 }  // namespace

@@ -1,3 +1,5 @@
+// Parameters and the tree of their names. A scope only carries a prefix; names become full ("layers.3.mlp.up.weight")
+// when a parameter is added, since checkpoints, optimizers and adapters know nothing of scopes.
 #include "megalith/nn/parameter/parameter.h"
 
 #include <ATen/ATen.h>
@@ -17,6 +19,8 @@ at::Tensor GradientSlot::now_or_later(std::function<at::Tensor()> work) {
   return {};
 }
 
+// beta = 0 instead of a cleared buffer: the first micro-batch of a step overwrites, which saves one pass over
+// main_grad.
 at::Tensor Parameter::add_weight_grad(const at::Tensor& dy, const at::Tensor& x) {
   if (!grad.main_grad.defined()) return dy.t().mm(x).to(value.scalar_type());
   ops::add_gemm(grad.main_grad, dy.t(), x, grad.stale ? 0 : 1, /*alpha=*/1, kernels());
@@ -37,6 +41,7 @@ std::vector<parallel::ShardedTensor> Parameter::sharded(const at::Tensor& like_v
   return result;
 }
 
+// Linear: called a few times per run, for a few hundred parameters.
 Parameter* ParameterSet::find(std::string_view name) const {
   for (const auto& parameter : parameters_)
     if (parameter->spec.name == name) return parameter.get();
@@ -60,6 +65,7 @@ ParameterScope ParameterScope::child(std::string_view name) const {
 }
 
 Parameter& ParameterScope::add(ParameterSpec spec, std::vector<int64_t> shape) const {
+  // A parameter without parts is one whole tensor of its own name.
   if (spec.parts.empty()) spec.parts.push_back({spec.name, shape, std::vector<int64_t>(shape.size(), 0), shape, 0});
   spec.name = full(spec.name);
   for (ParameterPart& part : spec.parts) part.name = full(part.name);

@@ -30,6 +30,7 @@ struct Init {
   // kNormal is N(0, std²); kUniform is uniform in [-std, std).
   enum class Kind { kZeros, kOnes, kNormal, kUniform } kind = Kind::kZeros;
   double std = 0;  // for kUniform: the bound on both sides of 0
+  // One function per kind.
   static Init zeros() { return {}; }
   static Init ones() { return {Kind::kOnes, 0}; }
   static Init normal(double std) { return {Kind::kNormal, std}; }
@@ -53,9 +54,9 @@ enum class WeightUse {
 struct ParameterPart {
   std::string name;                   // relative to the scope, "q.weight"; after ParameterScope::add the full name
   std::vector<int64_t> global_shape;  // without padding
-  std::vector<int64_t> offset;        // of the rectangle
-  std::vector<int64_t> extent;        // of the rectangle, clipped to the global shape: padding lies outside
-  int64_t row = 0;                    // where it starts in dimension 0 of the parameter
+  std::vector<int64_t> offset;        // first element of the rectangle, per dimension
+  std::vector<int64_t> extent;        // sizes of the rectangle, clipped to the global shape: padding lies outside
+  int64_t row = 0;                    // first row of the rectangle in this rank's parameter
 };
 
 // The role of a parameter in its model.
@@ -67,7 +68,7 @@ enum class ParameterRole {
   kBuffer,    // not trained: no gradient, no optimizer state; kept in fp32 (a router's bias)
 };
 
-// What a layer declares about a parameter when it adds it. Never changes afterwards.
+// The declaration of a parameter by its layer. Never changes afterwards.
 struct ParameterSpec {
   std::string name;                  // relative to the scope; in a Parameter "layers.3.attention.qkv.weight", where
                                      // layers are counted over the whole model
@@ -75,7 +76,7 @@ struct ParameterSpec {
   Init init;
   WeightUse use = WeightUse::kOther;
   ParameterRole role = ParameterRole::kWeight;
-  std::optional<at::ScalarType> dtype;  // of the value; nullopt = that of the set
+  std::optional<at::ScalarType> dtype;  // dtype of the value; nullopt = that of the set
   bool split_over_tp = false;           // tp ranks hold different rows or columns; otherwise all hold the same
   bool partial_grad_over_tp = false;    // replicated, but each tp rank's gradient covers only its tokens or heads: must
                                         // be summed over tp (etp for experts) before use
@@ -104,7 +105,7 @@ struct ParameterSpec {
 struct GradientSlot {
   at::Tensor main_grad;              // fp32, with the shape of the value; undefined if not attached
   bool stale = false;                // the next write to main_grad overwrites (beta 0) instead of adding
-  WeightGradQueue* queue = nullptr;  // where layers may leave the work on main_grad for later; may be nullptr
+  WeightGradQueue* queue = nullptr;  // takes work on main_grad that a schedule defers; may be nullptr
 
   // Whether that work must go to `queue` now.
   bool defers() const;
@@ -114,7 +115,7 @@ struct GradientSlot {
   ops::GradTarget target() { return {main_grad, &stale}; }
 };
 
-// What other modules attach to a parameter besides its gradient; nullptr if there is none.
+// Objects that other modules attach to a parameter besides its gradient; nullptr if there are none.
 struct Attachments {
   LowRank* update = nullptr;        // low-rank update that the layer adds to the weight (low_rank.h); set by peft
   std::shared_ptr<Fp8History> fp8;  // history of the delayed recipe (fp8_history.h); set by linear layers
@@ -149,6 +150,7 @@ class ParameterSet {
   ParameterSet(at::ScalarType dtype, at::Device device)
       : plans_(device.is_cuda() ? ops::make_gemm_plans() : nullptr), dtype_(dtype), device_(device) {}
 
+  // In the order in which layers added them.
   const std::vector<std::unique_ptr<Parameter>>& all() const { return parameters_; }
   Parameter* find(std::string_view name) const;  // nullptr if there is none
   at::ScalarType dtype() const { return dtype_; }
@@ -167,6 +169,7 @@ class ParameterSet {
 class ParameterScope {
  public:
   explicit ParameterScope(ParameterSet& set) : set_(&set) {}
+  // Returns the scope "prefix.name".
   ParameterScope child(std::string_view name) const;
 
   // Adds a parameter and allocates its tensor of `shape` without filling it. Names in `spec` are relative to this

@@ -1,3 +1,5 @@
+// One entry per backward pass, first in, first out: zero-bubble schedules run the weight gradients of micro-batches in
+// the order of their backward passes, so that sums into main_grad have the order of an ordinary schedule.
 #include "megalith/nn/parameter/weight_grad_queue.h"
 
 #include <ATen/core/grad_mode.h>
@@ -33,6 +35,7 @@ void WeightGradQueue::run_oldest() {
     job();
     job = nullptr;  // frees its tensors as soon as they are used
   }
+  // Reports last: a bucket whose gradients are all reported may start its reduction at once.
   for (const Job& report : pass.reports) report();
 }
 

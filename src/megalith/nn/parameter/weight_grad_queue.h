@@ -18,6 +18,7 @@ class WeightGradQueue {
   // Records one backward pass during its lifetime: the jobs added meanwhile form one entry.
   class Recording {
    public:
+    // Opens an entry. `queue` outlives it and is not being recorded.
     explicit Recording(WeightGradQueue& queue);
     ~Recording() { queue_.recording_ = false; }
     Recording(const Recording&) = delete;
@@ -26,6 +27,7 @@ class WeightGradQueue {
    private:
     WeightGradQueue& queue_;
   };
+  // Whether a Recording is alive: only then may jobs be added.
   bool recording() const { return recording_; }
 
   // Adds a job that computes a weight gradient.
@@ -41,6 +43,7 @@ class WeightGradQueue {
   void clear();
 
  private:
+  // One backward pass.
   struct Pass {
     std::vector<Job> jobs, reports;
   };

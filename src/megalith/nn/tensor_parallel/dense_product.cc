@@ -1,3 +1,4 @@
+// The plain product, in the dtype of its tensors: y = x Wᵀ, dx = dy W, dW = dyᵀ x, one gemm each.
 #include <ATen/ATen.h>
 
 #include "megalith/nn/tensor_parallel/product_internal.h"
@@ -6,6 +7,7 @@ namespace megalith::nn {
 
 namespace {
 
+// The weight gradient captures dy and x by value: a deferred one keeps them alive until its turn.
 class DenseProduct final : public Product {
  public:
   explicit DenseProduct(Parameter& weight) : weight_(weight) {}
@@ -14,7 +16,7 @@ class DenseProduct final : public Product {
 
   at::Tensor forward(const at::Tensor& x, const ops::Addends& added, Saved& saved) const override {
     if (weight_.value.requires_grad()) saved.x = x;  // a frozen weight needs no input
-    saved.own = {weight_.value};
+    saved.own = {weight_.value};                     // autograd then notices if the weight changes between the passes
     return ops::gemm(x, weight_.value.t(), added, weight_.kernels());
   }
 

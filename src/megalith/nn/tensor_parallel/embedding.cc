@@ -24,12 +24,13 @@ using torch::autograd::variable_list;
 
 namespace {
 
+// State that forward keeps for backward besides tensors.
 struct EmbeddingState {
   Parameter* weight;
   TensorParallel tp;
   ops::VocabRange range;
   const LowRank* update = nullptr;                          // the one that was active in forward
-  std::shared_ptr<const LowRankFactors> factors = nullptr;  // of the update: A is looked up, B multiplies
+  std::shared_ptr<const LowRankFactors> factors = nullptr;  // the update's products: A is looked up, B multiplies
 };
 
 // Maps ids of the whole vocabulary to rows of this rank; ids held elsewhere map to row 0 and are marked in `elsewhere`.
@@ -67,6 +68,8 @@ struct TableRows : Function<TableRows> {
   }
 };
 
+// The update's part is added before the masking, so that ids of other ranks lose both at once; the one collective then
+// sums weight and update together.
 struct Embedding : Function<Embedding> {
   using MaybeTensor = std::optional<at::Tensor>;
 
@@ -93,6 +96,7 @@ struct Embedding : Function<Embedding> {
     const auto& state = ops::saved_state<EmbeddingState>(ctx);
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &ids = saved[0], &h = saved[1];
+    // With sequence parallelism a rank has the gradient of its tokens but looks up ids of all tokens: gather first.
     at::Tensor dy =
         state.tp.splits_tokens() ? all_gather_rows(grads[0], state.tp.group, "embedding backward") : grads[0];
     const auto [rows, elsewhere] = local_rows(ids, state);

@@ -25,12 +25,14 @@ at::Tensor table_rows(Parameter& table, const at::Tensor& rows);
 // Its parameter is weight [padded/tp, h]: each rank holds the rows of vocab_range().
 class VocabParallelEmbedding {
  public:
+  // `role` is that of the weight: tied embeddings of the first and the last stage are marked by it.
   VocabParallelEmbedding(const ParameterScope& scope, const VocabSize& vocab, int64_t hidden, Init init,
                          TensorParallel tp, ParameterRole role = ParameterRole::kWeight);
 
   // ids int64 [t] -> [t, h], or [t/tp, h] with sequence parallelism. On the CPU, throws a DataError that names any id
   // outside the vocabulary; on CUDA, relies on the check in the data layer.
   at::Tensor forward(const at::Tensor& ids) const;
+  // The table, for a tied head.
   Parameter& weight() const { return *weight_; }
 
  private:

@@ -1,3 +1,11 @@
+// Delayed scaling. Casts of a step use the scale from earlier steps and raise `seen` to the magnitudes they meet, all
+// on the device; end_fp8_step() turns them into the next scales for all layers at once:
+//
+//   state of a tensor   | scale | largest, step -1 | step -2 | … |     the newest enters in front, the oldest drops out
+//   scale'              reach / max of them / 2^margin
+//
+// A tensor that grows beyond 2^margin times the largest of its history saturates in that step: the price of not reading
+// it twice.
 #include "megalith/nn/tensor_parallel/fp8_history.h"
 
 #include <ATen/ATen.h>
@@ -50,6 +58,7 @@ void end_fp8_step(std::span<Parameter* const> parameters, const comm::Group& gro
   const double e4m3 = ops::reach_of(ops::Fp8Kind::kE4m3), gradients = ops::reach_of(recipe.gradients());
   const at::Tensor reach = at::tensor({e4m3, e4m3, gradients}, at::kFloat).view({1, 3, 1}).to(now.device());
   const at::Tensor wanted = reach / largest / std::exp2(recipe.margin);
+  // A layer that ran no pass, or met NaN or infinities, keeps its scale.
   const at::Tensor fine = largest.gt(0).logical_and_(largest.isfinite()).logical_and_(wanted.isfinite());
   const at::Tensor after = at::cat({at::where(fine, wanted, scale), history}, 2);
   at::_foreach_copy_(states, after.unbind(0));

@@ -26,6 +26,7 @@ struct Fp8History {
   at::Tensor seen;    // fp32 [3]: largest magnitudes of this step so far
   bool fresh = true;  // no step has ended: scales are computed from each tensor itself
 
+  // A fresh history: scales of 1, nothing seen.
   Fp8History(const ops::Fp8Recipe& recipe, at::Device device);
   // Returns how to cast `which` now. With `record`, its magnitude is added to `seen`.
   ops::Fp8Cast cast(Tensor which, bool record) const;

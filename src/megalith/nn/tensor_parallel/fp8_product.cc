@@ -24,8 +24,8 @@ using ops::Fp8Scaling;
 
 namespace {
 
-// What forward keeps for backward in Saved::own: x in the order in which backward reads it, and the weight itself,
-// which backward casts again with the same scale. Saved::x stays undefined.
+// Indices of the tensors that forward keeps in Saved::own: x in the order in which backward reads it, and the weight
+// itself, which backward casts again with the same scale. Saved::x stays undefined.
 enum Fp8Saved : size_t {
   kInputColumns,       // [i, t] in fp8; undefined if the weight is frozen
   kInputInverseScale,  // as in Fp8Matrix
@@ -33,7 +33,7 @@ enum Fp8Saved : size_t {
   kWeightScale         // fp32 [1]; undefined if it is computed again
 };
 
-// Which orders a cast writes.
+// The orders that a cast writes; each costs a byte of memory traffic per element.
 struct Orders {
   bool rows, columns;
 };
@@ -77,6 +77,7 @@ class Fp8Product final : public Product {
   }
 
  private:
+  // Casts x with the scaling of the recipe: blocks, the history's scale (delayed), or a scale from x itself.
   Fp8Matrix cast(const at::Tensor& x, Fp8History::Tensor which, bool record, Orders orders) const {
     const Fp8Kind kind = which == Fp8History::kGradient ? recipe_.gradients() : Fp8Kind::kE4m3;
     if (recipe_.scaling == Fp8Scaling::kBlocks)

@@ -1,3 +1,11 @@
+// The parameters of split linear layers. A fused weight stacks the rows of its parts as this rank holds them, while its
+// ParameterParts name the global tensors and this rank's rectangle of each. For q, k, v over tp = 2:
+//
+//   global    q [n d, i]   k [g d, i]   v [g d, i]
+//   rank 0    | q rows 0 … n d/2 - 1 | k rows 0 … g d/2 - 1 | v rows 0 … g d/2 - 1 |
+//   rank 1    | the other half of q  | of k                 | of v                 |
+//
+// So one product computes all parts, and checkpoints still see separate tensors in any layout.
 #include "megalith/nn/tensor_parallel/linear.h"
 
 #include <algorithm>
@@ -40,6 +48,7 @@ ColumnParallelLinear::ColumnParallelLinear(const ParameterScope& scope, const st
                        "{} has {} outputs, which cannot be split over tensor_model_parallel_size {}; use a size that"
                        " divides them",
                        part.name, part.padded_rows, tp_.size());
+    // Rows are counted with padding, which ranks hold like any others: `row` is the position in this rank's tensor.
     weight.parts.push_back(rows_of(part, ".weight", {part.rows, in}, rows, tp_));
     offset.parts.push_back(rows_of(part, ".bias", {part.rows}, rows, tp_));
     rows += part.padded_rows / tp_.size();
@@ -65,6 +74,8 @@ RowParallelLinear::RowParallelLinear(const ParameterScope& scope, const std::str
   weight.parts.push_back({weight.name, {out, in}, {0, first}, {out, count}, 0});
   weight_ = &scope.add(std::move(weight), {out, count});
   weight_->attached.fp8 = fp8_history(tp_.fp8, weight_->value.device());
+  // Added once, after the sum over the ranks, and so replicated; with sequence parallelism each rank sees the gradient
+  // of its own tokens only.
   if (bias)
     bias_ =
         &scope.add({.name = name + ".bias", .partial_grad_over_tp = tp_.splits_tokens(), .replica = tp_.rank()}, {out});

@@ -44,6 +44,7 @@ class ColumnParallelLinear {
 // Splits the inputs: each rank holds [o, i/tp] of the weight; the bias is replicated.
 class RowParallelLinear {
  public:
+  // Throws ConfigError if tp does not divide `in`.
   RowParallelLinear(const ParameterScope& scope, const std::string& name, int64_t in, int64_t out, bool bias, Init init,
                     TensorParallel tp);
 

@@ -6,6 +6,12 @@
 //   LinearCrossEntropyAtOnce   the gradient of each loss is known beforehand: forward computes dx and dW, too
 //
 // The second one saves the second projection, one of four products.
+//
+//   chunk of c tokens   logits y = x Wᵀ [c, v/tp] ─► loss [c] ─► y overwritten by dy ─► dx = dy W,  dW += dyᵀ x
+//
+// Collectives over tp, in the same order on all ranks: with sequence parallelism one all-gather of x; per chunk the two
+// small all-reduces of the loss; at the end one reduction of dx for all chunks, since reducing each chunk would send
+// the same bytes in smaller messages.
 #include "megalith/nn/tensor_parallel/linear_cross_entropy.h"
 
 #include <ATen/ATen.h>
@@ -26,6 +32,7 @@ using torch::autograd::variable_list;
 
 namespace {
 
+// State that forward keeps for backward besides tensors; the weight outlives the graph.
 struct LossState {
   Parameter* weight;
   TensorParallel tp;
@@ -41,17 +48,18 @@ at::Tensor reduced_over_tp(const at::Tensor& dx, const TensorParallel& tp) {
   return dx;
 }
 
+// Saves the input and fp64 [t]; the logits of a chunk live only while the loop works on it.
 struct LinearCrossEntropy : Function<LinearCrossEntropy> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
                             const at::Tensor& labels, const LossState& state) {
-    const at::Tensor whole =
+    const at::Tensor all_hidden =
         state.tp.splits_tokens() ? all_gather_rows(hidden, state.tp.group, "loss input") : hidden;  // [t, h]
-    const int64_t tokens = whole.size(0);
-    at::Tensor losses = at::empty({tokens}, whole.options().dtype(at::kFloat));
-    at::Tensor log_sum_exp = at::empty({tokens}, whole.options().dtype(at::kDouble));
+    const int64_t tokens = all_hidden.size(0);
+    at::Tensor losses = at::empty({tokens}, all_hidden.options().dtype(at::kFloat));
+    at::Tensor log_sum_exp = at::empty({tokens}, all_hidden.options().dtype(at::kDouble));
     for (int64_t first = 0; first < tokens; first += state.chunk) {
       const int64_t count = std::min(state.chunk, tokens - first);
-      const at::Tensor logits = ops::gemm(whole.narrow(0, first, count), weight.t(), {}, state.weight->kernels());
+      const at::Tensor logits = ops::gemm(all_hidden.narrow(0, first, count), weight.t(), {}, state.weight->kernels());
       const auto stats = ops::cross_entropy_forward(logits, labels.narrow(0, first, count), state.range, state.tp.group,
                                                     state.options);
       losses.narrow(0, first, count).copy_(stats.loss);
@@ -66,15 +74,15 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
     const auto& state = ops::saved_state<LossState>(ctx);
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &hidden = saved[0], &weight = saved[1], &labels = saved[2], &log_sum_exp = saved[3];
-    const at::Tensor whole =
+    const at::Tensor all_hidden =
         state.tp.splits_tokens() ? all_gather_rows(hidden, state.tp.group, "loss backward input") : hidden;
     const at::Tensor grad_loss = grads[0].contiguous();
     const bool needs_dx = ctx->needs_input_grad(0), needs_dw = ctx->needs_input_grad(1);
-    at::Tensor dx = needs_dx ? at::empty_like(whole) : at::Tensor();
+    at::Tensor dx = needs_dx ? at::empty_like(all_hidden) : at::Tensor();
     at::Tensor dw;
-    for (int64_t first = 0; first < whole.size(0); first += state.chunk) {
-      const int64_t count = std::min(state.chunk, whole.size(0) - first);
-      const at::Tensor x = whole.narrow(0, first, count);
+    for (int64_t first = 0; first < all_hidden.size(0); first += state.chunk) {
+      const int64_t count = std::min(state.chunk, all_hidden.size(0) - first);
+      const at::Tensor x = all_hidden.narrow(0, first, count);
       const at::Tensor logits = ops::gemm(x, weight.t(), {}, state.weight->kernels());
       // Overwrites the logits by their gradient.
       ops::cross_entropy_backward_(logits, labels.narrow(0, first, count), log_sum_exp.narrow(0, first, count),
@@ -92,15 +100,15 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
 struct LinearCrossEntropyAtOnce : Function<LinearCrossEntropyAtOnce> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
                             const at::Tensor& labels, const LossState& state, double grad) {
-    const at::Tensor whole =
+    const at::Tensor all_hidden =
         state.tp.splits_tokens() ? all_gather_rows(hidden, state.tp.group, "loss input") : hidden;  // [t, h]
-    const int64_t tokens = whole.size(0);
-    at::Tensor losses = at::empty({tokens}, whole.options().dtype(at::kFloat));
-    at::Tensor dx = hidden.requires_grad() ? at::empty_like(whole) : at::Tensor();
+    const int64_t tokens = all_hidden.size(0);
+    at::Tensor losses = at::empty({tokens}, all_hidden.options().dtype(at::kFloat));
+    at::Tensor dx = hidden.requires_grad() ? at::empty_like(all_hidden) : at::Tensor();
     at::Tensor dw;
     for (int64_t first = 0; first < tokens; first += state.chunk) {
       const int64_t count = std::min(state.chunk, tokens - first);
-      const at::Tensor x = whole.narrow(0, first, count);
+      const at::Tensor x = all_hidden.narrow(0, first, count);
       const at::Tensor logits = ops::gemm(x, weight.t(), {}, state.weight->kernels());
       losses.narrow(0, first, count)
           .copy_(ops::cross_entropy_with_grad_(logits, labels.narrow(0, first, count), state.range, state.tp.group,
@@ -118,6 +126,7 @@ struct LinearCrossEntropyAtOnce : Function<LinearCrossEntropyAtOnce> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const Made made = std::exchange(ops::saved_state<Made>(ctx), {});
     check(made.dx.defined() || made.dw.defined() || made.grad != 0, "backward ran through a loss a second time");
+    // On CUDA the check would make the host wait.
     if (grads[0].is_cpu())
       check(grads[0].sub(made.grad).abs_().max().item<double>() <= 1e-6 * std::abs(made.grad),
             "the gradient of the loss was announced as {}, but is {}", made.grad, grads[0][0].item<double>());

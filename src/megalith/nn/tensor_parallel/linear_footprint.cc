@@ -1,5 +1,10 @@
 // Memory of linear layers, in the order of linear_function.cc: collectives hold their buffers until they are waited
 // for, and tensors that only the weight gradient still needs stay longer if the schedule defers it.
+//
+//   ColumnFootprint::forward    ColumnLinear::forward: gather x (SP), product, drop the gathered x
+//   ColumnFootprint::backward   ColumnLinear::backward: start_gathering, dy W, start_reducing, grad_weights, wait
+//   RowFootprint::forward       RowLinear::forward: product, sum over the ranks
+//   RowFootprint::backward      RowLinear::backward: gather dy (SP), grad_weights (with a recomputed x), dx
 #include "megalith/nn/tensor_parallel/linear_footprint.h"
 
 #include "megalith/nn/parameter/low_rank_footprint.h"
@@ -50,29 +55,30 @@ void ColumnFootprint::forward(LayerWalk& walk, bool keep) const {
 
 void ColumnFootprint::backward(LayerWalk& walk, bool wanted) const {
   const RankSizes& rank = walk.rank();
-  const double whole = rank.t * in_ * rank.bytes, share = rank.s * in_ * rank.bytes;
+  const double whole_bytes = rank.t * in_ * rank.bytes, share_bytes = rank.s * in_ * rank.bytes;
   // x is gathered again for the weight gradient, unless that is deferred or the weight is frozen.
   const bool gathers = rank.split_tokens && !walk.defers() && !rank.frozen;
   take_hidden_grad(walk, update_, rank.t);
-  if (gathers) walk.take(whole, Use::kCommunication);
+  if (gathers) walk.take(whole_bytes, Use::kCommunication);
   if (wanted) {
-    walk.take(whole);
+    walk.take(whole_bytes);
     if (rank.split_tokens) {
-      walk.take(share, Use::kCommunication);
-      walk.reduce_scatter(whole);
+      walk.take(share_bytes, Use::kCommunication);
+      walk.reduce_scatter(whole_bytes);
     } else {
-      walk.all_reduce(whole);
+      walk.all_reduce(whole_bytes);
     }
   }
   walk.weight_grad(out_ * in_);
-  if (gathers) walk.give(whole, Use::kCommunication);
+  if (gathers) walk.give(whole_bytes, Use::kCommunication);
+  // The reduction has arrived: the partial dx of all tokens goes, and the share counts as an activation from here on.
   if (wanted && rank.split_tokens) {
-    walk.give(whole);
-    walk.give(share, Use::kCommunication);
-    walk.take(share);
+    walk.give(whole_bytes);
+    walk.give(share_bytes, Use::kCommunication);
+    walk.take(share_bytes);
   }
-  give_hidden(walk, update_, rank.t, share);
-  walk.give_or_defer(rank.t * out_ * rank.bytes + (keeps_input(rank) ? share : 0));
+  give_hidden(walk, update_, rank.t, share_bytes);
+  walk.give_or_defer(rank.t * out_ * rank.bytes + (keeps_input(rank) ? share_bytes : 0));
 }
 
 RowFootprint::RowFootprint(const FootprintScope& scope, const std::string& name, int64_t in, int64_t out, bool bias)
@@ -96,6 +102,7 @@ void RowFootprint::backward(LayerWalk& walk, const RowInput& input) const {
   walk.give(remade, Use::kWorkspace);
   walk.take(in_bytes);
   give_hidden(walk, update_, rank.t, in_bytes);
+  // A deferred weight gradient holds its input and dy; without sequence parallelism dy is the stream's own gradient.
   if (walk.defers()) {
     if (input.give) walk.defer(in_bytes);
     if (!rank.split_tokens) return walk.hold_stream_grad();

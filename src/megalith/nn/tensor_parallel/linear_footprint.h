@@ -21,6 +21,7 @@ class ColumnFootprint {
   // For a weight whose parameter is recorded elsewhere, without an update. `out` counts columns on this rank.
   ColumnFootprint(double in, double out) : in_(in), out_(out) {}
 
+  // Columns on this rank.
   double in() const { return in_; }
   double out() const { return out_; }
   // Whether backward reads the input.
@@ -36,7 +37,7 @@ class ColumnFootprint {
   UpdateSize update_;
 };
 
-// What happens in backward to the input [t, in] of a row-parallel layer.
+// The fate of a row-parallel layer's input [t, in] in backward.
 struct RowInput {
   bool give = false;      // it is freed; false if something else holds it
   double made_again = 0;  // bytes of an input that was not kept and is recomputed for the weight gradient
@@ -49,6 +50,7 @@ class RowFootprint {
   RowFootprint(const FootprintScope& scope, const std::string& name, int64_t in, int64_t out, bool bias);
 
   double in() const { return in_; }
+  // Whether backward reads the input: a frozen weight without an update does not.
   bool keeps_input(const RankSizes& rank) const { return !rank.frozen || update_.any(); }
 
   // [t, in] -> [s, h] on the residual stream.

@@ -1,6 +1,16 @@
 // One autograd function per layer of the header's table. A Product multiplies (dense, in fp8, with a low-rank update)
 // and decides what to keep; the functions here run the collectives around its calls. In backward, collectives overlap
 // with products that do not need their result.
+//
+//   column, backward    time ──►                                    (SP: sequence parallelism)
+//   communication       gather x (SP) ....   reduce dx ...............
+//   computation         dx = dy W            dW = dyᵀ x,  db = Σ dy    [+ update's part of dx]
+//
+// dx comes before dW because its reduction is what the preceding layer waits for: the weight gradient, as much work as
+// dx, hides it. The gather of x starts first of all, since dW cannot start without it; the reduction starts when
+// it has arrived.
+//
+//   row, backward       gather dy (SP), then dW, then dx: the gather is needed by both, so that nothing overlaps
 #include "megalith/nn/tensor_parallel/linear_function.h"
 
 #include <ATen/ATen.h>
@@ -23,7 +33,7 @@ namespace {
 
 using MaybeTensor = std::optional<at::Tensor>;  // an argument that autograd may leave out
 
-// What forward keeps for backward besides tensors.
+// State that forward keeps for backward besides tensors.
 struct LinearState {
   Parameter* weight;  // outlives every graph: the model does
   ProductPtr product;
@@ -41,6 +51,7 @@ variable_list gradients(const at::Tensor& dx, variable_list weights, std::initia
   return weights;
 }
 
+// Returns an uninitialized tensor like `like` with another number of rows: the destination of a collective.
 at::Tensor empty_rows(const at::Tensor& like, int64_t rows) {
   auto shape = like.sizes().vec();
   shape[0] = rows;
@@ -101,16 +112,16 @@ struct ColumnLinear : Function<ColumnLinear> {
     // narrow, and multiplied into dx at the end; otherwise its product joins dx before dx is summed.
     if (tp.splits_tokens() && dy.hidden.defined())
       dy.hidden = reduce_scatter_rows(dy.hidden, tp.group, "low-rank update backward");
-    GatheredInput whole = start_gathering(state, saved);
+    GatheredInput gathered = start_gathering(state, saved);
     ReducedInput input;
     if (ctx->needs_input_grad(0)) {
       const at::Tensor partial =
           tp.splits_tokens() ? product.grad_through_weight(dy, saved) : product.grad_input(dy, saved);  // [t, i]
-      whole.work.wait();
+      gathered.work.wait();
       input = start_reducing(partial, tp);
     }
-    whole.work.wait();
-    variable_list weights = product.grad_weights(dy, saved, whole.make_x);
+    gathered.work.wait();
+    variable_list weights = product.grad_weights(dy, saved, gathered.make_x);
     at::Tensor db;
     if (state.bias_grad) db = ops::bias_grad(dy.dy, state.bias_target);
     input.work.wait();
@@ -119,6 +130,8 @@ struct ColumnLinear : Function<ColumnLinear> {
   }
 };
 
+// Forward ends with the one collective of a pair of layers (column, then row): the sum over the ranks. Bias and
+// residual follow it, because inside the sum they would be added tp times.
 struct RowLinear : Function<RowLinear> {
   // x [t, i/tp]; bias [o], residual [t, o] or [t/tp, o], or undefined -> [t, o] or [t/tp, o]
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList /*weights*/,
@@ -157,8 +170,10 @@ struct RowLinear : Function<RowLinear> {
   }
 };
 
+// The bias as an argument that autograd sees.
 MaybeTensor value_of(const Parameter* bias) { return bias ? MaybeTensor(bias->value) : std::nullopt; }
 
+// Collects what both layers keep. The gradient of the bias goes to its target, if it has one, and not to autograd.
 LinearState state_of(Parameter& weight, Parameter* bias, ProductPtr product, const TensorParallel& tp) {
   LinearState state{.weight = &weight, .product = std::move(product), .tp = tp};
   if (!bias) return state;

@@ -1,5 +1,9 @@
 // A product with a low-rank update beside it: y = base(x) + s (x' Aᵀ) Bᵀ, where x' is x after dropout. Wraps any other
 // Product. The dropout mask is kept, since backward needs it for dA and for dx.
+//
+//   backward    dh = s dy B [t, m r];   dx = base + (dh A) ∘ mask;   dA = dhᵀ (x ∘ mask);   dB = s dyᵀ h
+//
+// Everything goes by way of tensors of m r columns, so that neither B A nor its gradient, [o, i] each, ever exists.
 #include <ATen/ATen.h>
 
 #include "megalith/nn/tensor_parallel/product_internal.h"

@@ -1,5 +1,11 @@
 // Each function of the header's table is a small autograd function around a collective. The pairs are adjoint: the
 // backward of a gather is a scatter or a reduce-scatter, that of a copy an all-reduce, and vice versa.
+//
+// A gather, as a linear map, gives every rank all shards; its transpose adds, for each shard, the gradients of all
+// ranks. So a wrong pair shows as a gradient that is tp times too large, or that has the part of one rank only.
+//
+// Shards are in tp-rank order along the first dimension, where a collective places them without a copy; columns are
+// gathered as rows of blocks and permuted afterwards.
 #include "megalith/nn/tensor_parallel/mappings.h"
 
 #include <ATen/ATen.h>
@@ -39,6 +45,7 @@ at::Tensor all_gather_columns(const at::Tensor& columns, const comm::Group& grou
 
 namespace {
 
+// Returns a view of this rank's shard; the caller copies it if the whole should be freed.
 at::Tensor own_rows(const at::Tensor& whole, const comm::Group& group) {
   check(whole.size(0) % group.size() == 0, "{} tokens cannot be split over the {} ranks of a tensor-parallel group",
         whole.size(0), group.size());
@@ -46,6 +53,7 @@ at::Tensor own_rows(const at::Tensor& whole, const comm::Group& group) {
   return whole.narrow(0, rows * group.rank(), rows);
 }
 
+// After the gather each rank continues with weights of its own (kSum), or all compute the same (kSame).
 struct GatherTokens : Function<GatherTokens> {
   struct State {
     comm::Group tp;
@@ -65,13 +73,15 @@ struct GatherTokens : Function<GatherTokens> {
 struct ScatterTokens : Function<ScatterTokens> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& whole, const comm::Group& tp) {
     ops::save_state(ctx, tp);
-    return own_rows(whole, tp).clone();
+    return own_rows(whole, tp).clone();  // a view would keep all tokens alive
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     return {all_gather_rows(grads[0], ops::saved_state<comm::Group>(ctx), "scatter_tokens backward"), {}};
   }
 };
 
+// The end of a row-parallel layer under sequence parallelism: one collective instead of an all-reduce and a slice, with
+// half of its traffic.
 struct ReduceScatterTokens : Function<ReduceScatterTokens> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& partial, const comm::Group& tp) {
     ops::save_state(ctx, tp);
@@ -82,6 +92,8 @@ struct ReduceScatterTokens : Function<ReduceScatterTokens> {
   }
 };
 
+// The start of a column-parallel layer: the same input meets different columns on every rank, so that its gradient is
+// the sum over the ranks.
 struct CopyToRanks : Function<CopyToRanks> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& whole, const comm::Group& tp) {
     ops::save_state(ctx, tp);
@@ -94,6 +106,8 @@ struct CopyToRanks : Function<CopyToRanks> {
   }
 };
 
+// The end of a row-parallel layer: every rank gets the sum, and continues in the same way. So each already has the
+// whole gradient, and backward needs no collective.
 struct ReduceFromRanks : Function<ReduceFromRanks> {
   static at::Tensor forward(AutogradContext*, const at::Tensor& partial, const comm::Group& tp) {
     at::Tensor sum = partial.clone(at::MemoryFormat::Contiguous);
@@ -103,6 +117,7 @@ struct ReduceFromRanks : Function<ReduceFromRanks> {
   static variable_list backward(AutogradContext*, variable_list grads) { return {grads[0], {}}; }
 };
 
+// Every rank continues in the same way with all columns: own columns of an equal gradient.
 struct GatherColumns : Function<GatherColumns> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& columns, const comm::Group& tp) {
     ops::save_state(ctx, tp);

@@ -1,5 +1,5 @@
-// What all kinds of products share, and the choice between them. An active low-rank update goes with a dense product:
-// make_product does not combine it with fp8.
+// Code that all kinds of products share, and the choice between them. An active low-rank update goes with a dense
+// product: make_product does not combine it with fp8.
 #include "megalith/nn/tensor_parallel/product.h"
 
 #include <ATen/ATen.h>
@@ -16,11 +16,13 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+// State of LocalProduct; an empty make_x means that x is kept.
 struct LocalState {
   ProductPtr product;
   MakeInput make_x;
 };
 
+// The function of the header's example: a product on one rank, for replicated weights and experts.
 struct LocalProduct : torch::autograd::Function<LocalProduct> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList /*weights*/, LocalState state) {
     Saved saved;
@@ -45,6 +47,7 @@ struct LocalProduct : torch::autograd::Function<LocalProduct> {
 
 }  // namespace
 
+// x comes first, so that from() can tell it apart whatever the number of the product's own tensors.
 std::vector<at::Tensor> Saved::all() const {
   std::vector<at::Tensor> tensors{x};
   tensors.insert(tensors.end(), own.begin(), own.end());
@@ -64,6 +67,7 @@ at::Tensor Product::grad_input(const OutputGrad& dy, const Saved& saved) const {
   return dx;
 }
 
+// The function may outlive backward, in a queue: it holds x by value.
 MakeInput input_of(const Saved& saved, const MakeInput& make_x) {
   if (make_x) return make_x;
   return [x = saved.x] { return x; };

@@ -50,7 +50,7 @@
 
 namespace megalith::nn {
 
-// What forward saves for backward. A layer passes all() to autograd, and restores it with from() in backward.
+// Tensors that forward saves for backward. A layer passes all() to autograd, and restores it with from() in backward.
 struct Saved {
   at::Tensor x;                 // forward's input if backward needs it, otherwise undefined. A layer may replace it by
                                 // this rank's share of its rows, or drop it and pass `make_x` to grad_weights
@@ -99,7 +99,7 @@ class Product {
 };
 using ProductPtr = std::shared_ptr<const Product>;
 
-// What a layer tells a product about its input x.
+// Facts about the input x that only the layer knows.
 struct ProductInput {
   int64_t tokens = 0;  // in forward
   bool split = false;  // the tensor-parallel ranks have different columns or tokens; otherwise all have the same x

@@ -1,4 +1,4 @@
-// The kinds of Product (gemm.h), for make_product and its relatives.
+// The kinds of Product (product.h), for make_product and its relatives.
 #pragma once
 
 #include <memory>
@@ -8,6 +8,7 @@
 
 namespace megalith::nn {
 
+// In the dtype of weight and input.
 ProductPtr dense_product(Parameter& weight);
 
 // Whether `tokens` rows and `weight` [o, i] are multiplied in fp8: `recipe` asks for it and the sizes allow it.

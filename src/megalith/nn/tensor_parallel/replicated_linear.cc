@@ -1,3 +1,5 @@
+// With sequence parallelism a rank has the gradient of its own tokens (partial); without it every rank computes the
+// whole gradient, and must do so with the same kernels so that the copies stay equal bit for bit (equal_grad_over_tp).
 #include "megalith/nn/tensor_parallel/replicated_linear.h"
 
 #include <ATen/ATen.h>

@@ -17,6 +17,7 @@ struct TensorParallel {
   bool sequence_parallel = false;
   std::optional<ops::Fp8Recipe> fp8 = {};  // for products of linear layers; nullopt = in the dtype of their tensors
 
+  // This rank in the group, the size of the group, and whether tokens are split over several ranks.
   int rank() const { return group.rank(); }
   int size() const { return group.size(); }
   bool splits_tokens() const { return sequence_parallel && size() > 1; }

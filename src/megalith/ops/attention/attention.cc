@@ -19,6 +19,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+// For messages.
 const char* name_of(AttentionKernel kernel) {
   switch (kernel) {
     case AttentionKernel::kAuto:
@@ -33,6 +34,7 @@ const char* name_of(AttentionKernel kernel) {
   return "?";
 }
 
+// Whether x has a 16-bit type, which the CUDA kernels need.
 bool is_half(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf; }
 
 // Returns the reason why a kernel does not support a call, for a message; empty if it does.
@@ -66,6 +68,7 @@ void check_options(const AttentionOptions& o) {
   check(o.dropout == 0 || o.generator.defined(), "attention with dropout needs a generator");
 }
 
+// Legend as in the header: q [t, n, d], k [u, g, d], v [u, g, e].
 void check_shapes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& queries,
                   const SequenceLayout& keys, bool causal) {
   check(q.dim() == 3 && k.dim() == 3 && v.dim() == 3, "attention takes [tokens, heads, size] tensors; got {}, {}, {}",
@@ -91,6 +94,7 @@ void check_shapes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
           b[s + 1] - b[s]);
 }
 
+// Kernels take any distance between tokens and heads, but neighbors in a head must be neighbors in memory.
 at::Tensor with_contiguous_channels(const at::Tensor& x) { return x.stride(2) == 1 ? x : x.contiguous(); }
 
 // Checks everything and resolves kAuto and the default scale, so that kernels need not.
@@ -106,6 +110,7 @@ AttentionCall make_call(const at::Tensor& q, const at::Tensor& k, const at::Tens
           std::move(options)};
 }
 
+// kCudnn and kFlash on CUDA share one entry, which sends packed sequences to flash-2 in either case.
 KernelResult forward(const AttentionCall& call) {
   if (call.options.kernel == AttentionKernel::kMath) return attention_math_forward(call);
   return call.q.is_cpu() ? attention_flash_forward(call) : attention_cuda_forward(call);
@@ -157,6 +162,7 @@ AttentionKernel choose_attention_kernel(const at::Tensor& q, const at::Tensor& v
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& queries,
                      const SequenceLayout& keys, const AttentionOptions& options) {
   const AttentionCall call = make_call(q, k, v, queries, keys, options);
+  // Without a gradient to compute, nothing is saved: the function's node would keep q, k and v alive.
   if (at::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad() || v.requires_grad()))
     return AttentionFunction::apply(call.q, call.k, call.v, &call);
   return forward(call).out;

@@ -1,5 +1,10 @@
 // Attention over packed or dense sequences; one function picks the kernel.
 //
+//   device   dtypes              kernel                              dropout, window
+//   CPU      fp32, bf16, fp16    flash (our own)                     window only
+//   CUDA     bf16, fp16          cuDNN; flash-2 for packed tokens    flash-2: both
+//   any      any                 math                                both
+//
 // Legend: t query tokens, u key/value tokens, n query heads, g key/value heads (n is a multiple of g: key/value head j
 // serves the consecutive query heads j·n/g … (j+1)·n/g - 1), d size of a query/key head, e size of a value head.
 #pragma once
@@ -42,9 +47,11 @@ struct AttentionResult {
   at::Tensor out;          // [t, n, e]
   at::Tensor log_sum_exp;  // [n, t] fp32
 };
+// Returns the result of one part, normalized over its own keys. Without dropout.
 AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const SequenceLayout& queries, const SequenceLayout& keys,
                                   const AttentionOptions& options);
+// Gradients with the shapes and dtypes of q, k and v.
 struct AttentionGrads {
   at::Tensor q, k, v;
 };

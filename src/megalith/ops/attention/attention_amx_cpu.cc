@@ -8,6 +8,15 @@
 // Forward computes scores by rows of queries, up to 512 keys at a time, with a running maximum and sum per row;
 // backward computes them transposed, a panel of 64 keys at a time, as the fp32 kernel does (attention_flash_cpu.cc).
 // Softmax and sums are fp32; probabilities and their gradients are rounded to bf16 before they are multiplied.
+//
+//   task       one key/value head of one sequence: keys and values are rearranged once, [keys, d] -> panels of 64
+//   block      64 queries of one query head against all keys that they see
+//   panel      64 keys; forward takes eight of them (512 keys) per softmax
+//
+//   forward, one block    Q [64, d]  x  panel Kᵀ [d, 64]  ->  S [64, 64]   up to eight panels side by side: S [64, 512]
+//                         P [64, 512]  x  V [512, e]      ->  O [64, e]    O stays in fp32 until the last keys
+//
+// Scores and probabilities fit the second-level cache: 64 x 528 floats are 132 KiB, and P in bf16 is 68 KiB.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -32,6 +41,7 @@ constexpr int64_t kForwardKeys = 512;  // keys whose scores are held at once
 constexpr int64_t kScoreRow = kForwardKeys + 16;
 constexpr int64_t kProbabilityRow = kForwardKeys + 32;
 
+// Returns the number of panels that hold so many keys; the last one is padded with zeros.
 int64_t panels_of(int64_t keys) { return (keys + kPanel - 1) / kPanel; }
 
 // ---- Layouts -------------------------------------------------------------------------------------------------------
@@ -165,6 +175,8 @@ struct SoftmaxBackward {
 
 // ---- Forward -------------------------------------------------------------------------------------------------------
 
+// Scratch memory of a task in forward. Small buffers of a block come first, so that they stay in the cache; keys and
+// values, whose size depends on the sequence, come last. With nullptr the constructor only counts `floats`.
 struct ForwardScratch {
   Bf16 *rows, *probabilities;
   Bf16Pair* k;  // transposed: a panel is [d/2, kPanel]
@@ -200,6 +212,8 @@ void lay_out_keys(const FlashForward<Bf16>& call, const ForwardScratch& w) {
   }
 }
 
+// Computes one block of queries: for up to 512 keys at a time scores, softmax with a running maximum, O += P V. When
+// the maximum of a row grows, its old sums are multiplied by decay = exp(old maximum - new maximum).
 void forward_block(const FlashForward<Bf16>& call, const Block& b, const ForwardScratch& w) {
   const FlashShape& s = call.shape;
   const int64_t m = amx_padded(b.rows);
@@ -253,6 +267,7 @@ struct BlockOperand {
   Bf16Pair *turned, *pairs;
 };
 
+// Scratch memory of a task in backward. Gradients of keys and values are fp32 sums over all blocks of the task.
 struct BackwardScratch {
   Bf16 *rows, *k, *v;  // k and v are plain rows
   Bf16* k_turned;      // transposed: a panel is [d, kPanel]
@@ -286,6 +301,7 @@ struct BackwardScratch {
   }
 };
 
+// Lays out keys as rows (for Sᵀ) and transposed (for dQᵀ), values as rows (for dPᵀ).
 void lay_out_keys(const FlashBackward<Bf16>& call, const BackwardScratch& w) {
   const FlashShape& s = call.shape;
   for (int64_t key = 0; key < s.keys; key += kPanel) {
@@ -297,6 +313,8 @@ void lay_out_keys(const FlashBackward<Bf16>& call, const BackwardScratch& w) {
   }
 }
 
+// Lays out the queries of a block, or the gradients of its output, in the two forms of a second operand; `rows` keeps
+// the plain rows.
 void lay_out_block(const FlashHeads<const Bf16>& heads, const Block& b, int64_t columns, Bf16* rows,
                    const BlockOperand& to) {
   run_kernel<CopyRows>(at(heads, b.head, b.first), heads.token, b.rows, columns, rows);
@@ -371,6 +389,8 @@ void backward_panel(const FlashShape& s, const Block& b, int64_t key, bool first
             .accumulate = !first});
 }
 
+// Computes one block: adds its part to the gradients of keys and values, panel by panel, and stores that of its
+// queries. grad_out comes last into w.rows, since delta = Σ dO · O reads it from there.
 void backward_block(const FlashBackward<Bf16>& call, const Block& b, const BackwardScratch& w) {
   const FlashShape& s = call.shape;
   lay_out_block(call.q, b, s.d, w.rows, w.q);

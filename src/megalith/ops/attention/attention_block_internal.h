@@ -52,7 +52,7 @@ struct StoreRows {
   }
 };
 
-// x[i] *= factors[i]
+// x[i] *= factors[i]: rescales the running sums of every query when its maximum has grown.
 struct ScaleRows {
   MEGALITH_ALWAYS_INLINE static void run(float* x, int64_t rows, int64_t columns, const float* factors) {
     for (int64_t i = 0; i < rows; ++i)
@@ -60,7 +60,8 @@ struct ScaleRows {
   }
 };
 
-// delta[i] = Σ_j out[i, j] · grad_out[i, j]
+// delta[i] = Σ_j out[i, j] · grad_out[i, j], which equals Σ_k P[i, k] dP[i, k] over all keys: so that backward knows
+// the sum before it has seen the keys.
 template <typename T>
 struct RowDots {
   MEGALITH_ALWAYS_INLINE static void run(const T* a, int64_t a_distance, const T* b, int64_t b_distance, int64_t rows,
@@ -77,6 +78,7 @@ struct RowDots {
 };
 
 // Hands out scratch memory piece by piece, aligned to cache lines. With nullptr it only counts.
+// take(n) returns room for n floats, take_as<T>(n) for n elements of T.
 class Scratch {
  public:
   explicit Scratch(float* memory) : memory_(memory) {}
@@ -118,7 +120,8 @@ struct Block {
         key_end(s.causal ? first + rows + s.keys - s.queries : s.keys),
         offset(s.keys - s.queries) {}
 
-  // The mask as a band whose rows are the keys from `key` on and whose columns are the queries that see them.
+  // The mask as a band whose rows are the keys from `key` on and whose columns are the queries that see them: row i is
+  // key `key` + i, column j query `first` + j, and a causal query sees the key if j >= i + shift.
   GemmBand keys_to_queries(const FlashShape& s, int64_t key) const {
     const int64_t shift = key - first - offset;
     return {s.causal ? shift : -GemmBand::kFar, s.window > 0 ? shift + s.window : GemmBand::kFar};

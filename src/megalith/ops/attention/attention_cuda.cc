@@ -11,6 +11,7 @@ namespace megalith::ops {
 
 namespace {
 
+// Whether all sequences have one length, and queries are all tokens of their keys if the mask is causal.
 bool dense(const AttentionCall& call) {
   return call.queries.uniform() && call.keys.uniform() &&
          (!call.options.causal || call.queries.longest() == call.keys.longest());
@@ -53,6 +54,7 @@ at::Tensor widened(const at::Tensor& x, int64_t d) {
   return x.size(2) == d ? x : at::constant_pad_nd(x, {0, d - x.size(2)});
 }
 
+// A window of w tokens includes the query itself: w - 1 tokens to its left, none to its right.
 std::optional<int64_t> window_left(const AttentionOptions& options) {
   if (options.window == 0) return std::nullopt;
   return options.window - 1;

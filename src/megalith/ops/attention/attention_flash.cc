@@ -18,6 +18,7 @@ namespace megalith::ops {
 
 namespace {
 
+// A unit that one thread runs from beginning to end.
 struct Task {
   int64_t sequence, head;  // head is a key/value head
   int64_t part;            // number of this part of the sequence's query blocks
@@ -111,6 +112,7 @@ FlashShape longest_shape(const AttentionCall& call) {
   return shape;
 }
 
+// Tasks write disjoint parts of out and log_sum_exp: no sums, no order.
 template <typename T>
 void run_forward(const AttentionCall& call, const KernelResult& result) {
   const at::Tensor stats = result.log_sum_exp.t();  // [t, n]
@@ -127,6 +129,8 @@ void run_forward(const AttentionCall& call, const KernelResult& result) {
   run_tasks(make_tasks(call, parts_of(call)), flash_forward_scratch(longest_shape(call)), run);
 }
 
+// Tasks of one sequence and head add to the same grad_k and grad_v: with several parts each writes its own fp32 sums,
+// and the parts are added in order at the end.
 template <typename T>
 void run_backward(const AttentionCall& call, const at::Tensor& grad_out, const KernelResult& result,
                   AttentionGrads& grads) {

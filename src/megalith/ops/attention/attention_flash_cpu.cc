@@ -10,6 +10,10 @@
 //   backward   Pᵀ = exp(scale K Qᵀ - lse),  dPᵀ = V dOᵀ,  dSᵀ = Pᵀ (dPᵀ - delta),  delta = Σ dO·O
 //              dV += Pᵀ dO,  dK += dSᵀ Q,  dQ += dS K;  dQ and dK are multiplied by scale when they are stored
 //
+// Sizes of a block for d = e = 128: Q and Qᵀ 32 KiB each, 256 keys and values 256 KiB (read from the task's copy),
+// scores 64 KiB. A block reads keys and values once, and each of their numbers takes part in 64 multiply-adds: the
+// arithmetic, not memory, is the limit.
+//
 // Products skip what is outside the band of the mask. Queries that pad a block have scores of 0 in forward, where their
 // rows are not stored, and lse = 1e30 in backward, so that their probabilities are 0.
 #include <algorithm>
@@ -111,6 +115,7 @@ struct Rows {
   int64_t distance;
 };
 
+// Widens rows of one head from a token on into `scratch`.
 template <typename T>
 Rows load_rows(const FlashHeads<const T>& heads, int64_t head, int64_t token, int64_t rows, int64_t columns,
                float* scratch) {
@@ -196,6 +201,7 @@ void forward_block(const FlashForward<T>& call, const Block& b, const Rows& k, c
                            call.out.token, static_cast<const float*>(w.sum), 1.0F);
 }
 
+// Scratch memory of a task in backward: as in forward, and fp32 sums of the gradients of keys and values.
 struct BackwardScratch {
   float *k, *v, *grad_k, *grad_v, *q, *grad_out, *q_turned, *grad_out_turned, *scores, *grad_scores, *grad_q;
   float *log_sum_exp, *delta;
@@ -237,6 +243,7 @@ void backward_block(const FlashBackward<T>& call, const Block& b, const Rows& k,
   for (int64_t key = b.key_begin; key < b.key_end; key += kBackwardKeys) {
     const int64_t keys = std::min(kBackwardKeys, b.key_end - key);
     const GemmBand seen_by = b.keys_to_queries(s, key);
+    // Both operands of the softmax's backward first; Pᵀ and dSᵀ then replace them in the same memory.
     // Sᵀ = K Qᵀ
     small_gemm({.a = k.data + key * k.distance,
                 .a_row = k.distance,

@@ -3,7 +3,7 @@
 // Queries are taken in blocks of kFlashQueries. The scores of a block are computed transposed, [keys, queries]: so keys
 // and values are read as they are in memory, only the queries of the block are transposed, and softmax runs over
 // columns, side by side in vector lanes. Products skip what the causal mask and the window hide, so that a window w
-// costs O(s·w).
+// costs O(s·w). Scratch memory is that of one thread, so that it grows with the keys but not with the queries.
 //
 // Legend as in attention.h: n query heads, g key/value heads, d size of a query/key head, e size of a value head.
 #pragma once

@@ -1,4 +1,9 @@
-// Shared by attention.cc and its kernels.
+// Shared by attention.cc and its kernels. A kernel is a pair of functions:
+//
+//   forward    call -> {out, log_sum_exp}
+//   backward   call, dout, {out, log_sum_exp} -> {dq, dk, dv}     probabilities are exp(scores - log_sum_exp) again
+//
+// Legend as in attention.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,8 +16,8 @@ namespace megalith::ops {
 
 // A checked call: shapes fit, channels are contiguous, `options.kernel` and `options.scale` are decided.
 struct AttentionCall {
-  at::Tensor q, k, v;
-  SequenceLayout queries, keys;
+  at::Tensor q, k, v;            // [t, n, d], [u, g, d], [u, g, e]
+  SequenceLayout queries, keys;  // as many sequences each
   AttentionOptions options;
 
   int64_t group() const { return q.size(1) / k.size(1); }  // query heads per key/value head

@@ -130,6 +130,8 @@ struct WithinChunks {
   Tensor whole_decay;  // [count, n, 1, 1]
 };
 
+// Computes everything that does not depend on the state between chunks, for all chunks at once: the bulk of the work,
+// in batched products. Autograd records it.
 WithinChunks within_chunks(const DeltaRuleInput& in, const Chunks& chunks) {
   const at::ScalarType acc = in.q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const Tensor q = into_chunks(in.q.to(acc), chunks), k = into_chunks(in.k.to(acc), chunks);

@@ -1,6 +1,10 @@
 // The gated delta rule (arXiv:2412.06464), a linear attention with a state of fixed size, and the short convolution
 // that precedes it.
 //
+// Attention keeps all keys and values; the delta rule keeps one matrix S [d, e] per head, which maps keys to values. A
+// token corrects the value that S returns for its key, and reads with its query: O(d e) per token, whatever came
+// before.
+//
 // Legend: t tokens, n heads, d size of a key, e size of a value, c channels.
 #pragma once
 

@@ -9,7 +9,7 @@
 
 namespace megalith::ops {
 
-// Rows, columns and depth are multiples of this.
+// Rows, columns and depth are multiples of this: a product is computed in blocks of 32 x 32, 32 deep per step.
 inline constexpr int64_t kAmxTile = 32;
 inline constexpr int64_t amx_padded(int64_t n) { return (n + kAmxTile - 1) / kAmxTile * kAmxTile; }
 
@@ -19,6 +19,7 @@ bool amx_available();
 // Sets up the matrix registers of the calling thread for amx_gemm, and releases them at its end.
 class AmxSession {
  public:
+  // Needs amx_available(). Sessions of one thread must not be nested: the first to end releases the registers.
   AmxSession();
   ~AmxSession();
   AmxSession(const AmxSession&) = delete;
@@ -37,8 +38,8 @@ struct AmxGemm {
   int64_t b_row;
   float* c;
   int64_t c_row;
-  int64_t m, n, k;
-  bool accumulate;
+  int64_t m, n, k;  // multiples of kAmxTile
+  bool accumulate;  // adds to c instead of overwriting it
   GemmBand columns = {};
   GemmBand depth = {};
 };

@@ -6,7 +6,13 @@
 //   a: tile 4    tile 0 | tile 1      c: 32 x 32
 //      tile 5    tile 2 | tile 3
 //
-// c is loaded and stored once per 32 x 32 block; a and b come from the cache (operands of attention blocks).
+// c is loaded and stored once per 32 x 32 block; a and b come from the cache (operands of attention blocks). A step of
+// 32 in depth loads four tiles (4 KiB) for four products of 16 x 16 x 32 each; with one tile of a and one of b it would
+// load two tiles per product.
+//
+//   a tile   row i: a[i][0 ... 31]                     64 bytes
+//   b tile   row i: pairs (b[2i][j], b[2i + 1][j])     j = 0 ... 15: 64 bytes, why b comes as Bf16Pair
+//   c[i][j] += Σ_p a[i][2p] b[2p][j] + a[i][2p + 1] b[2p + 1][j]
 #include "megalith/ops/gemm/amx_gemm.h"
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -24,6 +30,7 @@ namespace megalith::ops {
 
 namespace {
 
+// Whether the processor has the tile registers and their bf16 products (CPUID leaf 7, bits 24 and 22 of EDX).
 bool cpu_has_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;

@@ -14,6 +14,7 @@
 
 namespace megalith::ops {
 
+// e4m3: 3 bits of mantissa, up to 448; e5m2: 2 bits, up to 57344, for gradients, which vary more.
 at::ScalarType dtype_of(Fp8Kind kind) {
   return kind == Fp8Kind::kE4m3 ? at::ScalarType::Float8_e4m3fn : at::ScalarType::Float8_e5m2;
 }
@@ -21,7 +22,8 @@ double reach_of(Fp8Kind kind) { return kind == Fp8Kind::kE4m3 ? kFp8Reach<Fp8Kin
 
 namespace {
 
-// The cast of the CUDA kernels in ATen's operations.
+// The cast of the CUDA kernels in ATen's operations: the same scale, the same saturation, rounding to nearest even by
+// libtorch's fp8 types.
 Fp8Matrix cast_composite(const at::Tensor& x, const Fp8Cast& cast) {
   const double reach = reach_of(cast.kind);
   const at::Tensor wide = x.to(at::kFloat);
@@ -41,6 +43,7 @@ Fp8Matrix cast_composite(const at::Tensor& x, const Fp8Cast& cast) {
           .scale = scale};
 }
 
+// Allocates the results and starts the one or two kernels; the scale never visits the host.
 Fp8Matrix cast_on_cuda(const at::Tensor& x, const Fp8Cast& cast) {
   const at::Tensor in = x.contiguous();
   const auto bytes = in.options().dtype(dtype_of(cast.kind)), floats = in.options().dtype(at::kFloat);
@@ -79,6 +82,7 @@ at::Tensor widened(const at::Tensor& x, const at::Tensor& inverse_scale) {
   return x.to(at::kFloat) * (wide.size(0) == x.size(0) ? wide : wide.repeat_interleave(kFp8Block, 0));
 }
 
+// Both factors are given as rows along the summed dimension, a [m, k] and b [n, k], as fp8 products want them.
 void check_factors(const at::Tensor& a, const at::Tensor& b) {
   check(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(1),
         "fp8_mm got {} and {}; both must be matrices with the same number of columns", shape_text(a), shape_text(b));

@@ -2,6 +2,9 @@
 // emulated, with the same roundings but without the speed.
 //
 // Legend: r rows, c columns.
+//
+//   const Fp8Matrix a = to_fp8(x, {.columns = false}), b = to_fp8(w, {.columns = false});
+//   y = fp8_mm(a.rows, a.inverse_scale, b.rows, b.inverse_scale, at::kBFloat16, true);      // ≈ x wᵀ
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +15,7 @@ namespace megalith::ops {
 
 // e4m3 has 3 bits of mantissa and a largest number of 448; e5m2 has 2 bits and 57344.
 enum class Fp8Kind { kE4m3, kE5m2 };
-at::ScalarType dtype_of(Fp8Kind kind);
+at::ScalarType dtype_of(Fp8Kind kind);  // libtorch's name of the type
 // Returns the largest number of a kind.
 double reach_of(Fp8Kind kind);
 
@@ -38,6 +41,7 @@ struct Fp8Recipe {
   int margin = 0;           // kDelayed: scales are divided by 2^margin
   bool operator==(const Fp8Recipe&) const = default;
 
+  // Returns the type of output gradients; inputs and weights are always e4m3.
   Fp8Kind gradients() const { return format == Fp8Format::kHybrid ? Fp8Kind::kE5m2 : Fp8Kind::kE4m3; }
 };
 
@@ -47,8 +51,8 @@ struct Fp8Recipe {
 struct Fp8Matrix {
   at::Tensor rows = {};                   // [r, c]; undefined unless requested
   at::Tensor columns = {};                // [c, r]; undefined unless requested
-  at::Tensor inverse_scale = {};          // fp32, of `rows`
-  at::Tensor columns_inverse_scale = {};  // fp32, of `columns`
+  at::Tensor inverse_scale = {};          // fp32, belongs to `rows`
+  at::Tensor columns_inverse_scale = {};  // fp32, belongs to `columns`
   at::Tensor scale = {};                  // fp32 [1], the factor of the values; undefined for blocks
 };
 

@@ -14,6 +14,7 @@ namespace megalith::ops {
 
 namespace {
 
+// frexp gives a mantissa in [0.5, 1), so that 2^(exponent - 1) is the power of two at or below a number.
 // Returns the largest power of two that keeps `largest` within the reach; 1 for blocks of zeros or with infinities.
 at::Tensor power_of_two(const at::Tensor& largest, double reach) {
   const at::Tensor wanted = largest.reciprocal() * reach;
@@ -22,6 +23,7 @@ at::Tensor power_of_two(const at::Tensor& largest, double reach) {
   return at::where(fine, at::ldexp(at::ones_like(wanted), exponent), 1);
 }
 
+// Bytes [r, c] in fp8 and the inverse scales of their blocks.
 struct Cast {
   at::Tensor bytes, inverse_scale;
 };
@@ -35,6 +37,7 @@ Cast in_strips(const at::Tensor& wide, Fp8Kind kind) {
   return {bytes, scale.reciprocal().t().contiguous().t()};
 }
 
+// The kernel's result in ATen's operations, for any device.
 Fp8Matrix cast_composite(const at::Tensor& x, Fp8Kind kind, Fp8Blocks blocks, bool rows, bool columns) {
   const at::Tensor wide = x.to(at::kFloat).contiguous();
   Fp8Matrix result;

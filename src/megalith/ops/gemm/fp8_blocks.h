@@ -11,7 +11,7 @@
 
 namespace megalith::ops {
 
-inline constexpr int64_t kFp8Block = 128;
+inline constexpr int64_t kFp8Block = 128;  // side of a square, length of a strip
 
 // The shape of blocks.
 enum class Fp8Blocks {

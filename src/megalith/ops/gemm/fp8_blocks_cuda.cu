@@ -7,9 +7,15 @@
 // The cast for the other order goes through shared memory ([column][rows / 8], 17 pieces of 8 bytes per line), so that
 // 16 threads write the 128 bytes of a column.
 //
+//              thread (down, across) of 16 x 16
+//   128 rows | 8 x 8 | 8 x 8 | ... 16 across |      reads 8 rows of 16 bytes (bf16); a row of the square is 256
+//            | 8 x 8 | ...                   |      contiguous bytes, read by half a warp
+//            | ... 16 down                   |
+//
 // y = saturate(x · scale), with the largest power of two as scale that keeps the block's max |x| within the reach.
-// Memory traffic: x is read once, each order written once, 1 byte per element, plus a scale per 128 numbers. Measured
-// on an H200 against a copy of as many bytes (docs/gpu.md): strips of 16384 x 4096 0.84.
+// Memory traffic: x is read once, each order written once, 1 byte per element, plus a scale per 128 numbers: 4 bytes
+// per element of bf16. A power of two as scale makes the division exact: only the cast rounds. Measured on an H200
+// against a copy of as many bytes (docs/gpu.md): strips of 16384 x 4096 0.84.
 #include "megalith/ops/gemm/fp8_cuda.cuh"
 
 namespace megalith::ops {
@@ -22,7 +28,8 @@ constexpr int kWarps = kThreads / 32;
 constexpr unsigned kAll = 0xffffffffU;
 
 // Returns the largest power of two that keeps `largest` within the reach; 1 for blocks of zeros or with infinities.
-// Clearing the mantissa of a float leaves its power of two.
+// Clearing the mantissa of a float leaves its power of two: 448 / 3.0 = 149.3 = 2^7 · 1.17 gives 128, and 3.0 becomes
+// 384.
 template <Fp8Kind kind>
 __device__ inline float scale_for(float largest) {
   const float wanted = kFp8Reach<kind> / largest;
@@ -61,6 +68,7 @@ __device__ inline Scales scales_of_strips(const float (&value)[kEach][kEach], Sc
     scales.row[i] = scale_for<kind>(row[i]);
     column[i] = fmaxf(column[i], __shfl_xor_sync(kAll, column[i], kAcross));
   }
+  // Both rows of threads in a warp know its 16 rows' maxima now; the first one writes them.
   if (threadIdx.x % 32 < kAcross)
 #pragma unroll
     for (int j = 0; j < kEach; ++j) scratch.by_warp[warp][across * kEach + j] = column[j];
@@ -77,7 +85,7 @@ __device__ inline Scales scales_of_strips(const float (&value)[kEach][kEach], Sc
   return scales;
 }
 
-// Computes one scale for the whole square.
+// Computes one scale for the whole square, as weights have it: it serves both orders.
 template <Fp8Kind kind>
 __device__ inline Scales scale_of_square(const float (&value)[kEach][kEach], Scratch& scratch) {
   float most = 0;
@@ -97,6 +105,8 @@ __device__ inline Scales scale_of_square(const float (&value)[kEach][kEach], Scr
   return scales;
 }
 
+// One block per square. Scales are stored inverted, as the product wants them: of strips [c/128, r] and [r/128, c], of
+// squares [r/128, c/128] and its transpose.
 template <typename T, Fp8Kind kind>
 __global__ void __launch_bounds__(kThreads) cast_kernel(Fp8BlockArrays to) {
   __shared__ Scratch scratch;
@@ -132,7 +142,7 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(Fp8BlockArrays to) {
   if (!to.strips && threadIdx.x == 0)
     to.columns_inverse_scale[blockIdx.x * gridDim.y + blockIdx.y] = 1 / scale.column[0];
   __syncthreads();
-  // 16 threads write the 128 bytes of a column.
+  // 16 threads write the 128 bytes of a column: half a warp per column, two columns per warp and step.
   for (int piece = static_cast<int>(threadIdx.x); piece < kSide * kAcross; piece += kThreads) {
     const int which = piece / kAcross, part = piece % kAcross;
     uint8_t* out = static_cast<uint8_t*>(to.columns) + (int64_t{blockIdx.x} * kSide + which) * to.r;

@@ -7,6 +7,8 @@
 //           | ...     |   4 x 4 bytes are transposed in registers, go through shared memory as words [column][row / 4]
 //                         (33 words per line, against bank conflicts), and are written 16 bytes (rows) per thread
 //
+// In bytes per element of bf16: 2 read and 1 + 1 written with a given scale; 2 more read without.
+//
 // y = saturate(x · scale), scale = largest number / max |x| or given. Memory traffic: x is read once and each order
 // written once, 1 byte per element; without a given scale, a pass before that finds max |x|. With a given scale
 // (delayed scaling) the same pass finds max |x| for later steps. Measured on an H200 against a copy of as many bytes
@@ -42,7 +44,10 @@ __global__ void largest_kernel(const T* x, int64_t vectors, float* largest) {
   if (threadIdx.x % 32 == 0) raise_to(largest, most);
 }
 
-// Transposes the 4 x 4 bytes of four words: byte i of word j becomes byte j of word i.
+// Transposes the 4 x 4 bytes of four words: byte i of word j becomes byte j of word i. Eight byte permutations, which
+// pick bytes 0 to 3 from the first word and 4 to 7 from the second (ij is byte j of word i, the lowest byte first):
+//   a = 00 10 01 11,  b = 20 30 21 31,  c = 02 12 03 13,  d = 22 32 23 33
+//   out[0] = 00 10 20 30,  out[1] = 01 11 21 31,  ...
 __device__ inline void transpose_bytes(const unsigned (&in)[4], unsigned (&out)[4]) {
   const unsigned a = __byte_perm(in[0], in[1], 0x5140), b = __byte_perm(in[2], in[3], 0x5140);
   const unsigned c = __byte_perm(in[0], in[1], 0x7362), d = __byte_perm(in[2], in[3], 0x7362);
@@ -52,6 +57,8 @@ __device__ inline void transpose_bytes(const unsigned (&in)[4], unsigned (&out)[
   out[3] = __byte_perm(c, d, 0x7632);
 }
 
+// Casts one tile. The scale comes from the pass before (`largest`) or from the caller (`scale`); in the second case
+// this pass raises `seen` to max |x|. Either order may be nullptr.
 template <typename T, Fp8Kind kind>
 __global__ void __launch_bounds__(kThreads) cast_kernel(Fp8Arrays to) {
   __shared__ unsigned tile[kTileColumns][kTileRows / 4 + 1];
@@ -96,6 +103,7 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(Fp8Arrays to) {
     seen = warp_max(seen);
     if (threadIdx.x % 32 == 0) raise_to(to.seen, seen);
   }
+  // Rows and columns past the end hold zeros: `words` starts as zeros, and no such element is written.
   if (columns == nullptr) return;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {

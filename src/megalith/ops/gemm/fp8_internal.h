@@ -9,7 +9,7 @@
 
 namespace megalith::ops {
 
-// The largest number of a kind.
+// The largest number of a kind. Larger ones saturate: e4m3 has no infinity, and one in e5m2 would spoil a product.
 template <Fp8Kind kind>
 inline constexpr float kFp8Reach = kind == Fp8Kind::kE4m3 ? 448 : 57344;
 
@@ -18,7 +18,7 @@ void largest_magnitude_cuda(c10::ScalarType dtype, const void* x, int64_t n, flo
 
 // A cast of x [r, c] with one scale; r and c are multiples of 16.
 struct Fp8Arrays {
-  c10::ScalarType dtype = c10::ScalarType::Float;  // of x
+  c10::ScalarType dtype = c10::ScalarType::Float;  // type of x: fp32, bf16 or fp16
   const void* x = nullptr;
   int64_t r = 0, c = 0;
   Fp8Kind kind = Fp8Kind::kE4m3;
@@ -29,12 +29,13 @@ struct Fp8Arrays {
   void* rows = nullptr;            // bytes [r, c] out; may be nullptr
   void* columns = nullptr;         // bytes [c, r] out; may be nullptr
 };
+// Reads x once; writes each order once, and the scales, without the host. x is aligned to 16 bytes.
 void cast_fp8_cuda(const Fp8Arrays& arrays, void* stream);
 
 // A cast of x [r, c] with one scale per block; r and c are multiples of 128. Rows or columns may be nullptr, together
 // with their scales.
 struct Fp8BlockArrays {
-  c10::ScalarType dtype = c10::ScalarType::Float;  // of x
+  c10::ScalarType dtype = c10::ScalarType::Float;  // type of x: fp32, bf16 or fp16
   const void* x = nullptr;
   int64_t r = 0, c = 0;
   Fp8Kind kind = Fp8Kind::kE4m3;
@@ -44,6 +45,7 @@ struct Fp8BlockArrays {
   float* inverse_scale = nullptr;          // out: [c/128][r] in memory; for squares [r/128][c/128]
   float* columns_inverse_scale = nullptr;  // out: [r/128][c] in memory; for squares [c/128][r/128]
 };
+// Reads x once. x is aligned to 16 bytes.
 void cast_fp8_blocks_cuda(const Fp8BlockArrays& arrays, void* stream);
 
 }  // namespace megalith::ops

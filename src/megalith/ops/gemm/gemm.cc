@@ -14,6 +14,7 @@ namespace {
 
 constexpr bool kCublasLt = MEGALITH_CUBLASLT != 0;
 
+// Returns whether a plan computed out = beta · out + alpha · a b + added; if not, nothing was written.
 bool run_planned(const GemmKernels& kernels, const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
                  const Addends& added, double beta, double alpha) {
   return kernels.plans != nullptr && kernels.plans->run(out, a, b, added, beta, alpha, kernels.choice);
@@ -32,6 +33,7 @@ at::Tensor gemm(const at::Tensor& a, const at::Tensor& b, const Addends& added, 
     const at::Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
     if (run_planned(kernels, out, a, b, added, 0, 1)) return out;
   }
+  // ATen's addmm adds one matrix or one broadcast row in the product itself.
   if (!added.bias.defined() && !added.residual.defined()) return a.mm(b);
   if (!added.residual.defined()) return at::addmm(added.bias, a, b);
   if (!added.bias.defined()) return at::addmm(added.residual, a, b);
@@ -49,6 +51,8 @@ void gemm_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, c
 void add_gemm(const at::Tensor& into, const at::Tensor& left, const at::Tensor& right, double beta, double alpha,
               const GemmKernels& kernels) {
   if (run_planned(kernels, into, left, right, {}, beta, alpha)) return;
+  // In order of quality: one type throughout; 16-bit factors with an fp32 sum; a product rounded to 16 bits. beta = 0
+  // is apart each time, since 0 · NaN of uninitialized memory would be NaN.
   at::Tensor out = into;
   if (left.scalar_type() == into.scalar_type()) {
     at::addmm_out(out, out, left, right, beta, alpha);

@@ -252,7 +252,7 @@ bool Plan::find_kernels(const Call& call) {
   const auto align = [&](cublasLtMatmulPreferenceAttributes_t which, const at::Tensor& x) {
     return set(which, static_cast<uint32_t>(alignment_of(x)));
   };
-  std::array<cublasLtMatmulHeuristicResult_t, kMostKernels> found{};
+  std::array<cublasLtMatmulHeuristicResult_t, kMostKernels> offers{};
   int count = 0;
   const bool good = done(lt.cublasLtMatmulPreferenceCreate(&wishes)) &&
                     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kWorkspace)) &&
@@ -261,11 +261,11 @@ bool Plan::find_kernels(const Call& call) {
                     align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, call.read()) &&
                     align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, call.out) &&
                     done(lt.cublasLtMatmulAlgoGetHeuristic(handle_, operation_, left_, right_, read_, out_, wishes,
-                                                           kMostKernels, found.data(), &count));
+                                                           kMostKernels, offers.data(), &count));
   if (wishes != nullptr) lt.cublasLtMatmulPreferenceDestroy(wishes);
   if (!good) return false;
   for (int i = 0; i < count; ++i)
-    if (done(found[static_cast<size_t>(i)].state)) kernels_.push_back(found[static_cast<size_t>(i)]);
+    if (done(offers[static_cast<size_t>(i)].state)) kernels_.push_back(offers[static_cast<size_t>(i)]);
   return !kernels_.empty();
 }
 
@@ -313,15 +313,15 @@ void Plan::choose(const Call& call, const at::Tensor& workspace, cudaStream_t st
 }
 
 void Plan::run(const Call& call, Kernels kernels, void* stream) {
-  auto* const on = static_cast<cudaStream_t>(stream);
+  auto* const cuda_stream = static_cast<cudaStream_t>(stream);
   const at::Tensor workspace = at::empty({kWorkspace}, call.out.options().dtype(at::kByte));
   if (call.added.bias.defined()) check(set_bias(call), "cuBLASLt rejected the bias of a product");
   // Measuring waits for the device, which a stream that is recorded into a CUDA graph cannot do.
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   if (kernels == Kernels::kTry && !tried_ && kernels_.size() > 1 &&
-      cudaStreamIsCapturing(on, &capturing) == cudaSuccess && capturing == cudaStreamCaptureStatusNone)
-    choose(call, workspace, on);
-  start(call, kernels == Kernels::kFirst ? 0 : chosen_, workspace, on);
+      cudaStreamIsCapturing(cuda_stream, &capturing) == cudaSuccess && capturing == cudaStreamCaptureStatusNone)
+    choose(call, workspace, cuda_stream);
+  start(call, kernels == Kernels::kFirst ? 0 : chosen_, workspace, cuda_stream);
 }
 
 bool CublasLtPlans::run(const Call& call, const Factors& factors, Kernels kernels, void* stream) {
@@ -333,10 +333,11 @@ bool CublasLtPlans::run(const Call& call, const Factors& factors, Kernels kernel
   check(call.out.get_device() == device_,
         "a product on cuda:{} got the plans of cuda:{}; each device needs its own GemmPlans", call.out.get_device(),
         device_);
-  const auto [place, is_new] = plans_.try_emplace(key_of(call, factors));
-  if (is_new) place->second = Plan::make(handle_, call, factors);
-  if (!place->second) return false;
-  place->second->run(call, kernels, stream);
+  // A key without a kernel keeps its empty entry, so that the library is not asked again.
+  const auto [entry, is_new] = plans_.try_emplace(key_of(call, factors));
+  if (is_new) entry->second = Plan::make(handle_, call, factors);
+  if (!entry->second) return false;
+  entry->second->run(call, kernels, stream);
   return true;
 }
 

@@ -1,5 +1,8 @@
 // y += bias + residual on CUDA: one thread per vector of v elements (16 bytes) of y. Reads y and the residual, writes
-// y; the bias comes from the cache. Only for products that cuBLASLt does not take: there the product adds both.
+// y: 6 bytes per element of bf16; the bias comes from the cache. Only for products that cuBLASLt does not take: there
+// the product adds both, and no pass over y is needed.
+//
+//   thread i   y[i v ... i v + v), column = i v mod h;   y += bias[column] + residual
 #include "megalith/ops/gemm/gemm_internal.h"
 #include "megalith/ops/kernel/cuda_math.cuh"
 
@@ -9,6 +12,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// Sums in fp32 and rounds once. `raw_bias` says that the bias has type T rather than fp32; row_vectors is h / v.
 template <typename T, int v>
 __global__ void add_kernel(T* y, const void* bias, bool raw_bias, const T* residual, int64_t vectors,
                            int64_t row_vectors) {

@@ -2,6 +2,10 @@
 // one launch, and the host does not wait for the counts. Everything else multiplies group by group. On the CPU, groups
 // are then distributed over the threads, each group on one thread, if that balances well; otherwise all threads share
 // each product. Many small products on one thread each beat small products on many threads.
+//
+//   rows     | group 0 | group 1 |   | group 3 |         x [r, i], sorted by group; groups may be empty
+//   ends       n₀        n₀+n₁         ...               int32 [g], on the device
+//   y        x₀ w₀ᵀ    x₁ w₁ᵀ        x₃ w₃ᵀ              and dw[g] = dy_gᵀ x_g in backward
 #include "megalith/ops/gemm/grouped_gemm.h"
 
 #include <ATen/ATen.h>
@@ -37,6 +41,7 @@ void check_shapes(const GroupCounts& counts, const Tensor& x, const Tensor& w) {
   counts.check_rows(x.size(0));
 }
 
+// Returns all groups, empty ones included. For counts on the device this waits for it.
 std::vector<Group> groups_of(const GroupCounts& counts, int64_t all) {
   std::vector<Group> groups;
   int64_t first = 0;
@@ -50,7 +55,7 @@ std::vector<Group> groups_of(const GroupCounts& counts, int64_t all) {
 
 // Distributes the groups over the threads: the largest first, each to the thread with the least work. Returns empty if
 // a thread would get more than 1.25 times its share: then it is better to split each product over all threads.
-std::vector<std::vector<Group>> deal(std::vector<Group> groups, int64_t rows) {
+std::vector<std::vector<Group>> assign_to_threads(std::vector<Group> groups, int64_t rows) {
   const auto threads = static_cast<size_t>(at::in_parallel_region() ? 1 : at::get_num_threads());
   if (threads == 1 || groups.size() < 2 * threads) return {};
   std::ranges::stable_sort(groups, [](const Group& a, const Group& b) { return a.rows > b.rows; });
@@ -65,10 +70,10 @@ std::vector<std::vector<Group>> deal(std::vector<Group> groups, int64_t rows) {
   return std::ranges::max(load) > fair + fair / 4 ? std::vector<std::vector<Group>>{} : hands;
 }
 
-// Calls body(group) for every group, on the CPU several at a time if deal() finds a balance.
+// Calls body(group) for every group, on the CPU several at a time if assign_to_threads() finds a balance.
 void for_each_group(const GroupCounts& counts, const Tensor& x, c10::function_ref<void(const Group&)> body) {
   const std::vector<Group> groups = groups_of(counts, x.size(0));
-  const auto hands = x.is_cpu() ? deal(groups, x.size(0)) : std::vector<std::vector<Group>>{};
+  const auto hands = x.is_cpu() ? assign_to_threads(groups, x.size(0)) : std::vector<std::vector<Group>>{};
   if (hands.empty()) {
     for (const Group& group : groups) body(group);
     return;
@@ -86,6 +91,7 @@ bool has_grouped_kernel(const Tensor& x, const Tensor& w) {
          w.size(2) % 8 == 0;
 }
 
+// y = x · w, or x · wᵀ per group if `transposed`; the public products are its two forms.
 Tensor multiply(const Tensor& x, const Tensor& w, const GroupCounts& counts, bool transposed) {
   const Tensor rows = x.detach().contiguous(), weights = w.detach();
   check(x.size(1) == w.size(transposed ? 2 : 1),

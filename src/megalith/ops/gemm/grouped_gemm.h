@@ -19,6 +19,7 @@ namespace megalith::ops {
 // CUDA then read it there, and the host does not wait. Copies share their state. Not thread-safe.
 class GroupCounts {
  public:
+  // Counts known to the host, one per group; none by default.
   GroupCounts() : GroupCounts(std::vector<int64_t>{}) {}
   GroupCounts(std::vector<int64_t> counts);
   GroupCounts(std::initializer_list<int64_t> counts) : GroupCounts(std::vector<int64_t>(counts)) {}
@@ -34,6 +35,7 @@ class GroupCounts {
   void check_rows(int64_t rows) const;
 
  private:
+  // Either form; the other one is added when it is first requested.
   struct Known {
     std::optional<std::vector<int64_t>> counts;
     at::Tensor ends;  // undefined until requested

@@ -2,6 +2,8 @@
 // bytes of products, 16 or 32 of sums; blockIdx.y is the group. Whether a group has rows is read on the device, so that
 // the host need not know. Memory traffic: 2 bytes of product and twice 4 of sums per element. Measured on an H200
 // against a copy of as many bytes (docs/gpu.md): 64 x 1024 x 2048 0.94.
+//
+//   group g    dw + g · elements, products + g · elements;   rows of the group: ends[g - 1] ... ends[g]
 #include "megalith/ops/gemm/grouped_gemm_internal.h"
 #include "megalith/ops/kernel/cuda_math.cuh"
 
@@ -12,6 +14,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kEach = 8;
 
+// A group without rows has no product (its memory is not written), so that its sums are only scaled. beta = 0 does not
+// read the sums, which may be uninitialized then; beta = 1 leaves an empty group alone.
 template <typename T>
 __global__ void add_products_kernel(const __nv_bfloat16* products, const int* ends, T* dw, int64_t elements,
                                     float beta) {

@@ -9,9 +9,9 @@ namespace megalith::ops {
 
 // Sizes of a call.
 struct GroupProducts {
-  c10::ScalarType dtype;     // of the sums
+  c10::ScalarType dtype;     // type of the sums: fp32 or bf16
   int64_t groups, elements;  // elements per group, a multiple of 8
-  double beta;
+  double beta;               // factor of the sums before the addition
 };
 // Computes dw[n] = beta · dw[n] + products[n] for each group n with rows, and beta · dw[n] for the others, whose
 // products are not read; with beta = 0 dw is not read. products is bf16 [g, elements], dw [g, elements], and ends [g]

@@ -1,5 +1,8 @@
 // Small fp32 matrix products on buffers in the cache, for kernels that compute something between products (attention).
 // Large products belong to at::mm.
+//
+//   small_gemm({.a = a, .a_row = k, .a_column = 1, .b = b, .b_row = n, .c = c, .c_row = n,
+//               .m = m, .n = n, .k = k, .accumulate = false});     // c [m, n] = a [m, k] · b [k, n]
 #pragma once
 
 #include <cstdint>
@@ -16,7 +19,7 @@ inline constexpr int64_t gemm_padded(int64_t columns) {
 // of b (SmallGemm::columns) or the depth (SmallGemm::depth). Elements outside may or may not be computed. Causal masks
 // and windows are such bands; a causal product costs about half.
 struct GemmBand {
-  static constexpr int64_t kFar = int64_t{1} << 40;
+  static constexpr int64_t kFar = int64_t{1} << 40;  // beyond every index, and far from overflow when one is added
   int64_t lo = -kFar;
   int64_t hi = kFar;
 };
@@ -36,6 +39,8 @@ struct SmallGemm {
   GemmBand depth = {};
 };
 
+// Computes one product on the calling thread, with the newest instruction set of the machine. The sum over the depth
+// has a fixed order.
 void small_gemm(const SmallGemm& gemm);
 
 }  // namespace megalith::ops

@@ -8,6 +8,11 @@
 //   x86_64 base        4      4 x 2 =  8     16
 //   others             4      6 x 4 = 24     32 (NEON)
 //
+//             | b row p: v0 v1 v2 v3 |         4 vectors of 16 floats (AVX-512)
+//   a[0][p]   | sum 0,0 ...  sum 0,3 |         a step of the depth: 4 loads, 6 broadcasts, 24 multiply-adds
+//   ...       |                      |
+//   a[5][p]   | sum 5,0 ...  sum 5,3 |
+//
 // Operands are expected in the first- or second-level cache, so there is no packing and no blocking over the depth.
 #include <algorithm>
 
@@ -54,7 +59,7 @@ MEGALITH_ALWAYS_INLINE void run_tile(const SmallGemm& g, const float* a, const f
                                      bool accumulate) {
   using Vec = typename T::Vec;
   const int64_t a_row = g.a_row, a_column = g.a_column, b_row = g.b_row, c_row = g.c_row;
-  Vec sum[M][N];
+  Vec sum[M][N];  // all loops over it are unrolled: indices known to the compiler keep it in registers
 #pragma GCC unroll 8
   for (int i = 0; i < M; ++i)
 #pragma GCC unroll 8
@@ -109,6 +114,7 @@ struct Gemm {
       const float* a = g.a + i * g.a_row + k0 * g.a_column;
       const float* b = g.b + k0 * g.b_row;
       float* c = g.c + i * g.c_row;
+      // The last rows of a matrix have tiles of their own height: each is compiled with its accumulators in registers.
       switch (rows) {
         case 1:
           run_rows<T, 1>(g, a, b, c, k1 - k0, j0, j1);

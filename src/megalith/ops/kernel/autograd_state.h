@@ -1,4 +1,5 @@
-// Saves one typed value of an autograd function beside its tensors; its context holds it until backward has finished.
+// Saves one typed value of an autograd function beside its tensors; its context holds it until the graph is freed. One
+// value per function: a second save_state() replaces the first. Tensors inside are not tracked by autograd.
 //
 //   save_state(ctx, MyState{…});                  // in forward
 //   auto& state = saved_state<MyState>(ctx);       // in backward

@@ -53,6 +53,7 @@ void fill_row(float* out, const CounterRows& what, Pair draw, uint64_t first, in
   }
 }
 
+// The kernels' arguments for a rectangle of a matrix whose elements are numbered row by row.
 CounterRows counter_rows(const at::Tensor& out, uint64_t key, const CountedRectangle& where, double mean, double std) {
   return {.key = key,
           .first = static_cast<uint64_t>(where.first_row * where.columns + where.first_column),
@@ -63,6 +64,7 @@ CounterRows counter_rows(const at::Tensor& out, uint64_t key, const CountedRecta
           .std = std};
 }
 
+// Threads own ranges of rows of at least about 4096 elements; what they draw depends on the position alone.
 at::Tensor draw_on_host(const CounterRows& what, Pair draw) {
   at::Tensor numbers = at::empty({what.rows, what.width}, at::kFloat);
   auto* data = numbers.mutable_data_ptr<float>();
@@ -81,14 +83,14 @@ at::Tensor draw_on_cuda(const CounterRows& what, at::Device device) {
   const at::Tensor doubtful = at::empty({kMost}, there.dtype(at::kLong)), count = at::zeros({1}, there.dtype(at::kInt));
   counter_normal_cuda(what, numbers.mutable_data_ptr<float>(), doubtful.mutable_data_ptr<int64_t>(), kMost,
                       count.mutable_data_ptr<int>(), stream_of(numbers));
-  const int64_t found = count.item<int>();
-  if (found > kMost) return {};
-  if (found == 0) return numbers;
-  const at::Tensor places = doubtful.narrow(0, 0, found).cpu();
-  at::Tensor exact = at::empty({found}, at::kFloat);
-  for (int64_t i = 0; i < found; ++i) {
-    const int64_t place = places.const_data_ptr<int64_t>()[i];
-    const auto index = what.first + static_cast<uint64_t>(place / what.width * what.stride + place % what.width);
+  const int64_t in_doubt = count.item<int>();
+  if (in_doubt > kMost) return {};
+  if (in_doubt == 0) return numbers;
+  const at::Tensor places = doubtful.narrow(0, 0, in_doubt).cpu();
+  at::Tensor exact = at::empty({in_doubt}, at::kFloat);
+  for (int64_t i = 0; i < in_doubt; ++i) {
+    const int64_t element = places.const_data_ptr<int64_t>()[i];
+    const auto index = what.first + static_cast<uint64_t>(element / what.width * what.stride + element % what.width);
     exact.mutable_data_ptr<float>()[i] = placed(what, normal_pair(what.key, index / 2)[index % 2]);
   }
   numbers.view(-1).index_copy_(0, places.to(device), exact.to(device));

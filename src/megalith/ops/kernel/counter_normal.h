@@ -10,7 +10,7 @@ namespace megalith::ops {
 
 // The position of a rectangle in a matrix of `columns` columns whose elements are counted row by row.
 struct CountedRectangle {
-  int64_t columns = 0;  // of the whole matrix
+  int64_t columns = 0;  // width of the whole matrix
   int64_t first_row = 0, first_column = 0;
 };
 

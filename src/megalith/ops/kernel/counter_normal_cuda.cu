@@ -1,5 +1,10 @@
 // Normal numbers on CUDA: one thread per element (each computes the pair of its counter and keeps one half), then the
 // element gridDim.x · 256 further on. Writes 4 bytes per element and reads nothing.
+//
+//   u₁ = (word 0 + 1) / 2^32 in (0, 1],  u₂ = word 1 / 2^32;   normal = √(-2 ln u₁) cos(2π u₂), or sin for odd indices
+//
+// Computing a pair twice costs arithmetic only once per run, when weights are initialized, and lets any part of a
+// tensor be computed on its own: element i depends on nothing but i and the key.
 #include "megalith/ops/kernel/counter_normal_internal.h"
 #include "megalith/ops/kernel/cuda_math.cuh"
 
@@ -13,6 +18,8 @@ constexpr int kThreads = 256;
 // to the same fp32 when it is moved by this much in either direction cannot be affected.
 constexpr double kDoubt = 1.0 / (int64_t{1} << 47);
 
+// Writes out [rows, width]. Elements whose rounding is in doubt are counted in *count, and the first `most` of them
+// listed; the host computes those again.
 __global__ void normal_kernel(CounterRows what, float* out, int64_t* doubtful, int64_t most, int* count) {
   const int64_t total = what.rows * what.width;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {

@@ -12,6 +12,7 @@
 
 namespace megalith::ops {
 
+// Four words of 32 random bits.
 struct PhiloxBlock {
   uint32_t word[4];
 };
@@ -33,8 +34,8 @@ MEGALITH_HOST_DEVICE inline PhiloxBlock philox(uint64_t counter, uint64_t key) {
 
 // The numbers to draw: rows x width; row r and column c has the index first + r · stride + c.
 struct CounterRows {
-  uint64_t key = 0, first = 0;
-  int64_t rows = 0, width = 0, stride = 0;
+  uint64_t key = 0, first = 0;              // the stream, and the index of the first element
+  int64_t rows = 0, width = 0, stride = 0;  // stride: columns of the whole matrix
   double mean = 0, std = 0;
 };
 

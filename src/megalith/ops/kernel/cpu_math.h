@@ -47,7 +47,11 @@ namespace megalith::ops {
 #define MEGALITH_TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi,bmi2")))
 
 // The instruction sets that kernels are compiled for; kBase is that of the whole build.
-enum class CpuLevel { kBase, kAvx2, kAvx512 };
+enum class CpuLevel {
+  kBase,   // SSE2 on x86_64
+  kAvx2,   // with FMA: vectors of 8 floats
+  kAvx512  // vectors of 16 floats
+};
 
 // Returns the newest of them that this machine has.
 inline CpuLevel cpu_level() {
@@ -59,6 +63,8 @@ inline CpuLevel cpu_level() {
   return avx2 ? (avx512 ? CpuLevel::kAvx512 : CpuLevel::kAvx2) : CpuLevel::kBase;
 }
 
+// Kernel::run compiled for one instruction set: always_inline brings its body into a function with that target. Calling
+// one on a machine without the instructions ends the program; run_kernel() chooses.
 template <typename Kernel, typename... Args>
 MEGALITH_TARGET_AVX512 auto run_kernel_avx512(Args... args) {
   return Kernel::run(args...);
@@ -92,13 +98,15 @@ template <typename T>
 // NOLINTNEXTLINE(readability-identifier-naming): named like ATen's opmath_t, which it stands for.
 using acc_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// to_acc() widens an element to the type of computation, from_acc() rounds it back.
+// to_acc() widens an element to the type of computation, from_acc() rounds it back. Both are exact where they can be
+// and branch-free: a bf16 is the upper half of a float, so that widening it is a shift.
 MEGALITH_ALWAYS_INLINE float to_acc(float x) { return x; }
 MEGALITH_ALWAYS_INLINE double to_acc(double x) { return x; }
 MEGALITH_ALWAYS_INLINE float to_acc(c10::Half x) { return static_cast<float>(x); }
 MEGALITH_ALWAYS_INLINE float to_acc(c10::BFloat16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.x) << 16); }
 
-// Rounds fp32 to bf16, to the nearest, ties to even. NaN stays NaN, without its payload.
+// Rounds fp32 to bf16, to the nearest, ties to even: adding 0x7fff, and one more if the last kept bit is odd, carries
+// into the upper half exactly when it has to be rounded up. NaN stays NaN, without its payload.
 MEGALITH_ALWAYS_INLINE c10::BFloat16 to_bfloat16(float x) {
   const auto bits = std::bit_cast<uint32_t>(x);
   const uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
@@ -106,6 +114,7 @@ MEGALITH_ALWAYS_INLINE c10::BFloat16 to_bfloat16(float x) {
   return {static_cast<uint16_t>(result), c10::BFloat16::from_bits()};
 }
 
+// Rounds a result to T, to the nearest, ties to even.
 template <typename T>
 MEGALITH_ALWAYS_INLINE T from_acc(acc_t<T> x) {
   if constexpr (std::is_same_v<T, c10::BFloat16>)
@@ -160,13 +169,14 @@ MEGALITH_ALWAYS_INLINE float exp_fast(float x) {
 }
 MEGALITH_ALWAYS_INLINE double exp_fast(double x) { return std::exp(x); }
 
-// 1 / (1 + e^-x)
+// 1 / (1 + e^-x). exp_fast(-x) is infinite for x < -88.7, where the result is 0 as it should be.
 template <typename T>
 MEGALITH_ALWAYS_INLINE T sigmoid_fast(T x) {
   return T(1) / (T(1) + exp_fast(-x));
 }
 
-// erf(x): a rational minimax approximation on [-4, 4] (that of Eigen), ±1 outside.
+// erf(x): a rational minimax approximation on [-4, 4] (that of Eigen), ±1 outside. 1 - erf(4) is 1.5e-8, less than half
+// a unit in the last place of 1.
 MEGALITH_ALWAYS_INLINE float erf_fast(float x) {
   x = x > 4.0F ? 4.0F : x;
   x = x < -4.0F ? -4.0F : x;

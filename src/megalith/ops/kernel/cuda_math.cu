@@ -1,3 +1,9 @@
+// Sums of columns: the second step of every gradient of a weight or bias that is a sum over rows. The first step leaves
+// one row of partial sums per block, so that n is a few hundred to a few thousand here; this pass reads 4 bytes per
+// partial sum and writes one element per column. Adding them with atomics in the first step would save the pass, but
+// make the last bits depend on the timing of blocks.
+//
+//   partials [n, width]     columns 8b ... 8b + 7 belong to block b;   thread (x, y) has column x, rows y, y + 32, ...
 #include "megalith/ops/kernel/cuda_math.cuh"
 
 namespace megalith::ops {
@@ -8,7 +14,8 @@ namespace {
 // blocks, which narrow matrices need to keep the device busy.
 constexpr int kColumns = 8, kRows = 32;
 
-__device__ inline void put(const SumsOut& out, int64_t i, float sum) {
+// Writes column i of an output in its own type; only fp32 outputs can be added to.
+__device__ inline void write_sum(const SumsOut& out, int64_t i, float sum) {
   if (out.dtype == c10::ScalarType::BFloat16)
     static_cast<__nv_bfloat16*>(out.sums)[i] = from_float<__nv_bfloat16>(sum);
   else if (out.dtype == c10::ScalarType::Half)
@@ -41,15 +48,16 @@ __global__ void __launch_bounds__(kColumns* kRows)
     shared[x][y] = sum;
   }
   __syncthreads();
+  // Now a warp per column: lane l takes the sum of thread row l, so that 32 partial sums need one tree of shuffles.
   const int lane = static_cast<int>(threadIdx.x) % 32, mine = static_cast<int>(threadIdx.x) / 32;
   const int64_t column = int64_t{blockIdx.x} * kColumns + mine;
   if (column >= width) return;
   const float sum = warp_sum(shared[mine][lane]);
   if (lane != 0) return;
   if (column < first.width)
-    put(first, column, sum);
+    write_sum(first, column, sum);
   else
-    put(second, column - first.width, sum);
+    write_sum(second, column - first.width, sum);
 }
 
 }  // namespace

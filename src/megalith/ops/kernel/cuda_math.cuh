@@ -46,14 +46,15 @@ void launch(const char* name, void (*kernel)(Parameters...), const Launch& how, 
   check_launch(name);
 }
 
-// The block's dynamic shared memory.
+// The block's dynamic shared memory. One declaration serves all kernels, since CUDA wants one type per name; uint4
+// gives it the alignment of vector loads.
 extern __shared__ uint4 dynamic_shared_memory[];
 template <typename T>
 __device__ inline T* dynamic_shared() {
   return reinterpret_cast<T*>(dynamic_shared_memory);
 }
 
-// Multiprocessors of the current device.
+// Multiprocessors of the current device: 132 on an H200.
 inline int multiprocessors() {
   int device = 0, count = 1;
   cudaGetDevice(&device);
@@ -61,7 +62,8 @@ inline int multiprocessors() {
   return count;
 }
 
-// Calls `run` with a value of the C++ type of `dtype`.
+// Calls `run` with a value of the C++ type of `dtype`; throws InternalError for types without kernels, such as fp64.
+// Usage: for_dtype(dtype, [&]<typename T>(T) { … });
 template <typename Run>
 void for_dtype(c10::ScalarType dtype, const Run& run) {
   switch (dtype) {
@@ -81,6 +83,7 @@ __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
 __device__ inline float to_float(__half x) { return __half2float(x); }
 
+// Returns x rounded to T.
 template <typename T>
 __device__ inline T from_float(float x);
 template <>
@@ -111,6 +114,7 @@ struct alignas(sizeof(T) * n) Pack {
   T item[n];
 };
 
+// n 32-bit registers with the alignment of one load: Words<4> is moved by a single 16-byte instruction.
 template <int n>
 struct alignas(4 * n) Words {
   uint32_t word[n];
@@ -123,6 +127,8 @@ inline constexpr bool kInWords = sizeof(T) * n % 4 == 0;
 template <typename T, int n>
 using Raw = std::conditional_t<kInWords<T, n>, Words<static_cast<int>((sizeof(T) * n + 3) / 4)>, Pack<T, n>>;
 
+// Loads n elements without converting them, in one instruction; `from` is aligned to n elements. Kernels load rows that
+// are used twice this way and unpack them at each use.
 template <int n, typename T>
 __device__ inline Raw<T, n> load_raw(const T* from) {
   return *reinterpret_cast<const Raw<T, n>*>(from);
@@ -168,6 +174,7 @@ __device__ inline void unpack(const Raw<T, n>& raw, float (&to)[n]) {
   }
 }
 
+// Converts floats to packed elements, rounding to nearest even: the inverse of unpack().
 template <typename T, int n>
 __device__ inline Raw<T, n> pack(const float (&from)[n]) {
   constexpr int kEach = 4 / static_cast<int>(sizeof(T));
@@ -202,6 +209,7 @@ __device__ inline void load_all(const T* from, float (&to)[n]) {
   }
 }
 
+// Stores n elements, 1 or kVector<T>, in one instruction; `to` is aligned to them.
 template <int n, typename T>
 __device__ inline void store(const float (&from)[n], T* to) {
   *reinterpret_cast<Raw<T, n>*>(to) = pack<T, n>(from);
@@ -265,7 +273,7 @@ template <int newest>
 void wait_copies() {}
 #endif
 
-// Whether p is aligned to 16 bytes, as vector loads need it; nullptr is.
+// Whether p is aligned to 16 bytes, as vector loads need it; nullptr is, so that absent arrays do not matter.
 inline bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 // Sum and maximum over the 32 lanes of a warp, on every lane. All lanes must call them.
@@ -275,6 +283,7 @@ __device__ inline float warp_sum(float x) {
   return x;
 }
 
+// The maximum takes the same five exchanges (with the lane 16, 8, 4, 2 and 1 away) as the sum.
 __device__ inline float warp_max(float x) {
 #pragma unroll
   for (int lane = 16; lane > 0; lane /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, lane));
@@ -316,6 +325,7 @@ void allow_shared(Kernel kernel, size_t bytes) {
 }
 
 // Returns how many blocks of a kernel run on the device at once; `shared` is a block's dynamic shared memory in bytes.
+// Kernels that walk over their data start as many: more would only add partial sums and a last, half-empty wave.
 template <typename Kernel>
 int64_t resident_blocks(Kernel kernel, int threads, size_t shared = 0) {
   int each = 1;

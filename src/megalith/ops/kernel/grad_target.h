@@ -12,6 +12,7 @@ struct GradTarget {
   at::Tensor sum = {};    // fp32, shape of the parameter, contiguous; undefined if there is no target
   bool* stale = nullptr;  // true if the next write has to overwrite the sum, which sets it to false
 
+  // Whether an operation on x should write the gradient here.
   bool wanted(const at::Tensor& x) const { return sum.defined() && x.is_cuda() && sum.scalar_type() == at::kFloat; }
   // Returns whether to add to the sum (true) or to overwrite it; marks the sum as valid.
   bool take_add() const {

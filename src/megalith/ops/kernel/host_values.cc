@@ -1,3 +1,4 @@
+// Transfers between host and device that do not make the host wait until the value is used.
 #include "megalith/ops/kernel/host_values.h"
 
 #include <ATen/ATen.h>

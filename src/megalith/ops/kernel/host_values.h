@@ -12,7 +12,9 @@ namespace megalith::ops {
 // for that copy only, not for later work on the stream. Objects are cheap to copy.
 class HostScalar {
  public:
+  // Takes a tensor of one element, of any dtype and device.
   explicit HostScalar(const at::Tensor& scalar);
+  // Returns the number; blocks until the copy has arrived.
   double value() const;
 
  private:

@@ -7,6 +7,7 @@
 
 namespace megalith::ops {
 
+// Kernels start on the current device: a tensor of another one would be read through a wrong context, hence the check.
 void* stream_of(const at::Tensor& x, std::source_location place) {
   comm::check_device_current(x.device(), place.function_name());
   const c10::impl::VirtualGuardImpl device(x.device().type());

@@ -1,4 +1,8 @@
-// Small helpers for tensors, shared by the host halves (x.cc) of the operations.
+// Small helpers for tensors, shared by the host halves (x.cc) of the operations. An operation chooses in this order:
+//
+//   on_cuda_kernel(x)    our CUDA kernel (fp32, bf16, fp16)
+//   x.is_cpu()           our CPU kernel (also fp64)
+//   otherwise            ATen's operations (…_composite)
 #pragma once
 
 #include <ATen/core/Tensor.h>

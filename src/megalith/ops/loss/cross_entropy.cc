@@ -25,7 +25,9 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Returns the weights of the formula above: the smoothed loss with log p = logit - lse inserted.
+// Returns the weights of the formula above: the smoothed loss with log p = logit - lse inserted. Megatron's smoothing
+// gives the label 1 - a and every other token a / (K - 1); with s = a K / (K - 1) that is 1 - s on the label plus s / K
+// on all tokens.
 LossWeights weights_of(const VocabRange& range, const CrossEntropyOptions& options) {
   if (options.label_smoothing == 0) return {.z = options.z_loss};
   const auto k = static_cast<double>(range.total);
@@ -33,6 +35,7 @@ LossWeights weights_of(const VocabRange& range, const CrossEntropyOptions& optio
   return {.on_target = 1 - s, .off_target = s / k, .z = options.z_loss};
 }
 
+// The range must fit the columns: padding of the vocabulary may follow the valid ones, never lie between them.
 void check_arguments(const at::Tensor& logits, const at::Tensor& labels, const VocabRange& range,
                      const CrossEntropyOptions& options) {
   check(logits.dim() == 2 && logits.is_floating_point(), "cross-entropy takes logits [tokens, columns]; got {} of {}",
@@ -103,6 +106,7 @@ void stats_composite(const LogitRows& rows, const at::Tensor& logits, const at::
   }
 }
 
+// Overwrites the logits with the gradient, chunk by chunk; log Σ exp is split in two as in the kernels.
 void grads_composite(const LogitRows& rows, const at::Tensor& logits, const at::Tensor& labels,
                      const at::Tensor& log_sum_exp, const at::Tensor& grad_loss, const LossWeights& weights) {
   const int64_t step = std::max<int64_t>(1, kChunkElements / std::max<int64_t>(1, rows.columns));
@@ -136,6 +140,7 @@ void reduce_over_ranks(const at::Tensor& stats, const comm::Group& tp) {
   tp.all_reduce(stats.narrow(0, 1, stats.size(0) - 1), comm::ReduceOp::kSum, "cross-entropy sums");
 }
 
+// Losses and log Σ exp from the statistics of the whole vocabulary, in fp64.
 CrossEntropyStats losses_composite(const at::Tensor& stats, const at::Tensor& labels, const LossWeights& weights,
                                    const CrossEntropyOptions& options) {
   const at::Tensor ignored = labels == options.ignore_index;
@@ -174,6 +179,7 @@ void run_grads(const at::Tensor& logits, const LogitRows& rows, const at::Tensor
   logit_grads_cpu(rows, logits.mutable_data_ptr(), lse, grad_loss.const_data_ptr(), weights);
 }
 
+// Statistics of this rank, two all-reduces over tp, losses: the order every rank of tp follows.
 CrossEntropyStats forward(const at::Tensor& logits, const at::Tensor& labels, const VocabRange& range,
                           const comm::Group& tp, const CrossEntropyOptions& options) {
   const LogitRows rows = rows_of(logits, labels, range, options);
@@ -207,12 +213,13 @@ at::Tensor dense_rows(const at::Tensor& logits) {
 // The logits are kept outside autograd's saved variables, which refuse tensors that are written to afterwards.
 struct CrossEntropyState {
   at::Tensor logits;  // without history; undefined once backward has consumed them
-  int64_t version;    // of the logits when they were read
+  int64_t version;    // autograd's version counter of the logits when they were read
   at::Tensor labels, log_sum_exp;
   VocabRange range;
   CrossEntropyOptions options;
 };
 
+// Backward consumes the logits: it may run once, and returns their memory as the gradient.
 class CrossEntropyFunction : public torch::autograd::Function<CrossEntropyFunction> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& logits, const at::Tensor& labels,

@@ -12,6 +12,11 @@
 // 3. Every thread reads its own vectors back from shared memory and writes their gradients. The thread with the label's
 //    vector corrects that vector and writes the loss.
 //
+//   thread -> warp -> cluster:
+//   (reach, sum)   5 shuffles   each warp writes its entry to every block   one barrier   every warp merges all entries
+//
+// Example: a row of 128256 in bf16 is 250 KiB, 4 blocks of 62.6 KiB with 512 threads each.
+//
 // So each logit is read once and written once: 2 t v elements of memory traffic. While one cluster writes, others on
 // the same multiprocessor read. Measured on an H200 against a copy of as many bytes (docs/gpu.md): 4096 x 128256 0.89.
 #include <cooperative_groups.h>
@@ -46,7 +51,8 @@ __device__ inline Vector<T> no_vector() {
   return {{kWord, kWord, kWord, kWord}};
 }
 
-// Element-wise maximum of two words; two 16-bit elements at once.
+// Element-wise maximum of two words; two 16-bit elements at once. The maximum needs no conversion to fp32: 16-bit
+// numbers compare exactly in their own type.
 template <typename T>
 __device__ inline uint32_t larger(uint32_t a, uint32_t b) {
   if constexpr (std::is_same_v<T, float>) {
@@ -111,7 +117,7 @@ struct Powers {
   }
 };
 
-// Returns the sum of the elements of a vector.
+// Returns the sum of the elements of a vector, in fp32; for label smoothing only.
 template <typename T>
 __device__ inline float sum_of(const Vector<T>& vector) {
   float value[kVector<T>], sum = 0;
@@ -144,7 +150,8 @@ __device__ inline Powers<T> of_cluster(const Powers<T>& mine, const Cluster& clu
   return all.of_warp(with_total);
 }
 
-// Slope of cross_entropy_cuda.cu in terms of powers: exp(x - lse) = 2^exponent / sum.
+// Slope of cross_entropy_cuda.cu in terms of powers: exp(x - lse) = 2^exponent / sum. An element costs a multiply-add,
+// a power and another multiply-add; the division by the sum is part of `scale`, once per thread.
 template <typename T>
 struct PowerSlope {
   float reach, scale, shift;
@@ -176,12 +183,14 @@ __global__ void __launch_bounds__(kMostClusterThreads, kClusterBlocks)
   T* x = logits + row * rows.distance;
   const int vectors = static_cast<int>(rows.valid / n), each = (vectors + blocks - 1) / blocks;
   const int first = min(block * each, vectors), count = min(each, vectors - first);
-  auto* const mine = reinterpret_cast<Vector<T>*>(x) + first;  // (the compiler splits stores through a T* into words)
+  // Vectors, not elements: the compiler splits stores through a T* into words.
+  auto* const own_vectors = reinterpret_cast<Vector<T>*>(x) + first;
+  // Padding columns after the last vector get a gradient of zero.
   if (block == blocks - 1)
     for (int i = vectors * n + thread; i < static_cast<int>(rows.columns); i += threads) x[i] = from_float<T>(0);
   if (label == rows.ignore_index) {
     const float zeros[n] = {};
-    for (int i = thread; i < count; i += threads) mine[i] = pack<T, n>(zeros);
+    for (int i = thread; i < count; i += threads) own_vectors[i] = pack<T, n>(zeros);
     if (block == 0 && thread == 0) loss[row] = 0;
     return;
   }
@@ -194,7 +203,7 @@ __global__ void __launch_bounds__(kMostClusterThreads, kClusterBlocks)
 #pragma unroll
     for (int u = 0; u < kAtOnce; ++u) {
       const int at = i + u * threads;
-      vector[u] = at < count ? mine[at] : no_vector<T>();
+      vector[u] = at < count ? own_vectors[at] : no_vector<T>();
     }
 #pragma unroll
     for (int u = 0; u < kAtOnce; ++u)
@@ -202,6 +211,7 @@ __global__ void __launch_bounds__(kMostClusterThreads, kClusterBlocks)
     seen.take(vector);
   }
   const bool with_total = weights.off_target != 0;
+  // Label smoothing needs Σ logit: a second look at shared memory, which the usual loss does not pay for.
   if (with_total)
     for (int i = thread; i < count; i += threads) seen.total += sum_of<T>(kept[i]);
   cluster.barrier_wait(std::move(started));  // all blocks have started and can be written to
@@ -212,20 +222,20 @@ __global__ void __launch_bounds__(kMostClusterThreads, kClusterBlocks)
     float value[n];
     unpack<T, n>(kept[i], value);
     slope(value);
-    mine[i] = pack<T, n>(value);
+    own_vectors[i] = pack<T, n>(value);
   }
   // The thread that has the label's vector has just written it; it writes the vector again, corrected, and the loss.
   const int64_t here = column - int64_t{first} * n;
-  const int at = static_cast<int>(here / n), place = static_cast<int>(here % n);
+  const int at = static_cast<int>(here / n), element = static_cast<int>(here % n);
   if (here < 0 || at >= count || at % threads != thread) return;
   float value[n], target = 0;
   unpack<T, n>(kept[at], value);
 #pragma unroll
-  for (int j = 0; j < n; ++j) target = j == place ? value[j] : target;
+  for (int j = 0; j < n; ++j) target = j == element ? value[j] : target;
   slope(value);
 #pragma unroll
-  for (int j = 0; j < n; ++j) value[j] -= j == place ? static_cast<float>(weights.on_target) * grad : 0;
-  mine[at] = pack<T, n>(value);
+  for (int j = 0; j < n; ++j) value[j] -= j == element ? static_cast<float>(weights.on_target) * grad : 0;
+  own_vectors[at] = pack<T, n>(value);
   loss[row] = loss_of(all.reach * Powers<T>::kLn2, all.sum, all.total, target, weights).loss;
 #endif
 }
@@ -233,8 +243,10 @@ __global__ void __launch_bounds__(kMostClusterThreads, kClusterBlocks)
 // How a row is cut; blocks = 0 means that clusters cannot take it.
 struct ClusterSize {
   int blocks = 0, threads = 0;  // blocks per cluster, threads per block
-  int64_t bytes = 0;            // of a row in the shared memory of one block
+  int64_t bytes = 0;            // a block's part of the row, in its shared memory
 };
+// Returns the smallest cluster whose blocks get at most kWanted bytes each, or one of 8. Shorter rows than kLeast are
+// left to one block per row; with kMost, 96 KiB per block, two blocks still share a multiprocessor.
 template <typename T>
 ClusterSize cluster_size(const LogitRows& rows) {
   constexpr int64_t kLeast = 16 << 10, kMost = 768 << 10;  // bytes of a row
@@ -250,6 +262,7 @@ ClusterSize cluster_size(const LogitRows& rows) {
   return {8, 256, bytes(8)};
 }
 
+// Starts the kernel with its cluster size as a launch attribute, since the size is chosen at run time.
 template <typename T>
 void launch_clusters(const LogitRows& rows, T* logits, float grad, const LossWeights& weights, float* loss,
                      const ClusterSize& size, void* stream) {

@@ -1,5 +1,7 @@
 // Kernels of cross_entropy.h over raw pointers.
 //
+// Three passes, with the reductions over ranks between the first two: statistics of a row, its loss, its gradient.
+//
 // Legend: t rows, v valid columns on this rank. "acc" is the type that a kernel computes in: fp64 for fp64, otherwise
 // fp32.
 #pragma once
@@ -29,13 +31,14 @@ struct LogitStats {
   void* target = nullptr;  // logit of the label; 0 where another rank holds it
   void* total = nullptr;   // Σ logit, for label smoothing; may be nullptr
 };
+// Reads every valid logit once.
 void logit_stats_cpu(const LogitRows& rows, const void* logits, const LogitStats& stats);
 
 // loss = log_sum_exp - on_target · target logit - off_target · Σ logits + z · log_sum_exp², over the whole vocabulary.
 struct LossWeights {
-  double on_target = 1;
-  double off_target = 0;
-  double z = 0;
+  double on_target = 1;   // 1 - s with label smoothing
+  double off_target = 0;  // s / K with label smoothing; 0 means that the sum of logits is not needed
+  double z = 0;           // coefficient of the z-loss
 };
 // Computes log_sum_exp, fp64 [t], and loss, acc [t], from the statistics of the whole vocabulary; 0 for ignored labels.
 void losses_cpu(const LogitRows& rows, const LogitStats& stats, const LossWeights& weights, double* log_sum_exp,

@@ -21,6 +21,7 @@ using torch::autograd::Function;
 using torch::autograd::variable_list;
 using MaybeTensor = std::optional<Tensor>;
 
+// Rows and tokens have the same width and dtype: either serves.
 PermuteSizes sizes_of(const Tensor& rows_or_tokens, const RowMap& map) {
   return {rows_or_tokens.scalar_type(), map.tokens(), map.row.size(1), map.rows(), rows_or_tokens.size(1)};
 }
@@ -64,6 +65,7 @@ Tensor plain_sum(const Tensor& rows, const Tensor& weights, const RowMap& map, c
   return y;
 }
 
+// Runs the backward of sums with weights: writes drows (not its fillers) and dw.
 void plain_sum_backward(const Tensor& rows, const Tensor& w, const RowMap& map, const Tensor& dy, const Tensor& drows,
                         const Tensor& dw) {
   const auto* row = map.row.const_data_ptr<int64_t>();
@@ -77,6 +79,7 @@ void plain_sum_backward(const Tensor& rows, const Tensor& w, const RowMap& map, 
                         drows.mutable_data_ptr(), dw.mutable_data_ptr());
 }
 
+// Needs no tensor in backward, only the map.
 struct CopyRows : Function<CopyRows> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const RowMap& map) {
     save_state(ctx, map);
@@ -87,6 +90,7 @@ struct CopyRows : Function<CopyRows> {
   }
 };
 
+// Inputs that receive a gradient: rows, weights and residual. The residual gets the output's gradient unchanged.
 struct SumRows : Function<SumRows> {
   static Tensor forward(AutogradContext* ctx, const Tensor& rows, const MaybeTensor& weights, const RowMap& map,
                         const MaybeTensor& residual) {
@@ -121,6 +125,7 @@ struct SumRows : Function<SumRows> {
   }
 };
 
+// `name` is that of the public function, for the message.
 void check_map(const char* name, const RowMap& map, const Tensor& x, int64_t expected_rows) {
   check(x.dim() == 2 && x.size(0) == expected_rows && map.token.scalar_type() == at::kLong && map.row.dim() == 2 &&
             map.row.scalar_type() == at::kLong && map.token.is_contiguous() && map.row.is_contiguous() &&

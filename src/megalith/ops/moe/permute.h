@@ -3,6 +3,11 @@
 // each, forward and backward.
 //
 // Legend: t tokens, k copies per token, r rows, h hidden.
+//
+//   experts of tokens 0, 1, 2 (k = 2)    {0 2}  {0 1}  {1 2}
+//   rows, by expert                      0: tokens 0 1 | 1: tokens 1 2 | 2: tokens 0 2
+//   map.token                            0 1 1 2 0 2
+//   map.row                              {0 4}  {1 2}  {3 5}
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,13 +16,14 @@
 
 namespace megalith::ops {
 
-// Which row is a copy of which token, in both directions, so that no pass has to search or to add atomically. Lives on
+// The relation of rows and tokens in both directions, so that no pass has to search or to add atomically. Lives on
 // the device of the rows. Invariant: row[i][j] = n >= 0 implies token[n] = i, and no n occurs in `row` twice.
 struct RowMap {
   at::Tensor token;            // int64 [r]
   at::Tensor row;              // int64 [t, k]; -1 where there is no copy
   bool every_row_used = true;  // all of 0 … r-1 occur in `row`; rows that do not are fillers, which no sum reads
 
+  // Returns a copy on a device; the sizes.
   RowMap to(at::Device device) const { return {token.to(device), row.to(device), every_row_used}; }
   int64_t rows() const { return token.size(0); }
   int64_t tokens() const { return row.size(0); }

@@ -2,6 +2,11 @@
 // columns are vectorized. A token's sum goes through its k rows block of columns by block, so that the running sums
 // stay in the first-level cache: every row is read once, every token written once. Backward walks over the copies of a
 // token: a row belongs to one token only, so that threads never write the same row.
+//
+//   token i, columns [0, 256)      sum = residual[i]; sum += w₀ rows[row[i][0]]; ...; y[i] = sum
+//   token i, columns [256, 512)    ...
+//
+// In elements: copies read and write r h; sums read r h (+ t h) and write t h; backward reads r h + t h, writes r h.
 #include <algorithm>
 #include <cstring>
 

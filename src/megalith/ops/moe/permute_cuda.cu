@@ -9,6 +9,10 @@
 //   sum        y[i] = residual[i] + Σ_j w[i][j] rows[row[i][j]]       reads r h (+ t h), writes t h
 //   backward   drows[row[i][j]] = w[i][j] dy[i],  dw[i][j] = dy[i] · rows[row[i][j]]     reads r h + t h, writes r h
 //
+//   token i      x[i]  ──┬─> y[row[i][0]]      rows are contiguous: a block reads and writes whole cache lines,
+//                        ├─> y[row[i][1]]      however scattered the rows are
+//                        └─> ...
+//
 // Measured on an H200 against a copy of as many bytes (docs/gpu.md), 16384 x 8 x 2048: copies 0.88 and their backward
 // 0.94, weighted sums 0.94 both ways.
 #include "megalith/ops/kernel/cuda_math.cuh"
@@ -21,7 +25,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kMostCopies = 64;  // copies per token whose dot products a block can keep
 
-// One block per row, fillers included.
+// One block per row, fillers included. Bits are moved as they are, 16 bytes per thread. Reads a token k times (mostly
+// from the cache), and is used only where fillers exist, which spread_kernel would leave unwritten.
 template <typename T, int v>
 __global__ void copy_kernel(const T* x, const int64_t* token, T* y, int64_t h) {
   const T* from = x + token[blockIdx.x] * h;
@@ -30,7 +35,8 @@ __global__ void copy_kernel(const T* x, const int64_t* token, T* y, int64_t h) {
     *reinterpret_cast<Pack<T, v>*>(to + column) = *reinterpret_cast<const Pack<T, v>*>(from + column);
 }
 
-// One block per token, which is read once and written to all of its rows.
+// One block per token, which is read once and written to all of its rows. Backward of sums without weights is the same
+// kernel; backward of copies is sum_kernel.
 template <typename T, int v>
 __global__ void spread_kernel(const T* x, const int64_t* row, T* y, int64_t k, int64_t h) {
   const int64_t token = blockIdx.x;
@@ -43,7 +49,8 @@ __global__ void spread_kernel(const T* x, const int64_t* row, T* y, int64_t k, i
   }
 }
 
-// One block per token; the loop over its copies is unrolled, so that four rows are in flight.
+// One block per token; the loop over its copies is unrolled, so that four rows are in flight. Sums are fp32 and rounded
+// once, in the order of j: results do not depend on timing.
 template <typename T, int v>
 __global__ void sum_kernel(const T* rows, const float* w, const int64_t* row, const T* residual, T* y, int64_t k,
                            int64_t h) {
@@ -65,7 +72,7 @@ __global__ void sum_kernel(const T* rows, const float* w, const int64_t* row, co
   }
 }
 
-constexpr int kTogether = 4;  // copies whose rows are read at once
+constexpr int kTogether = 4;  // copies whose rows are read at once: 4 · v floats of registers
 
 // One block per token. For every four copies the token's gradient is read once (from the cache after the first four).
 // The dot products are summed per warp by shuffles, then over the warps in order, one thread per copy.
@@ -76,6 +83,7 @@ __global__ void sum_backward_kernel(const T* rows, const float* w, const int64_t
   const int64_t token = blockIdx.x;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   for (int64_t first = 0; first < k; first += kTogether) {
+    // Copies past the k-th, and tokens that have fewer, get row -1: they load and store nothing.
     int64_t target[kTogether];
     float factor[kTogether], dot[kTogether];
 #pragma unroll
@@ -108,6 +116,7 @@ __global__ void sum_backward_kernel(const T* rows, const float* w, const int64_t
       if (lane == 0 && first + j < k) dots[first + j][warp] = sum;
     }
   }
+  // `dots` is [copies, warps].
   __syncthreads();
   if (threadIdx.x >= k) return;
   float total = 0;
@@ -115,7 +124,8 @@ __global__ void sum_backward_kernel(const T* rows, const float* w, const int64_t
   dw[token * k + threadIdx.x] = total;
 }
 
-// Calls run.template operator()<T, v>(threads): as many threads as a row has vectors, from 64 to kThreads.
+// Calls run.template operator()<T, v>(threads): as many threads as a row has vectors, from 64 to kThreads. A row of
+// 2048 bf16 is 256 vectors: one per thread.
 template <typename Run>
 void for_rows(const PermuteSizes& sizes, bool in_vectors, const Run& run) {
   for_dtype(sizes.dtype, [&]<typename T>(T) {
@@ -172,11 +182,19 @@ void sum_rows_backward_cuda(const PermuteSizes& sizes, const void* rows, const v
 
 namespace {
 
+// Sorts choices by expert, stably. Example with E = 2, k = 1, parts of 2 choices:
+//
+//   chosen   1 0 | 0 1       count_kernel   part 0: {1, 1}, part 1: {1, 1}
+//                            add_up_kernel  starts of part 0: {0, 0}, of part 1: {1, 1};  first = {0, 2, 4}
+//   row      2 0   1 3       place_kernel   row = first[expert] + start of the part + number within the part
+//   token    1 2 0 3
+//
 // A counting sort in three launches: each block counts the experts of kPart choices; one block turns the counts into
 // starts, over parts and over experts; each block places its choices. Choices of an expert keep their order, whatever
 // the timing, and no launch depends on the number of rows per expert: the host need not know it.
-constexpr int kPart = 1024;  // choices per block
+constexpr int kPart = 1024;  // choices per block: 4 KiB of shared memory in place_kernel
 
+// Returns the number of parts of n choices.
 int64_t parts_of(int64_t n) { return (n + kPart - 1) / kPart; }
 
 // Writes counts [parts, experts]. The atomic additions are on integers in shared memory: their order does not matter.

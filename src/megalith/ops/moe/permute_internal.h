@@ -9,8 +9,8 @@ namespace megalith::ops {
 
 // Sizes of a call.
 struct PermuteSizes {
-  c10::ScalarType dtype;  // of rows and tokens
-  int64_t t, k, r, h;
+  c10::ScalarType dtype;  // type of rows and tokens
+  int64_t t, k, r, h;     // as in the legend
 };
 
 // y [r, h] = x[token]

@@ -23,7 +23,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Score = ExpertChoice::Score;
 
-constexpr double kTiny = 1e-20;  // keeps a sum of scores from being 0
+constexpr double kTiny = 1e-20;  // keeps a sum of scores from being 0, as in Megatron's router
 
 // Returns the ranking with -inf for experts outside the best groups of a token.
 Tensor limit_to_groups(const Tensor& ranking, const ExpertChoice& choice) {
@@ -56,6 +56,7 @@ TopExperts composite(const Tensor& logits, const ExpertChoice& choice, const Ten
   return {experts, choice.scaling == 1 ? weights : weights * choice.scaling};
 }
 
+// `logits` must stay alive until the kernel has been launched.
 ExpertRows rows_of(const Tensor& logits, const ExpertChoice& choice) {
   return {logits.scalar_type(), logits.size(0), logits.size(1), logits.const_data_ptr(), choice};
 }
@@ -93,6 +94,8 @@ struct TopExpertsFunction : torch::autograd::Function<TopExpertsFunction> {
 
 }  // namespace
 
+// topk returns indices by score, the sort brings them into ascending order: later sums then have one order on all
+// devices.
 Tensor largest_places(const Tensor& scores, int64_t k) { return std::get<0>(std::get<1>(scores.topk(k, -1)).sort(-1)); }
 
 TopExperts top_experts(const Tensor& logits, const ExpertChoice& choice, const Tensor& bias, const Tensor& decided) {

@@ -17,6 +17,11 @@
 //              softmax:           dx_e = p_e (s_e [if chosen] - Σ_chosen p s)
 //              sigmoid:           dx_c = σ_c (1 - σ_c) (s_c [- Σ σ s / Σ σ]) [/ Σ σ];  0 for other experts
 //
+//   plain, k = 3, E = 32, one lane's bits of `above` and `equal` (limit = third largest logit of the token):
+//
+//              logit       1.0  4.0  2.0  2.0        limit 2.0, so above = 0010, equal = 1100; if one place is left for
+//              chosen           yes  yes             equal logits, the lower expert gets it
+//
 // Memory traffic: forward reads t E logits and writes t k choices (int64) and weights; backward also writes t E
 // gradients. Measured on an H200 against a copy of as many bytes (docs/gpu.md), 16384 x 64 x 8: forward 1.02,
 // backward 0.98.
@@ -36,6 +41,7 @@ constexpr int kPlainThreads = 256;  // per block of the plain kernels
 constexpr unsigned kAll = 0xffffffffU;
 constexpr float kTiny = 1e-20F;  // keeps a sum of scores from being 0
 
+// A candidate: its score and its number (of an expert, or of a group).
 struct Best {
   float value;
   int place;
@@ -71,7 +77,8 @@ __device__ inline Best best_of(const float (&rank)[n], int lane, int begin, int 
   }
   return warp_best(mine);
 }
-// Takes an expert out of the ranking.
+// Takes an expert out of the ranking. Only the lane that holds it writes; all lanes compare, since an index known only
+// at run time would move `rank` from registers to memory.
 template <int n>
 __device__ inline void strike(float (&rank)[n], int lane, int expert) {
 #pragma unroll
@@ -83,7 +90,7 @@ __device__ inline void strike(float (&rank)[n], int lane, int expert) {
 template <int n>
 __device__ inline void limit_to_groups(float (&rank)[n], int lane, int experts, const ExpertChoice& choice) {
   const int groups = static_cast<int>(choice.groups), width = experts / groups;
-  float score = -INFINITY;  // of group number `lane`
+  float score = -INFINITY;  // sum of the best scores in group number `lane`
   for (int g = 0; g < groups; ++g) {
     float left[n];
 #pragma unroll
@@ -96,7 +103,7 @@ __device__ inline void limit_to_groups(float (&rank)[n], int lane, int experts, 
     }
     if (lane == g) score = sum;
   }
-  unsigned chosen = 0;
+  unsigned chosen = 0;  // one bit per group
   for (int64_t j = 0; j < choice.group_topk; ++j) {
     const Best best = warp_best({lane < groups ? score : -INFINITY, lane});
     chosen |= 1U << best.place;
@@ -109,7 +116,8 @@ __device__ inline void limit_to_groups(float (&rank)[n], int lane, int experts, 
   }
 }
 
-// The logits of a token, and maximum and sum for the softmax over all of them.
+// The logits of a token, and maximum and sum for the softmax over all of them: lane l has experts l, l + 32, …, so that
+// a warp reads 32 neighbors at once.
 template <int n>
 struct Token {
   float logit[n];
@@ -135,7 +143,9 @@ struct Token {
   }
 };
 
-// The general choice for one token, by a whole warp.
+// The general choice for one token, by a whole warp: k rounds of best_of and strike, 2 k reductions over the warp. With
+// `decided`, chosen [t, k] is read instead and only the weights are computed. Choices are written in ascending order of
+// expert, as the CPU does, so that later sums have the same order on both.
 template <typename T, int n>
 __device__ inline void choose(const ExpertRows& rows, int64_t token, const float* bias, bool decided, int64_t* chosen,
                               float* weights) {
@@ -144,9 +154,10 @@ __device__ inline void choose(const ExpertRows& rows, int64_t token, const float
   const int experts = static_cast<int>(rows.experts), k = static_cast<int>(choice.topk);
   const T* logits = static_cast<const T*>(rows.logits) + token * rows.experts;
   const Token<n> all(logits, lane, experts, choice.score == Score::kSoftmax);
-  int mine = -1, order = lane;  // lane j < k has the j-th best expert, and its position among them in order of number
+  // Lane j < k has the j-th best expert, and its position among the chosen ones in order of number.
+  int own_expert = -1, order = lane;
   if (decided) {
-    if (lane < k) mine = static_cast<int>(chosen[token * k + lane]);
+    if (lane < k) own_expert = static_cast<int>(chosen[token * k + lane]);
   } else {
     float rank[n];
 #pragma unroll
@@ -159,16 +170,16 @@ __device__ inline void choose(const ExpertRows& rows, int64_t token, const float
     for (int j = 0; j < k; ++j) {
       const Best best = best_of(rank, lane, 0, experts);
       strike(rank, lane, best.place);
-      if (lane == j) mine = min(best.place, experts - 1);  // with NaN logits some expert must be named
+      if (lane == j) own_expert = min(best.place, experts - 1);  // with NaN logits some expert must be named
     }
     order = 0;  // rank by counting: how many chosen experts have a lower number
     for (int j = 0; j < k; ++j) {
-      const int other = __shfl_sync(kAll, mine, j);
-      order += other < mine || (other == mine && j < lane) ? 1 : 0;
+      const int other = __shfl_sync(kAll, own_expert, j);
+      order += other < own_expert || (other == own_expert && j < lane) ? 1 : 0;
     }
-    if (lane < k) chosen[token * k + order] = mine;
+    if (lane < k) chosen[token * k + order] = own_expert;
   }
-  float weight = lane < k ? all.score(to_float(logits[mine]), choice.score) : 0;
+  float weight = lane < k ? all.score(to_float(logits[own_expert]), choice.score) : 0;
   if (choice.score == Score::kSoftmaxOfChosen) {
     const float top = warp_max(lane < k ? weight : -INFINITY);
     weight = lane < k ? expf(weight - top) : 0;
@@ -179,6 +190,7 @@ __device__ inline void choose(const ExpertRows& rows, int64_t token, const float
   if (lane < k) weights[token * k + order] = weight * static_cast<float>(choice.scaling);
 }
 
+// One warp per token, four tokens per block.
 template <typename T, int n>
 __global__ void forward_kernel(ExpertRows rows, const float* bias, bool decided, int64_t* chosen, float* weights) {
   const int64_t token = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
@@ -201,7 +213,8 @@ __device__ inline void sort_bitonic(float* x) {
     sort_bitonic<n / 2>(x + n / 2);
   }
 }
-// Sorts any numbers, the largest first: sorts both halves, then merges them as a bitonic sequence.
+// Sorts any numbers, the largest first: sorts both halves, then merges them as a bitonic sequence. 8 numbers take 24
+// exchanges, all on registers with indices known to the compiler.
 template <int n>
 __device__ inline void sort(float* x) {
   if constexpr (n > 1) {
@@ -214,7 +227,9 @@ __device__ inline void sort(float* x) {
   }
 }
 
-constexpr int kGroup = 8;  // lanes per token of the plain kernels, and their largest k
+// Lanes per token of the plain kernels, and their largest k. Both are 8 so that after three rounds of merging every
+// lane holds the token's 8 largest, and lane j can take the j-th choice.
+constexpr int kGroup = 8;
 
 // Sum and maximum over the lanes of a group.
 __device__ inline float group_sum(float x) {
@@ -303,6 +318,7 @@ __global__ void __launch_bounds__(kPlainThreads)
   for (int i = 0; i < kEach; ++i) logit[i] = fmaxf(logit[i], -INFINITY);  // NaN becomes -inf
   Largest best(logit);
   best.merge_lanes();
+  // The k-th largest logit, by a loop with constant indices: an index known only at run time would move x to memory.
   float limit = best.x[0];
   int room = k;  // for logits at the limit
 #pragma unroll
@@ -323,18 +339,19 @@ __global__ void __launch_bounds__(kPlainThreads)
   const int equal_before = min(static_cast<int>(before >> 16), room);
   for (int left = __popc(equal) + equal_before - room; left > 0; --left)
     equal ^= 1U << (31 - __clz(static_cast<int>(equal)));
-  int place = static_cast<int>(before & 0xffffU) + equal_before;
+  int slot = static_cast<int>(before & 0xffffU) + equal_before;
 #pragma unroll
   for (int i = 0; i < kEach; ++i)
-    if (((above | equal) >> i & 1U) != 0) shared[group][place++] = {j * kEach + i, logit[i]};
+    if (((above | equal) >> i & 1U) != 0) shared[group][slot++] = {j * kEach + i, logit[i]};
   __syncwarp();
-  const Choice mine = shared[group][min(j, k - 1)];
-  const float raised = j < k ? expf(mine.logit - best.x[0]) : 0;
+  // Lane j has the j-th choice: its weight is exp(x - max) over the sum of the group.
+  const Choice own_choice = shared[group][min(j, k - 1)];
+  const float raised = j < k ? expf(own_choice.logit - best.x[0]) : 0;
   const float weight = raised * (static_cast<float>(rows.choice.scaling) / group_sum(raised));
   const bool has = j < k && token < rows.tokens;
   const bool enough = limit > -INFINITY;
   if (has && enough) {
-    chosen[token * k + j] = mine.expert;
+    chosen[token * k + j] = own_choice.expert;
     weights[token * k + j] = weight;
   }
   // Tokens with fewer than k numbers above -inf (NaN, infinities) are left to the general choice, one after the other.
@@ -355,9 +372,10 @@ __global__ void backward_kernel(ExpertRows rows, const int64_t* chosen, const fl
   const T* logits = static_cast<const T*>(rows.logits) + token * rows.experts;
   T* grads = grad_logits + token * rows.experts;
   const Token<n> all(logits, lane, experts, choice.score == Score::kSoftmax);
-  const int mine = lane < k ? static_cast<int>(chosen[token * k + lane]) : 0;
+  const int own_expert = lane < k ? static_cast<int>(chosen[token * k + lane]) : 0;
   const float slope = lane < k ? grad_weights[token * k + lane] * static_cast<float>(choice.scaling) : 0;
-  const float score = lane < k ? all.score(to_float(logits[mine]), choice.score) : 0;
+  const float score = lane < k ? all.score(to_float(logits[own_expert]), choice.score) : 0;
+  // The three cases of `gradients` at the top of the file.
   float grad = 0, others = 0;  // gradient of this lane's choice; of every other expert, divided by its score
   if (choice.score == Score::kSoftmaxOfChosen) {
     const float top = warp_max(lane < k ? score : -INFINITY);
@@ -378,7 +396,7 @@ __global__ void backward_kernel(ExpertRows rows, const int64_t* chosen, const fl
       grads[i * 32 + lane] =
           from_float<T>(choice.score == Score::kSoftmax ? others * all.score(all.logit[i], choice.score) : 0);
   __syncwarp();
-  if (lane < k) grads[mine] = from_float<T>(grad);
+  if (lane < k) grads[own_expert] = from_float<T>(grad);
 }
 
 // Backward of the plain choice: 8 lanes per token, lane j has its j-th choice. A row is copied to shared memory, where
@@ -395,10 +413,10 @@ __global__ void __launch_bounds__(kPlainThreads)
   if (token - group % 4 >= rows.tokens) return;  // the whole warp
   const int k = static_cast<int>(rows.choice.topk);
   const bool has = j < k;
-  const int mine = has ? static_cast<int>(chosen[here * k + j]) : 0;
+  const int own_expert = has ? static_cast<int>(chosen[here * k + j]) : 0;
   const float slope = has ? grad_weights[here * k + j] * static_cast<float>(rows.choice.scaling) : 0;
   uint4* const row = shared[group];
-  auto* const cell = reinterpret_cast<T*>(row) + mine;
+  auto* const cell = reinterpret_cast<T*>(row) + own_expert;
   const auto* const logits = static_cast<const uint4*>(rows.logits) + here * kVectors;
 #pragma unroll
   for (int i = 0; i < kEach; ++i)
@@ -427,12 +445,14 @@ bool is_plain(const ExpertRows& rows, int n) {
   return rows.choice.score == Score::kSoftmaxOfChosen && rows.choice.topk <= kGroup &&
          rows.experts == int64_t{32} * n && aligned(rows.logits);
 }
+// 32 tokens per block of the plain kernels.
 Launch plain_launch(int64_t tokens, void* stream) {
   constexpr int64_t kTokens = kPlainThreads / kGroup;
   return {static_cast<unsigned>((tokens + kTokens - 1) / kTokens), kPlainThreads, stream};
 }
 
-// Calls run.template operator()<T, n>(blocks), with n experts per lane of a warp.
+// Calls run.template operator()<T, n>(blocks), with n experts per lane of a warp: 32 n is E rounded up to 32, 64, 128,
+// 256 or 1024.
 template <typename Run>
 void for_experts(const ExpertRows& rows, const Run& run) {
   const auto blocks = static_cast<unsigned>((rows.tokens + kThreads / 32 - 1) / (kThreads / 32));

@@ -11,9 +11,9 @@ namespace megalith::ops {
 
 // The logits of a call and how to choose.
 struct ExpertRows {
-  c10::ScalarType dtype = c10::ScalarType::Float;  // of the logits and their gradient: fp32, bf16 or fp16
-  int64_t tokens = 0, experts = 0;
-  const void* logits = nullptr;  // [t, E]
+  c10::ScalarType dtype = c10::ScalarType::Float;  // type of the logits and their gradient: fp32, bf16 or fp16
+  int64_t tokens = 0, experts = 0;                 // t, E
+  const void* logits = nullptr;                    // [t, E]
   ExpertChoice choice;
 };
 // Whether the kernels can take these sizes: at most 1024 experts, 32 per token and 32 groups.

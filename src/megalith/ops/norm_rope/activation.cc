@@ -23,6 +23,7 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+// `name` is that of the public function, for the message.
 void check_input(const char* name, const Tensor& x) {
   check(x.dim() >= 1 && x.is_floating_point(), "{} takes rows of floating-point numbers; it got {} of {}", name,
         shape_text(x), c10::toString(x.scalar_type()));
@@ -36,7 +37,7 @@ ActivationRows rows_of(const Tensor& y, Activation activation) {
 
 const float* floats_or_null(const Tensor& t) { return t.defined() ? t.const_data_ptr<float>() : nullptr; }
 
-// Runs forward; `weights` may be defined on CUDA only.
+// Runs forward; `weights` may be defined on CUDA only. [.., 2f] -> [.., f]
 Tensor gated_kernel(const Tensor& gate_up, Activation activation, const Tensor& weights) {
   const Tensor in = gate_up.contiguous();
   std::vector<int64_t> sizes = gate_up.sizes().vec();
@@ -53,7 +54,8 @@ Tensor gated_kernel(const Tensor& gate_up, Activation activation, const Tensor& 
   return y;
 }
 
-// Inputs that receive a gradient: gate_up and, on CUDA, the row weights.
+// Inputs that receive a gradient: gate_up and, on CUDA, the row weights. Backward returns one tensor laid out as
+// gate_up, which is the output gradient of the fused projection as it stands.
 class GatedFunction : public torch::autograd::Function<GatedFunction> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& gate_up, Activation activation,
@@ -93,6 +95,7 @@ Tensor kernel_bias(const Tensor& bias, const Tensor& x) {
 }
 const void* data_or_null(const Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
 
+// Runs forward; the bias may be undefined.
 Tensor biased_kernel(const Tensor& x, const Tensor& bias, Activation activation) {
   const Tensor in = x.contiguous();
   const Tensor added = kernel_bias(bias, x);
@@ -160,6 +163,7 @@ class BiasFunction : public torch::autograd::Function<BiasFunction> {
 
 }  // namespace
 
+// The formulas of the kernels in ATen's operations, for devices and dtypes without one; autograd differentiates them.
 Tensor activate_composite(const Tensor& x, Activation activation) {
   switch (activation) {
     case Activation::kSilu:
@@ -183,6 +187,7 @@ Tensor gated_composite(const Tensor& gate_up, Activation activation) {
   return activate_composite(gate_up.narrow(-1, 0, f), activation) * gate_up.narrow(-1, f, f);
 }
 
+// Promoted to fp32 by the weights, then rounded back: two roundings where the fused CUDA kernel has one.
 Tensor weigh_rows(const Tensor& y, const Tensor& weights) {
   check(y.dim() == 2 && weights.dim() == 1 && weights.size(0) == y.size(0) && weights.scalar_type() == acc_dtype(y),
         "weigh_rows of {} got weights {} of {}; it takes one fp32 weight per row", shape_text(y), shape_text(weights),

@@ -4,7 +4,11 @@
 //   gated   y = a(gate) up;   dgate = dy up a'(gate),  dup = dy a(gate)
 //   bias    y = a(x + b);     dx = dy a'(x + b),  db = Σ_rows dx
 //
-// One pass over memory each way: backward computes a and a' again from the input instead of reading them.
+// One pass over memory each way: backward computes a and a' again from the input instead of reading them. In bytes per
+// element of bf16 of the output: gated 6 forward and 10 backward, bias 4 and 6.
+//
+//   gate_up row   | gate [f] | up [f] |        lanes walk over both halves at once, f elements apart
+//   y row         | y [f]    |
 #include <algorithm>
 #include <numbers>
 #include <vector>
@@ -53,6 +57,7 @@ MEGALITH_ALWAYS_INLINE Value<A> activate(A x) {
   }
 }
 
+// Rows [begin, end) of y = a(gate) up.
 template <typename T, Activation kind>
 struct GatedForward {
   MEGALITH_ALWAYS_INLINE static void run(const T* gate_up, T* MEGALITH_RESTRICT y, int64_t begin, int64_t end,
@@ -67,6 +72,8 @@ struct GatedForward {
   }
 };
 
+// Rows [begin, end) of `grad`, which has the layout of gate_up. Gate and up are read before their gradients are
+// written, but the pointers are declared not to overlap: `grad` is a tensor of its own.
 template <typename T, Activation kind>
 struct GatedBackward {
   MEGALITH_ALWAYS_INLINE static void run(const T* gate_up, const T* grad_y, T* grad, int64_t begin, int64_t end,
@@ -88,6 +95,7 @@ struct GatedBackward {
   }
 };
 
+// Rows [begin, end) of y = a(x + b).
 template <typename T, Activation kind>
 struct BiasForward {
   MEGALITH_ALWAYS_INLINE static void run(const T* x, const acc_t<T>* MEGALITH_RESTRICT bias, T* y, int64_t begin,
@@ -101,6 +109,8 @@ struct BiasForward {
   }
 };
 
+// Rows [begin, end) of dx, and their sum for the gradient of the bias. dx may be the memory of dy, so
+// that neither of the two is MEGALITH_RESTRICT: an element is read before it is written.
 template <typename T, Activation kind>
 struct BiasBackward {
   using Acc = acc_t<T>;

@@ -12,9 +12,13 @@
 // every gridDim.y-th row, so that the bias and its gradient stay in registers; the partial sums [gridDim.y, f] are
 // added in order by column_sums_cuda.
 //
+//   bias, thread (x, y) of the grid:   columns [x v, x v + v), rows y, y + gridDim.y, y + 2 gridDim.y, ...
+//
 // Memory traffic, in elements: gated 3 t f forward, 5 t f backward; bias 2 t f and 3 t f. Nothing else is stored: value
 // and slope are computed again from the input. Measured on an H200 against a copy of as many bytes (docs/gpu.md):
-// SwiGLU 16384 x 8192 1.02 both ways, bias + GELU 65536 x 3072 0.91 both ways.
+//   SwiGLU 16384 x 8192                   1.02 both ways
+//   SwiGLU times weights, 131072 x 768    forward 1.01, backward 1.02
+//   bias + GELU 65536 x 3072              0.91 both ways
 #include <type_traits>
 
 #include "megalith/ops/kernel/cuda_math.cuh"
@@ -24,8 +28,9 @@ namespace megalith::ops {
 
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 128;  // small blocks: a width of 768 in bf16 (96 vectors) still fills most of one
 
+// An activation and its derivative at one point.
 struct Slope {
   float value, slope;  // a(x), a'(x)
 };
@@ -36,9 +41,12 @@ __device__ inline float exp_for(float x) {
   return std::is_same_v<T, float> ? expf(x) : __expf(x);
 }
 
+// A sigmoid with its complement: the slope of every sigmoid-like activation needs both.
 struct Sigmoid {
   float value, rest;  // s(x), and 1 - s(x) = s(-x)
 };
+// Rows in fp32 pay for two exponentials. 16-bit rows take one and the fast division, whose errors, a few units in the
+// last place of fp32, vanish when the result is rounded to 8 or 11 bits.
 template <typename T>
 __device__ inline Sigmoid sigmoid(float x) {
   if constexpr (std::is_same_v<T, float>) {
@@ -76,6 +84,7 @@ __device__ inline Slope activate(float x) {
   }
 }
 
+// Calls run.template operator()<activation>(): one kernel per activation, without a branch per element.
 template <typename Run>
 void for_activation(Activation activation, const Run& run) {
   switch (activation) {
@@ -116,7 +125,8 @@ __global__ void gated_forward_kernel(const T* gate_up, const float* weights, T* 
   store<v>(gate, y + i * v);
 }
 
-// One thread per vector of dy, and the two of `grad` that belong to it.
+// One thread per vector of dy, and the two of `grad` that belong to it. `grad` has the layout of gate_up, so that the
+// up projection takes it as it is: no concatenation of two gradients.
 template <typename T, int v, Activation activation>
 __global__ void gated_backward_kernel(const T* gate_up, const T* grad_y, T* grad, int64_t vectors,
                                       int64_t row_vectors) {
@@ -138,7 +148,8 @@ __global__ void gated_backward_kernel(const T* gate_up, const T* grad_y, T* grad
   store<v>(up, grad + at + row_vectors * v);
 }
 
-// One block per row, which also sums the gradient of the row's weight.
+// One block per row, which also sums the gradient of the row's weight, in a fixed order. (The unweighted kernels sum
+// nothing, so that their blocks need not end where rows do.)
 template <typename T, int v, Activation activation>
 __global__ void weighted_backward_kernel(const T* gate_up, const float* weights, const T* grad_y, T* grad,
                                          float* grad_weights, int width) {
@@ -155,7 +166,7 @@ __global__ void weighted_backward_kernel(const T* gate_up, const float* weights,
 #pragma unroll
     for (int j = 0; j < v; ++j) {
       const Slope s = activate<T, activation>(gate[j]);
-      sum += dy[j] * up[j] * s.value;
+      sum += dy[j] * up[j] * s.value;  // before dy is scaled: dw_row takes dy itself
       dy[j] *= weight;
       gate[j] = dy[j] * up[j] * s.slope;
       up[j] = dy[j] * s.value;
@@ -167,7 +178,8 @@ __global__ void weighted_backward_kernel(const T* gate_up, const float* weights,
   if (threadIdx.x == 0) grad_weights[row] = sum;
 }
 
-// A thread has v columns and every gridDim.y-th row; unrolled, so that four rows are on their way at once.
+// A thread has v columns and every gridDim.y-th row; unrolled, so that four rows are on their way at once. The bias is
+// read once per thread instead of once per element.
 template <typename T, int v, Activation activation>
 __global__ void bias_forward_kernel(const T* x, const void* bias, bool raw_bias, T* y, int64_t rows, int64_t width) {
   const int64_t column = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * v;
@@ -235,6 +247,7 @@ void for_rows(const ActivationRows& shape, bool in_vectors, const Run& run) {
   });
 }
 
+// Returns the number of blocks of kThreads threads.
 unsigned blocks_for(int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
 
 constexpr int64_t kMostRowParts = 1024;  // bounds the workspace
@@ -264,6 +277,7 @@ void gated_backward_cuda(const ActivationRows& shape, const void* gate_up, const
   for_rows(shape, fits, [&]<typename T, int v, Activation activation>() {
     const int64_t row = shape.width / v, all = shape.rows * row;
     if (weights != nullptr) {
+      // Whole warps, as many as the row has vectors for, at most 8.
       const auto threads = static_cast<unsigned>(std::clamp<int64_t>((row + 31) / 32 * 32, 32, 256));
       return launch("weighted_backward", weighted_backward_kernel<T, v, activation>,
                     {static_cast<unsigned>(shape.rows), threads, stream}, static_cast<const T*>(gate_up), weights,

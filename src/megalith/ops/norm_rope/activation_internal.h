@@ -33,7 +33,7 @@ void bias_forward_cpu(const ActivationRows& shape, const void* x, const void* bi
 void bias_backward_cpu(const ActivationRows& shape, const void* x, const void* bias, const void* grad_y, void* grad_x,
                        void* grad_bias);
 
-// CUDA twins (fp32, bf16, fp16) on `stream`, a cudaStream_t.
+// CUDA twins (fp32, bf16, fp16) on `stream`, a cudaStream_t. They wait for nothing and allocate nothing.
 // `weights`, fp32 [t], multiply the rows of y; nullptr means none. grad_weights [t] is written if there are weights.
 // `workspace` has bias_backward_workspace_cuda() floats and is needed only for grad_bias, which is fp32; `add_bias`
 // adds to its values.

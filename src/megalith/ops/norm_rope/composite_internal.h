@@ -11,6 +11,7 @@
 
 namespace megalith::ops {
 
+// Shapes and results as those of norm, apply_rope, the activations, gated_activation and dropout.
 at::Tensor norm_composite(const at::Tensor& x, const NormWeights& weights);
 at::Tensor rotate_composite(const at::Tensor& x, const RopeAngles& angles);                   // x [t, n, d]
 at::Tensor activate_composite(const at::Tensor& x, Activation activation);                    // any shape

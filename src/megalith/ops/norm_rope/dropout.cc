@@ -23,6 +23,7 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+// A probability is a setting of the user (ConfigError); the rest is up to the calling layer.
 void check_arguments(const Tensor& x, double p, const at::Generator& generator) {
   check<ConfigError>(p >= 0 && p < 1, "the probability of dropout is {}; it must be at least 0 and less than 1", p);
   check(x.is_floating_point(), "dropout takes floating-point numbers; it got {}", c10::toString(x.scalar_type()));
@@ -49,6 +50,7 @@ struct Result {
   Tensor mask;  // uint8, shape of x; undefined without a backward pass, and always on CUDA
 };
 
+// Runs the kernel of the device of x; `with_mask` matters on the CPU only.
 Result run_forward(const Tensor& x, const Tensor& residual, double p, uint64_t seed, bool with_mask) {
   const Tensor in = x.contiguous();
   const Tensor added = residual.defined() ? residual.contiguous() : Tensor();
@@ -104,6 +106,7 @@ class DropoutFunction : public torch::autograd::Function<DropoutFunction> {
 
 }  // namespace
 
+// Other masks than the kernels': it draws from the generator itself. For fp64 and devices without kernels.
 Tensor dropout_composite(const Tensor& x, double p, const at::Generator& generator) {
   const Tensor kept = at::empty(x.sizes(), x.options().dtype(at::kBool)).bernoulli_(1 - p, generator);
   return at::where(kept, x * (1 / (1 - p)), at::zeros({}, x.options()));

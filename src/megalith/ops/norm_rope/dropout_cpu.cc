@@ -1,7 +1,12 @@
 // Dropout on the CPU. Threads own ranges of blocks of 64 elements. The 16 counters of a block are computed side by
 // side, one per vector lane (16 words are one AVX-512 register), and word w of counter l belongs to element 16 w + l,
-// so that random words and elements have the same order in memory. Forward reads x, writes y and one byte of mask per
-// element.
+// so that random words and elements have the same order in memory:
+//
+//   words of a block   c0[0 ... 15] | c1[0 ... 15] | c2[0 ... 15] | c3[0 ... 15]      word w of all counters
+//   elements            0 ... 15    | 16 ... 31    | 32 ... 47    | 48 ... 63
+//
+// Forward reads x, writes y and one byte of mask per element: 5 bytes per element of bf16. (The CUDA kernel draws the
+// mask again in backward; here backward reads the byte instead of computing ten rounds of Philox.)
 #include "megalith/ops/kernel/cpu_math.h"
 #include "megalith/ops/kernel/cpu_parallel.h"
 #include "megalith/ops/norm_rope/dropout_internal.h"
@@ -18,6 +23,8 @@ constexpr int64_t kGrainElements = 16384;
 constexpr int64_t kLanes = 16;
 constexpr int64_t kBlock = 4 * kLanes;
 
+// Writes the 64 random words of a block. Keys and multipliers are Philox's; its 64-bit products become pairs of vector
+// multiplications.
 MEGALITH_ALWAYS_INLINE void random_block(uint64_t seed, int64_t block, uint32_t* MEGALITH_RESTRICT words) {
   uint32_t* const c0 = words;
   uint32_t* const c1 = words + kLanes;
@@ -76,6 +83,7 @@ struct Forward {
   }
 };
 
+// dx = dy / (1 - p) where the mask is set. The mask is bytes in the order of elements: no Philox here.
 template <typename T>
 struct Backward {
   MEGALITH_ALWAYS_INLINE static void run(const T* MEGALITH_RESTRICT grad_y, const uint8_t* MEGALITH_RESTRICT mask,

@@ -18,6 +18,8 @@ struct DropoutForward {
   void* y = nullptr;               // [elements] out
   uint8_t* mask = nullptr;         // [elements] out: 1 where x is kept; may be nullptr
 };
+// y = x / (1 - p) where a random word is at least p · 2^32, else 0, plus the residual. The mask is a function of seed
+// and position (Philox), the same on every device.
 void dropout_forward_cpu(const DropoutForward& args);
 
 // Writes grad_x = grad_y / (1 - p) where the mask is 1, else 0.

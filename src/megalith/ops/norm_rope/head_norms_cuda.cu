@@ -8,8 +8,17 @@
 //   head        h      |  h + 1   |   h + 2   |   h + 3         neighbors in memory: a warp reads 1 KiB of one piece
 //   channels   lane l of a head has [8l, 8l + 8) of the low half and the same of the high half
 //
-// Both kernels read every head once and write it once. Measured on an H200 against a copy of as many bytes
-// (docs/gpu.md), 32 query and 2 x 4 key/value heads of 128: 0.88 forward, 0.87 backward.
+//   d in bf16   kLanes   kBeside
+//    64            4        8       the head size changes how many lanes share a head, not the work of a thread:
+//   128            8        4       two vectors of each of its heads
+//   256           16        2
+//
+// With d known at compile time, divisions by kLanes are shifts and the loops over shuffles are unrolled.
+//
+// Both kernels read every head once and write it once. Bytes per token in bf16, with a query and b key heads of d:
+// forward 4 (a + 2b) d, backward 2 (3a + 5b) d (x of query and key; dy and dx of all); angles add 4 d to both. Measured
+// on an H200 against a copy of as many bytes (docs/gpu.md), 32 query and 2 x 4 key/value heads of 128: 0.88 forward,
+// 0.87 backward.
 #include <algorithm>
 
 #include "megalith/ops/norm_rope/rope_cuda.cuh"
@@ -73,6 +82,7 @@ __global__ void __launch_bounds__(kThreads, 3) map_norms_kernel(Groups groups, R
 //   0 x low | 1 x high | 2 dy low | 3 dy high | 4 ... cos (v floats) | ... sin (v floats)
 //
 // partials: [blocks, 2d], the sums of dw of query, then of key.
+// A stage takes 16 · (4 + v / 2) bytes per thread, so that two of them are 32 KiB per block in bf16.
 constexpr int kSplitThreads = 128, kSplitStages = 2;
 
 template <int v>
@@ -87,7 +97,7 @@ struct SplitHeads {
   const QkvBackward& qkv;
   const Rotation& rotation;
   Vector* ring;       // [stages, vectors, threads], from this thread's first slot on
-  int slot, channel;  // which of the kBeside heads, and the first channel in each half
+  int slot, channel;  // the thread's number among the kBeside heads, and its first channel in each half
   int tokens, token_step;
   int ahead_token, ahead_round = 0;  // the next heads to copy
   int rounds_q = rounds_of(0), rounds_k = rounds_of(1), rounds = rounds_q + rounds_k + rounds_of(2);
@@ -147,7 +157,7 @@ __device__ inline void write_split_sums(const float (&sums_q)[2][kVector<T>], co
   constexpr int v = kVector<T>, kHalf = d / 2, kLanes = kHalf / v, kWarps = kSplitThreads / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   auto* const shared = dynamic_shared<float>();  // [warps, 2d]
-  const auto put = [&](const float(&sums)[2][v], int before) {
+  const auto add_lanes = [&](const float(&sums)[2][v], int before) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
@@ -158,8 +168,8 @@ __device__ inline void write_split_sums(const float (&sums_q)[2][kVector<T>], co
         if (lane < kLanes) shared[warp * 2 * d + before + half * kHalf + lane * v + j] = sum;
       }
   };
-  put(sums_q, 0);
-  put(sums_k, d);
+  add_lanes(sums_q, 0);
+  add_lanes(sums_k, d);
   __syncthreads();
   for (int c = static_cast<int>(threadIdx.x); c < 2 * d; c += kSplitThreads) {
     float sum = 0;
@@ -187,6 +197,7 @@ __global__ void __launch_bounds__(kSplitThreads, 3)
               .token_step = static_cast<int>(gridDim.x) * kWarps,
               .ahead_token = first_token};
   for (int s = 0; s < kSplitStages; ++s) heads.ask(s);
+  // The weights of query and key go to shared memory in their own type: registers are needed for the sums.
   for (int i = static_cast<int>(threadIdx.x); i < 2 * d / v; i += kSplitThreads)
     weights[i / (d / v)][i % (d / v)] =
         load_raw<v>(static_cast<const T*>(qkv.part[i / (d / v)].norm_weight) + i % (d / v) * v);
@@ -243,6 +254,7 @@ __global__ void __launch_bounds__(kSplitThreads, 3)
       along = lanes_sum(along, kLanes);
       if (at.group == 2 || !at.here) continue;
       const float rstd = rstd_of(square, d, group.epsilon);
+      // The factor of x: -rstd³ Σ(slope w x) / d. Two of the factors rstd come from x̂ = x rstd.
       const float back = -along * rstd * rstd * rstd / static_cast<float>(d);
       const auto add_to = [&](float(&sums)[2][v]) {
 #pragma unroll
@@ -260,6 +272,7 @@ __global__ void __launch_bounds__(kSplitThreads, 3)
       }
     }
 
+  // The ring's memory becomes that of the sums: no copy may still be on its way, and no warp in its last head.
   wait_copies<0>();
   __syncthreads();
   write_split_sums<T, d>(sums_q, sums_k, partials);

@@ -30,6 +30,7 @@ enum class Residual {
   kAdd    // x + delta
 };
 
+// Shapes are errors of the calling layer, not of the user's settings: InternalError.
 void check_arguments(const Tensor& x, const NormWeights& weights) {
   check(x.dim() >= 1 && x.is_floating_point(), "norm takes rows of floating-point numbers; it got {} of {}",
         shape_text(x), c10::toString(x.scalar_type()));
@@ -72,12 +73,14 @@ KernelWeights kernel_weights(const Tensor& x, const Tensor& weight, const Tensor
   return {as_acc(weight, false), as_acc(bias, false)};
 }
 
+// Outputs of the forward kernel; the first and the last two are what backward saves.
 struct KernelResult {
   Tensor x;           // input of the norm: x, or x + delta; contiguous
   Tensor y;           // same shape and dtype as x
   Tensor mean, rstd;  // acc [t]; undefined without a backward pass, mean also for RMSNorm
 };
 
+// Runs the kernel of the device of x. Tensors that are not contiguous are copied first.
 KernelResult run_forward(const Tensor& x, const Tensor& delta, const NormWeights& weights, bool with_statistics) {
   NormRows shape = rows_of(x, weights);
   const at::ScalarType acc = acc_dtype(x);
@@ -137,6 +140,7 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
     KernelResult result = run_forward(x, delta.value_or(Tensor()), weights, /*with_statistics=*/true);
     save_state(ctx, State{residual, rows_of(x, weights), weights.zero_centered, bias.has_value(), weights.weight_target,
                           weights.bias_target});
+    // An output without a gradient stays undefined, so that backward can skip its part instead of adding zeros.
     ctx->set_materialize_grads(false);
     ctx->save_for_backward({result.x, weight, result.mean, result.rstd});
     if (residual == Residual::kNone) return {result.y};
@@ -159,6 +163,7 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
   }
 
  private:
+  // Fills result[0 … 2] with the gradients of x, weight and bias; those that went to a target stay undefined.
   static void compute(AutogradContext* ctx, const State& state, const Tensor& grad_y, const Tensor& grad_residual,
                       variable_list& result) {
     const variable_list saved = ctx->get_saved_variables();
@@ -219,6 +224,7 @@ Tensor norm_multiplier(const Tensor& weight, bool zero_centered, at::ScalarType 
   return zero_centered ? w + 1 : w;
 }
 
+// The kernels in ATen's operations: the same roundings, a dozen passes over memory.
 Tensor norm_composite(const Tensor& x, const NormWeights& weights) {
   const at::ScalarType acc = acc_dtype(x);
   Tensor in = x.to(acc);

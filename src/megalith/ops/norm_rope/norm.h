@@ -38,7 +38,8 @@ at::Tensor norm(const at::Tensor& x, const NormWeights& weights);
 // lets backward add the gradients of the residual path and of the norm in one pass over memory.
 std::pair<at::Tensor, at::Tensor> norm_fork(const at::Tensor& x, const NormWeights& weights);
 
-// Returns {r, norm(r)} with r = x + delta, in one pass over memory in each direction.
+// Returns {r, norm(r)} with r = x + delta, in one pass over memory in each direction: the end of one branch and the
+// start of the next. x and delta get the same gradient tensor.
 std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor& delta, const NormWeights& weights);
 
 }  // namespace megalith::ops

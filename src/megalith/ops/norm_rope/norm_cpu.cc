@@ -6,6 +6,11 @@
 // Forward goes over a row two or three times (mean, squares, output; before that the residual sum). A row of a usual
 // width stays in the first- or second-level cache in between, so that memory sees each of x, delta, sum and y once. The
 // variance has a pass of its own after the mean because E[x²] - mean² would cancel.
+//
+//   thread 0   rows [0, t/n)         lane l of a vector has columns l, l + 16, ... (AVX-512, fp32); a sum over the row
+//   thread 1   rows [t/n, 2t/n)      is 16 sums side by side, which are added at its end
+//
+// In bytes per element of bf16: forward 4, with a residual 8; backward 6, with a residual 8.
 #include <algorithm>
 #include <vector>
 
@@ -22,6 +27,7 @@ constexpr int64_t kGrainElements = 32768;
 
 int64_t row_grain(int64_t width) { return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, width)); }
 
+// NormForward with its types; kernels take it by value.
 template <typename T>
 struct ForwardPointers {
   const T* x;
@@ -34,6 +40,7 @@ struct ForwardPointers {
   acc_t<T>* rstd;
 };
 
+// Forward of rows [begin, end). What differs between norms is a template parameter, so that no loop has a branch.
 template <typename T, bool kCentered, bool kRounded>
 struct ForwardRows {
   using Acc = acc_t<T>;
@@ -52,6 +59,7 @@ struct ForwardRows {
     return sum / static_cast<Acc>(h);
   }
 
+  // Returns the average of (x - mean)²: the variance, or for mean = 0 the mean square.
   MEGALITH_ALWAYS_INLINE static Acc square_of(const T* x, Acc mean, int64_t h) {
     Acc sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -106,6 +114,7 @@ void forward(const NormRows& shape, const NormForward& args) {
   });
 }
 
+// NormBackward with its types, without the sums over rows, which each thread has for itself.
 template <typename T>
 struct BackwardPointers {
   const T* x;
@@ -157,6 +166,7 @@ struct BackwardRows {
     }
   }
 
+  // Adds the sums of a block of rows to the total and clears them.
   MEGALITH_ALWAYS_INLINE static void flush(Acc* MEGALITH_RESTRICT block, Acc* MEGALITH_RESTRICT total, int64_t n) {
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) {

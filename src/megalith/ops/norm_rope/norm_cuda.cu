@@ -11,13 +11,23 @@
 //             dw = Σ_rows dy x̂,  db = Σ_rows dy
 //
 // Memory traffic: every row is read once and written once (forward x, y; with a residual x, delta, sum, y; backward x,
-// dy, dx and the residual's gradient); the row waits in registers between its two uses. Forward, a block has its rows
-// and ends: many small blocks hide each other's reductions, and the weights come from the cache. Backward, blocks stay
-// and walk over the rows, blocks (times rows per block) apart: a thread always has the same columns and keeps their
-// weights and their sums of dw and db in registers; rows to come are copied to shared memory meanwhile. The blocks'
-// partial sums [blocks, h] are added in a fixed order by column_sums_cuda, so that results repeat bit for bit.
+// dy, dx and the residual's gradient); the row waits in registers between its two uses. In bytes per element of bf16:
+// forward 4, with a residual 8; backward 6, with a residual 8. Statistics add 4 bytes per row (8 for LayerNorm).
 //
-// Measured on an H200 against a copy of as many bytes (docs/gpu.md): RMSNorm 16384 x 4096 forward 0.98, backward 0.87.
+//   backward   block 0   row 0, row B, row 2B, ...      B = blocks in the grid (times rows per block)
+//              block 1   row 1, row B + 1, ...
+//              partials  [B, h] -> column_sums_cuda -> dw [h]
+//
+// Forward, a block has its rows and ends: many small blocks hide each other's reductions, and the weights come from the
+// cache. Backward, blocks stay and walk over the rows, as above: a thread always has the same columns and keeps their
+// weights and their sums of dw and db in registers; rows to come are copied to shared memory meanwhile. The partial
+// sums are added in a fixed order, so that results repeat bit for bit.
+//
+// Measured on an H200 against a copy of as many bytes (docs/gpu.md):
+//   RMSNorm 16384 x 2048              forward 0.97, backward 0.82
+//   RMSNorm 16384 x 4096              forward 0.98, backward 0.87
+//   residual + RMSNorm 16384 x 4096   forward 0.95, backward 0.90
+//   LayerNorm 65536 x 768             forward 0.93, backward 0.85
 #include "megalith/ops/kernel/cuda_math.cuh"
 #include "megalith/ops/norm_rope/norm_internal.h"
 
@@ -34,6 +44,7 @@ struct Columns {
   __device__ bool here(int i) const { return first(i) < width; }
 };
 
+// The first row of a thread, and the distance to its next one in backward.
 __device__ inline int64_t first_row() { return int64_t{blockIdx.x} * blockDim.y + threadIdx.y; }
 __device__ inline int64_t row_step() { return int64_t{gridDim.x} * blockDim.y; }
 
@@ -77,17 +88,22 @@ struct Dealt {
   static constexpr int v = v_, n = n_, threads = threads_;
 };
 
-// Blocks that must fit on a multiprocessor, which limits the registers of a thread: the most that spill nothing.
+// Blocks that must fit on a multiprocessor, which limits the registers of a thread: the most that spill nothing. A
+// multiprocessor has 65536 registers, so that 1536 threads have 40 each, 1280 have 48 and 1024 have 64.
 template <typename D, bool centered>
 inline constexpr int kForwardBlocks = (D::n > 2   ? 1024
                                        : centered ? 1280
                                                   : 1536) /
                                       D::threads;
 
+// y = norm(x [+ delta]), and with a delta also sum = x + delta; one row per blockDim.x threads. Each of `delta`, `bias`
+// and `rstd` may be nullptr; without rstd (no backward to come) the statistics stay in registers. `rounded` rounds x̂
+// to T before the weight, as HF's Llama does, at the cost of one more pack and unpack.
 template <typename T, typename D, bool centered, bool rounded>
 __global__ void __launch_bounds__(D::threads, kForwardBlocks<D, centered>)
     forward_kernel(NormForward args, NormRows shape) {
   constexpr int v = D::v, n = D::n;
+  // One scratch array per call of row_sums: there is no barrier between the two calls that would free the first one.
   __shared__ float scratch[2][1][D::threads / 32];
   const int width = static_cast<int>(shape.width);
   const Columns<v, n> columns{width};
@@ -158,6 +174,8 @@ __global__ void __launch_bounds__(D::threads, kForwardBlocks<D, centered>)
 // Rows that backward copies ahead to a ring in shared memory. 0 means that rows are read when they are needed: for
 // single elements (cp.async copies no 2 bytes) and for rows that are too wide for the ring.
 template <typename D>
+// Example: 4096 columns of bf16 are 512 threads of one vector; three stages of x and dy take 3 · 2 · 512 · 16 bytes,
+// 48 KiB, and the memory system has up to three rows of a block to work on while the block sums the current one.
 inline constexpr int kStages = D::v == 1 || D::threads * D::n > 1024 ? 0
                                : D::threads* D::n > 512              ? 2
                                                                      : 3;
@@ -202,10 +220,11 @@ struct Rows {
 };
 
 // Writes partials[0 .. width): the column sums of the block's blockDim.y rows of threads, added in order. `shared` is
-// [rows, width] and used only where there are several.
+// [rows, width] and used only where there are several. It is the ring's memory, which is large enough: a thread has at
+// least 2 · stages slots of 16 bytes per vector there, and needs 4 v bytes, at most 32, for its sums.
 template <int v, int n>
-__device__ inline void put_sums(const float (&sums)[n][v], const Columns<v, n>& columns, float* shared,
-                                float* partials) {
+__device__ inline void write_sums(const float (&sums)[n][v], const Columns<v, n>& columns, float* shared,
+                                  float* partials) {
   const int rows = static_cast<int>(blockDim.y), row = static_cast<int>(threadIdx.y), width = columns.width;
   float* to = rows == 1 ? partials : shared + row * width;
   __syncthreads();  // `shared` was the ring, or held the sums of the call before
@@ -252,6 +271,7 @@ __global__ void __launch_bounds__(D::threads, kBackwardBlocks<D, centered>)
     load_small<T>(args.weight, shape.raw_weights, columns.first(i), w[i]);
     for (int j = 0; j < v; ++j) w[i][j] += shape.weight_shift;
   }
+  // Statistics are read one row ahead into registers: four or eight bytes per row are not worth a slot in the ring.
   float next_rstd = 0, next_mean = 0;
   const auto fetch_statistics = [&](int64_t row) {
     if (row >= shape.rows) return;
@@ -290,6 +310,7 @@ __global__ void __launch_bounds__(D::threads, kBackwardBlocks<D, centered>)
     // see row_sums.
     if (!residual) rows.ask(row + stages * row_step(), stage);
     row_sums(sums, scratch[turn ^= 1]);
+    // dx = rstd g + x̂ along + sum: the two averages of the formula at the top of the file, times -rstd.
     const float along = -sums[0] * inverse * rstd, sum = centered ? -sums[kSums - 1] * inverse * rstd : 0;
 #pragma unroll
     for (int i = 0; i < n; ++i) {
@@ -314,8 +335,8 @@ __global__ void __launch_bounds__(D::threads, kBackwardBlocks<D, centered>)
   if constexpr (stages > 0) wait_copies<0>();  // empty groups at the end; the ring's memory is used again
   float* out = partials + int64_t{blockIdx.x} * (with_bias ? 2 * width : width);
   auto* const shared = dynamic_shared<float>();
-  put_sums(dw, columns, shared, out);
-  if (centered && with_bias) put_sums(db, columns, shared, out + width);
+  write_sums(dw, columns, shared, out);
+  if (centered && with_bias) write_sums(db, columns, shared, out + width);
 }
 
 // How a row is distributed over threads, at run time.
@@ -326,7 +347,8 @@ struct Shape {
   dim3 block() const { return {static_cast<unsigned>(threads), static_cast<unsigned>(rows)}; }
 };
 
-constexpr int kWarpsOfRows = 4;  // rows per block where a row is a warp's
+constexpr int kWarpsOfRows = 4;  // rows per block where a row is a warp's: 128 threads
+// The widest rows: 8 vectors on each of 1024 threads, 65536 columns of bf16 or 32768 of fp32.
 constexpr int kMostVectors = 8, kMostThreads = 1024;
 
 // Calls run(shape, dealt) with the smallest shape that covers `width`. A row of a block starts with `fewest` vectors
@@ -363,6 +385,7 @@ void for_vector(int64_t width, std::initializer_list<const void*> pointers, cons
 
 constexpr int kMostBlocksEach = 32;  // blocks per multiprocessor: more would only make more partial sums
 
+// Returns the blocks of a backward launch: as many as run at once, but no more than there are rows for.
 template <typename Kernel>
 unsigned backward_blocks(Kernel kernel, int64_t rows, const Shape& shape, size_t shared) {
   const int64_t most = int64_t{multiprocessors()} * kMostBlocksEach;
@@ -390,6 +413,7 @@ void norm_forward_cuda(const NormRows& shape, const NormForward& args, void* str
   });
 }
 
+// Two sums (dw and db) per column and block.
 int64_t norm_backward_workspace_cuda(const NormRows& shape) {
   return 2 * std::min(shape.rows, int64_t{multiprocessors()} * kMostBlocksEach) * shape.width;
 }
@@ -399,7 +423,7 @@ void norm_backward_cuda(const NormRows& shape, const NormBackward& args, float* 
   const int width = static_cast<int>(shape.width);
   unsigned blocks = 0;
   const auto run_shape = [&]<typename T, typename D>(const Shape& threads) {
-    // For the ring, and at the end for the sums of rows that share a block (put_sums).
+    // For the ring, and at the end for the sums of rows that share a block (write_sums).
     const int copies = kStages<D> * (args.grad_residual == nullptr ? 2 : 3) * D::n;
     const size_t shared = size_t{16} * static_cast<size_t>(copies * threads.threads * threads.rows);
     const auto run = [&](auto kernel) {

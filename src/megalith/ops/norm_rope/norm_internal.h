@@ -12,7 +12,7 @@ namespace megalith::ops {
 
 // Size, type and kind of the rows of one call, forward or backward.
 struct NormRows {
-  c10::ScalarType dtype = c10::ScalarType::Float;  // of x, y and their gradients
+  c10::ScalarType dtype = c10::ScalarType::Float;  // type of x, y and their gradients
   int64_t rows = 0;                                // t
   int64_t width = 0;                               // h
   bool centered = false;                           // LayerNorm: subtract the mean
@@ -34,6 +34,7 @@ struct NormForward {
   void* mean = nullptr;  // acc [t] out; centered only
   void* rstd = nullptr;  // acc [t] out: 1 / sqrt(variance or mean square + epsilon)
 };
+// Reads x (and delta) once and writes y (and sum) once; rows are distributed over the threads.
 void norm_forward_cpu(const NormRows& shape, const NormForward& args);
 
 // Pointers of a backward call.
@@ -58,6 +59,7 @@ struct NormBackward {
 void norm_backward_cpu(const NormRows& shape, const NormBackward& args);
 
 // CUDA twins (fp32, bf16, fp16) on `stream`, a cudaStream_t. `workspace` has norm_backward_workspace_cuda() floats.
+// Rows have at most 65536 elements of 16 bits or 32768 of fp32 in vectors of 16 bytes; 8192 where vectors do not fit.
 void norm_forward_cuda(const NormRows& shape, const NormForward& args, void* stream);
 int64_t norm_backward_workspace_cuda(const NormRows& shape);
 void norm_backward_cuda(const NormRows& shape, const NormBackward& args, float* workspace, void* stream);

@@ -19,6 +19,7 @@ namespace {
 
 using at::Tensor;
 
+// Settings come from a model's config.json; messages name its fields.
 void check_settings(const RopeSettings& s) {
   check<ConfigError>(s.rotary_dim > 0 && s.rotary_dim % 2 == 0,
                      "rotary embedding of {} channels: head_dim * partial_rotary_factor must be even and positive",
@@ -132,6 +133,7 @@ double rope_attention_factor(const RopeSettings& settings) {
   return magnitude(1);
 }
 
+// Positions are multiplied in fp32, as HF does: beyond 2^24 tokens they would no longer be exact.
 RopeAngles rope_angles(const RopeSettings& settings, const SequenceLayout& layout, at::Device device) {
   const at::NoGradGuard no_grad;
   const Tensor theta = to_device(frequencies(settings, layout.max_position()), device);  // [r/2]

@@ -2,6 +2,10 @@
 // micro-batch, and the fused operation between the query/key/value projection and attention.
 //
 // Legend: t tokens, n query heads, g key/value heads, d head size, r rotated channels of a head (r <= d).
+//
+// Pair i of a head is rotated by the angle position · θ_i, θ_i = theta^(-2i/r) without scaling:
+//   (a, b) -> (a cos - b sin, b cos + a sin)
+// so that the product of a query and a key depends on the distance of their positions alone.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,7 +29,7 @@ enum class RopeScaling {
   kLlama3    // Llama 3.1: long wavelengths are slowed by `factor`, with a smooth transition
 };
 
-// Which channels of a head rotate, and how fast; the fields of HF's rope_parameters.
+// The channels of a head that rotate, and their speeds; the fields of HF's rope_parameters.
 struct RopeSettings {
   int64_t rotary_dim = 0;    // r; even
   double theta = 10000;      // base
@@ -53,9 +57,10 @@ double rope_attention_factor(const RopeSettings& settings);
 struct RopeAngles {
   at::Tensor cos, sin;
   bool interleaved = false;
-  bool defined() const { return cos.defined(); }
+  bool defined() const { return cos.defined(); }  // false if nothing rotates
 };
-// Computes the angles at the positions of a layout.
+// Computes the angles at the positions of a layout, without waiting for the device. Throws ConfigError as
+// rope_frequencies does.
 RopeAngles rope_angles(const RopeSettings& settings, const SequenceLayout& layout, at::Device device);
 
 // Rotates the first r channels of each head and copies the others: [t, n, d] -> [t, n, d]. Computes in fp32 whatever
@@ -65,9 +70,9 @@ at::Tensor apply_rope(const at::Tensor& x, const RopeAngles& angles);
 
 // Sizes of a row of the fused projection: n query heads, then g key heads, then g value heads, d channels each.
 struct QkvHeads {
-  int64_t query = 0;
-  int64_t key_value = 0;
-  int64_t head_dim = 0;
+  int64_t query = 0;      // n
+  int64_t key_value = 0;  // g
+  int64_t head_dim = 0;   // d
 };
 
 // Splits the output of the projection into the inputs of attention, in one pass over memory:

@@ -22,6 +22,7 @@ namespace {
 // Fewest elements per thread: fewer are not worth waking it.
 constexpr int64_t kGrainElements = 32768;
 
+// Returns the fewest tokens per thread, from the size of a token's heads in all groups.
 template <typename Group>
 int64_t token_grain(const HeadsShape& shape, std::span<const Group> groups) {
   int64_t heads = 0;
@@ -37,14 +38,16 @@ MEGALITH_ALWAYS_INLINE Acc inverse_rms(const T* x, int64_t d, Acc epsilon) {
   return Acc(1) / std::sqrt(sum / static_cast<Acc>(d) + epsilon);
 }
 
+// The angles of one token, and how many pairs of channels rotate by them: none in groups that do not rotate (value).
 template <typename T>
 struct Angles {
   const float* cos;  // [half]
   const float* sin;  // [half]
   int64_t half;
-  acc_t<T> sign;  // of the angle: -1 for the inverse rotation
+  acc_t<T> sign;  // factor of sin: -1 for the inverse rotation
 };
 
+// Pairs of channels are (i, i + half), two contiguous stretches, or (2i, 2i + 1) where they are interleaved.
 // One head: out = rotate(x · scale · weight), scale and weight only with kNorm. Channels from 2·half on do not rotate.
 template <bool kNorm, bool kInterleaved, typename T>
 MEGALITH_ALWAYS_INLINE void map_head(const T* MEGALITH_RESTRICT x, T* MEGALITH_RESTRICT out,
@@ -173,6 +176,8 @@ struct MapTokensBackward {
     return {square, along};
   }
 
+  // dx = rstd (u w - x̂ Σ(u w x̂) / d), with Σ(u w x̂) = rstd Σ(u w x): one factor rstd of `along` is that of the sum,
+  // the other that of the result.
   MEGALITH_ALWAYS_INLINE static void head(const T* MEGALITH_RESTRICT x, const T* grad_out,
                                           const Acc* MEGALITH_RESTRICT weight, Acc epsilon, Angles<T> angles,
                                           Acc* MEGALITH_RESTRICT u, T* MEGALITH_RESTRICT grad_x,
@@ -213,6 +218,7 @@ struct MapTokensBackward {
   }
 };
 
+// Cuts the tokens into `parts`, one per thread with its own sums, and adds the sums in the order of parts.
 template <typename T>
 void backward(const HeadsShape& shape, const Rotation& rotation, const HeadGroupBackward& group, int64_t parts) {
   using Acc = acc_t<T>;

@@ -13,20 +13,23 @@
 
 namespace megalith::ops {
 
-// Groups of heads that one launch handles.
+// Groups of heads that one launch handles. It is passed by value, so that a thread reads it from constant memory.
 struct Groups {
   HeadGroup group[3];
   int count = 0;
-  int heads = 0;  // of all groups
+  int heads = 0;  // heads per token in all groups together
 };
 
-// Returns the group that contains a token's head number `head`, and makes `head` its number within the group.
+// Returns the group that contains a token's head number `head`, and makes `head` its number within the group. At most
+// two steps; the lanes of a head take the same ones.
 __device__ inline const HeadGroup& find_group(const Groups& groups, int& head) {
   int g = 0;
   while (head >= groups.group[g].heads) head -= static_cast<int>(groups.group[g++].heads);
   return groups.group[g];
 }
 
+// Return the first channel of a head of a token, for reading and for writing. A head's d channels are contiguous; heads
+// and tokens are as far apart as the strides say, since q, k and v are often parts of one tensor.
 template <typename T>
 __device__ inline const T* head_of(const HeadsIn& in, int64_t token, int head) {
   return static_cast<const T*>(in.data) + token * in.token_stride + head * in.head_stride;
@@ -43,6 +46,7 @@ __device__ inline float lanes_sum(float x, int lanes) {
   return x;
 }
 
+// Cosines and sines of v pairs of channels; all heads of a token share them.
 template <int v>
 struct Angles {
   float cosine[v], sine[v];
@@ -61,7 +65,8 @@ __device__ inline Angles<v> angles_of(const Rotation& rotation, int64_t token, i
   return angles;
 }
 
-// (low, high) -> (low cos - high sin, high cos + low sin)
+// (low, high) -> (low cos - high sin, high cos + low sin). Pairs are those of the Hugging Face layout: channel j with
+// channel j + d/2.
 template <int v>
 __device__ inline void rotate(const Angles<v>& angles, float (&low)[v], float (&high)[v]) {
 #pragma unroll
@@ -76,6 +81,7 @@ __device__ inline void rotate(const Angles<v>& angles, float (&low)[v], float (&
 template <typename T, int v>
 struct HeadPart {
   Raw<T, v> low, high;
+  // Two loads of 16 bytes, d/2 elements apart.
   __device__ void read(const T* head, int channel, int d) {
     low = load_raw<v>(head + channel);
     high = load_raw<v>(head + d / 2 + channel);
@@ -93,6 +99,7 @@ __device__ inline void load_weight(const Group& group, int channel, int d, float
   }
 }
 
+// Returns 1 / sqrt(square / d + epsilon), for the sum of squares of a head.
 __device__ inline float rstd_of(float square, int d, double epsilon) {
   return rsqrtf(square / static_cast<float>(d) + static_cast<float>(epsilon));
 }
@@ -127,6 +134,7 @@ bool fast_sizes(const Rotation& rotation, int64_t items, int64_t d) {
   if (rotation.half == 0) return true;
   return rotation.half == d / 2 && !rotation.interleaved && aligned(rotation.cos) && aligned(rotation.sin);
 }
+// Whether every head starts at a multiple of 16 bytes.
 template <typename T, typename Heads>
 bool fast_heads(const Heads& heads) {
   return aligned(heads.data) && heads.token_stride % kVector<T> == 0 && heads.head_stride % kVector<T> == 0;

@@ -1,6 +1,10 @@
 // Kernels of rope.h over raw pointers: they copy the heads of every token, normalizing and rotating them on the way.
 //
-// Legend: t tokens, d head size, r rotated channels of a head.
+// Legend: t tokens, d head size, r rotated channels of a head. "acc" is the type that a kernel computes in: fp64 for
+// fp64, otherwise fp32.
+//
+//   channels of a head   | 0 … r/2 - 1 | r/2 … r - 1 | r … d - 1 |     pairs (i, i + r/2); the rest is copied
+//   interleaved          | (0 1) (2 3) …             | r … d - 1 |     pairs (2i, 2i + 1)
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -26,7 +30,8 @@ struct Rotation {
   bool inverse = false;      // rotates by the negative angle, for backward
 };
 
-// Heads of each token in a tensor [t, heads, d] whose channels are contiguous; strides in elements.
+// Heads of each token in a tensor [t, heads, d] whose channels are contiguous; strides in elements. Heads are not
+// copied into tensors of their own first: q, k and v are often ranges of columns of one tensor.
 struct HeadsIn {
   const void* data = nullptr;
   int64_t token_stride = 0;
@@ -74,6 +79,7 @@ void map_heads_backward_cpu(const HeadsShape& shape, const Rotation& rotation, c
 // CUDA twins (fp32, bf16, fp16) on `stream`, a cudaStream_t. `workspace` has map_heads_backward_workspace_cuda()
 // floats.
 void map_heads_cuda(const HeadsShape& shape, const Rotation& rotation, std::span<const HeadGroup> groups, void* stream);
+// Floats of the workspace: one row of partial sums per block.
 int64_t map_heads_backward_workspace_cuda(const HeadsShape& shape);
 void map_heads_backward_cuda(const HeadsShape& shape, const Rotation& rotation, const HeadGroupBackward& group,
                              float* workspace, void* stream);
@@ -82,9 +88,10 @@ void map_heads_backward_cuda(const HeadsShape& shape, const Rotation& rotation, 
 // a whole in halves, and norms of query and key with weights in the dtype of the heads. The gradient of value is
 // copied. can_split_backward_cuda() says whether the arguments qualify.
 struct QkvBackward {
-  HeadGroupBackward part[3];
+  HeadGroupBackward part[3];  // query, key, value
 };
 bool can_split_backward_cuda(const HeadsShape& shape, const Rotation& rotation, const QkvBackward& qkv);
+// Floats of its workspace: sums for query and key per block.
 int64_t split_backward_workspace_cuda(const HeadsShape& shape);
 void split_backward_cuda(const HeadsShape& shape, const Rotation& rotation, const QkvBackward& qkv, float* workspace,
                          void* stream);

@@ -5,6 +5,9 @@
 // its gradient without a concatenation. It is one launch where split_backward_cuda() can do it; otherwise parts with a
 // norm take one launch each and the others one together. Kernels see the parts as pointers with strides: making tensor
 // views would cost host time in every layer.
+//
+//   fused row   | q: n heads | k: g heads | v: g heads |      n + 2g heads of d channels, row by row of tokens
+//   q, k, v     [t, n, d]      [t, g, d]    [t, g, d]         contiguous, except where nothing is computed (in_place)
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -27,6 +30,7 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+// Angles must cover every token and fit the heads; partial rotation uses fewer channels than a head has.
 void check_angles(const RopeAngles& angles, int64_t tokens, int64_t head_dim) {
   if (!angles.defined()) return;
   check(angles.cos.dim() == 2 && angles.cos.size(0) == tokens && angles.cos.scalar_type() == at::kFloat &&
@@ -60,6 +64,7 @@ void run_map(const Tensor& like, const HeadsShape& shape, const Rotation& rotati
   map_heads_cpu(shape, rotation, groups);
 }
 
+// Backward of one group with a norm; the workspace on CUDA holds one row of partial sums per block.
 void run_map_backward(const Tensor& like, const HeadsShape& shape, const Rotation& rotation,
                       const HeadGroupBackward& group) {
   if constexpr (kCudaKernels) {
@@ -71,6 +76,7 @@ void run_map_backward(const Tensor& like, const HeadsShape& shape, const Rotatio
   map_heads_backward_cpu(shape, rotation, group);
 }
 
+// Rotates the heads of x [t, n, d] into a new tensor.
 Tensor rotate_kernel(const Tensor& x, const RopeAngles& angles, bool inverse) {
   const Tensor in = dense_last(x);
   Tensor out = at::empty(x.sizes(), x.options());
@@ -133,7 +139,7 @@ struct SplitPlan {
   RopeAngles angles;
   std::array<HeadNorm, 3> norms;
   int64_t tokens = 0;
-  at::TensorOptions options;  // of qkv
+  at::TensorOptions options;  // dtype and device of qkv, and so of its parts and its gradient
 
   HeadsShape shape() const { return {options.dtype().toScalarType(), tokens, heads.head_dim}; }
 };
@@ -272,6 +278,7 @@ class SplitQkvFunction : public torch::autograd::Function<SplitQkvFunction> {
       groups.push_back({.in = heads_in(dense[i]), .out = out, .heads = dense[i].size(1), .rotate = i < 2});
       qkv.part[i] = {.grad_out = heads_in(dense[i]), .grad_in = out, .heads = dense[i].size(1)};
     }
+    // One launch if it can be; else one per part with a norm, and one for the others together.
     if (!run_split_backward(grad, plan, qkv)) {
       const Rotation rotation = rotation_of(plan.angles, /*inverse=*/true);
       for (const NormPart& part : norms)

@@ -17,12 +17,14 @@ namespace megalith::ops {
 
 namespace {
 
+// `name` is what the message calls the tensor.
 void check_one(const char* name, const at::Tensor& t, const at::Tensor& main) {
   check(t.defined() && t.is_contiguous() && t.numel() == main.numel() && t.device() == main.device(),
         "an optimizer update of {} elements got a {} of another size or device, or one that is not contiguous",
         main.numel(), name);
 }
 
+// Checks the tensors and returns their pointers; without a kernel only n is set.
 UpdateArrays arrays_of(const UpdateTensors& t, bool second_moment) {
   check(t.main.defined() && t.main.scalar_type() == at::kFloat, "an optimizer updates fp32 parameters");
   check_one("parameter", t.main, t.main);
@@ -82,9 +84,9 @@ double clip_factor(double norm, const ClipSettings& settings) {
 at::Tensor clip_gate(std::span<const at::Tensor> squares, const ClipSettings& settings) {
   check(!squares.empty(), "clip_gate got no sums of squares; it needs at least one");
   std::vector<at::Tensor> flat;
-  for (const at::Tensor& each : squares) {
-    check(each.scalar_type() == at::kDouble && each.numel() == 1, "clip_gate takes one fp64 number for each sum");
-    flat.push_back(each.view({1}));
+  for (const at::Tensor& sum : squares) {
+    check(sum.scalar_type() == at::kDouble && sum.numel() == 1, "clip_gate takes one fp64 number for each sum");
+    flat.push_back(sum.view({1}));
   }
   const at::Tensor all = flat.size() == 1 ? flat[0] : at::cat(flat);
   const at::Tensor gate = at::empty({2}, all.options().dtype(at::kFloat));
@@ -102,6 +104,7 @@ at::Tensor clip_gate(std::span<const at::Tensor> squares, const ClipSettings& se
   return gate;
 }
 
+// In fp64, since in fp32 already 1 - 0.999 would be off by 1.3e-5 of itself, and with it the size of the first steps.
 AdamFactors adam_factors(const AdamSettings& s, const UpdateScalars& u) {
   const double first = 1 - std::pow(s.beta1, static_cast<double>(u.step));
   const double second = 1 - std::pow(s.beta2, static_cast<double>(u.step));

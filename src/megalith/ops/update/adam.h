@@ -1,5 +1,9 @@
 // Optimizer updates over flat buffers in one pass: unscale and clip the gradient, update the moments and the fp32
 // parameter, cast it to the dtype of the model. Each element is read once and written once.
+//
+// A step without the host waiting for the gradient norm:
+//   const at::Tensor gate = clip_gate(squares, {.unscale = 1 / loss_scale, .clip = 1.0});
+//   adam_update({main, grad, exp_avg, exp_avg_sq, param, gate}, settings, {.lr = lr, .step = step});
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +13,7 @@
 
 namespace megalith::ops {
 
-// Settings of Adam and of SGD that do not change during a run.
+// Settings of Adam that do not change during a run.
 struct AdamSettings {
   double beta1 = 0.9;
   double beta2 = 0.999;
@@ -17,6 +21,7 @@ struct AdamSettings {
   bool decoupled_decay = true;  // AdamW; otherwise weight decay is added to the gradient
 };
 
+// Settings of SGD.
 struct SgdSettings {
   double momentum = 0.9;
 };
@@ -33,10 +38,10 @@ struct UpdateTensors {
 
 // Numbers of one update, which differ from step to step or between parameter groups.
 struct UpdateScalars {
-  double lr = 0;
-  double weight_decay = 0;
-  double grad_scale = 1;  // multiplies the gradient: clipping, the inverse of the loss scale
-  int64_t step = 1;       // counted from 1, for bias correction
+  double lr = 0;            // learning rate
+  double weight_decay = 0;  // wd
+  double grad_scale = 1;    // multiplies the gradient: clipping, the inverse of the loss scale
+  int64_t step = 1;         // counted from 1, for bias correction
 };
 
 // Clipping by the norm of all gradients.
@@ -52,6 +57,8 @@ at::Tensor clip_gate(std::span<const at::Tensor> squares, const ClipSettings& se
 
 // Updates in place:
 //   m = β₁m + (1-β₁)g;  v = β₂v + (1-β₂)g²;  p -= lr (m̂ / (√v̂ + ε) + wd p), with m̂ = m/(1-β₁ᵗ), v̂ = v/(1-β₂ᵗ).
+// With a gate, grad_scale is taken from it, and a closed gate leaves everything unchanged. Does not wait for the device
+// on CUDA.
 void adam_update(const UpdateTensors& tensors, const AdamSettings& settings, UpdateScalars scalars);
 
 // Elements [begin, end) of a buffer that share scalars.

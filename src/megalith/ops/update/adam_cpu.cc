@@ -1,5 +1,9 @@
 // Adam and SGD on the CPU: threads own ranges of elements, one vectorized loop does the whole update. Per element it
-// reads main, gradient and moments and writes main, moments and the model's copy, each once. Formulas are in adam.h.
+// reads main, gradient and moments and writes main, moments and the model's copy, each once: 30 bytes for Adam with
+// fp32 gradients and a bf16 copy, 22 for SGD with momentum. Formulas are in adam.h.
+//
+// The factors come from adam_factors(), rounded once from fp64, and the order of operations is that of the CUDA kernel.
+// Elements do not depend on each other: there are no sums, and so no order that threads or shards could change.
 #include <cmath>
 
 #include "megalith/ops/kernel/cpu_math.h"
@@ -33,6 +37,7 @@ struct Adam {
   }
 };
 
+// b = μ b + (g + decay p),  p -= lr b.
 template <typename G, typename P>
 struct Sgd {
   MEGALITH_ALWAYS_INLINE static void run(float* MEGALITH_RESTRICT main, const G* MEGALITH_RESTRICT grad,
@@ -63,6 +68,7 @@ void visit(const UpdateArrays& a, F&& f) {
   return with_grad.template operator()<c10::Half>();
 }
 
+// Returns the model's copy from an element on; nullptr if there is none (P is void).
 template <typename P>
 P* at_offset(void* pointer, int64_t offset) {
   if constexpr (std::is_void_v<P>)

@@ -15,6 +15,7 @@ namespace megalith::ops {
 
 namespace {
 
+// Buffers of any shape are accepted as long as their memory is one stretch.
 void check_flat(const char* name, const at::Tensor& flat) {
   check(flat.is_contiguous() && flat.is_floating_point(), "{} takes contiguous floating-point numbers", name);
 }

@@ -1,6 +1,10 @@
 // Passes over flat buffers on the CPU: threads own ranges of elements, loops are vectorized, memory is read once. Sums
 // of squares have two levels: a block of 64 elements in fp64, in an order that only the instruction set decides, then
 // an exact sum per thread; merging exact sums is exact, so that the number of threads does not matter.
+//
+//   flat     | 64 | 64 | 64 | ... | rest |      blocks start at multiples of kFlatBlock of the buffer, however many
+//   fp64       s₀   s₁   s₂          sₙ         threads share it
+//   exact    s₀ + s₁ + ... + sₙ, in any order
 #include <algorithm>
 #include <atomic>
 #include <vector>
@@ -17,6 +21,7 @@ namespace {
 // Fewest elements per thread: fewer are not worth waking it.
 constexpr int64_t kGrain = 32768;
 
+// The sum of squares of n elements. Products of two floats are exact in fp64; only the additions round.
 template <typename T>
 struct SquareBlock {
   MEGALITH_ALWAYS_INLINE static double run(const T* MEGALITH_RESTRICT x, int64_t n) {
@@ -52,6 +57,7 @@ void add_squares_part(const T* x, int64_t n, ExactSum& sum) {
   if (n % kFlatBlock != 0) sum.add(run_kernel<SquareBlock<T>>(x + blocks * kFlatBlock, n % kFlatBlock));
 }
 
+// Counts elements that are 0 or -0.
 template <typename T>
 struct CountZeros {
   MEGALITH_ALWAYS_INLINE static int64_t run(const T* MEGALITH_RESTRICT x, int64_t n) {
@@ -62,6 +68,8 @@ struct CountZeros {
   }
 };
 
+// x *= factor; returns whether all elements were finite before. Counts instead of branching, so that the loop
+// vectorizes.
 template <typename T>
 struct ScaleAndCheck {
   MEGALITH_ALWAYS_INLINE static bool run(T* MEGALITH_RESTRICT x, int64_t n, acc_t<T> factor) {

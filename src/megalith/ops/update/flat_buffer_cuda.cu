@@ -3,11 +3,18 @@
 //
 //   squares   Σ x² in fp64: per thread, per block, then over blocks, always in the same order; reads the buffer
 //   scale     x *= factor, and a flag if an element is not finite; reads the buffer, and writes it unless factor is 1
+//   clip      {factor, 1} or {0, 0} from the sums of squares, one thread: the "gate" that updates read on the device
 //   Adam      m = β₁m + (1-β₁)g,  v = β₂v + (1-β₂)g²,  p = p keep - step_size m / (√v / √(1-β₂ᵗ) + ε)
 //
 // Adam reads p, g, m and v and writes p, m, v and the model's bf16 copy: 30 bytes per element with fp32 gradients, each
-// once. Groups with different learning rates and decays share one launch: a thread finds its run by binary search in a
-// table of at most 128 runs, a kernel parameter and so in constant memory.
+// once. (28 with bf16 gradients; SGD moves 22: p, g, b read and p, b and the copy written.) Groups with different
+// learning rates and decays share one launch: a thread finds its run by binary search in a table of at most 128 runs, a
+// kernel parameter and so in constant memory.
+//
+//   thread i of an update   elements [4i, 4i + 4) of main, m and v (16 bytes each), of the gradient (16 or 8 bytes) and
+//                           of the model's copy (16 or 8)
+//   thread i of a sum       vectors i, i + 256 · blocks, ...; the number of blocks depends on n alone, and so do the
+//                           order of the additions and every bit of the norm
 //
 // Measured on an H200 against a copy of as many bytes (docs/gpu.md), 2^28 elements: Adam 0.98, gradient norm 0.96.
 #include <cmath>
@@ -20,7 +27,7 @@ namespace megalith::ops {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMostBlocks = 2048;  // partial sums of squares_kernel
+constexpr int kMostBlocks = 2048;  // partial sums of squares_kernel: one block then adds 8 per thread
 
 // Returns the sum over the block on every thread, as a tree in shared memory: always in the same order.
 __device__ double block_sum(double x) {
@@ -48,7 +55,7 @@ __global__ void squares_kernel(const T* flat, int64_t vectors, double* partials)
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-// Adds the partial sums; one block.
+// Adds the partial sums; one block, whose threads take them in the order of their numbers.
 __global__ void finish_kernel(const double* partials, int n, double* sum) {
   double total = 0;
   for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) total += partials[i];
@@ -56,7 +63,7 @@ __global__ void finish_kernel(const double* partials, int n, double* sum) {
   if (threadIdx.x == 0) *sum = total;
 }
 
-// clip_factor() on the device, from sums of squares; one thread.
+// clip_factor() on the device, from sums of squares; one thread. There is one sum per gradient buffer, a handful.
 __global__ void clip_gate_kernel(const double* squares, int64_t n, ClipSettings settings, float* gate) {
   double sum = 0;
   for (int64_t i = 0; i < n; ++i) sum += squares[i];
@@ -93,7 +100,8 @@ __global__ void scale_kernel(T* flat, int64_t vectors, float factor, int* broken
   if (bad) *broken = 1;
 }
 
-// Updates v elements, from element `at` on.
+// Updates v elements, from element `at` on. All four loads come before the arithmetic; the formula is that at the top
+// of the file, in the order of operations of the CPU kernel.
 template <int v, typename G, typename P>
 __device__ inline void adam_step(float* main, const G* grad, float* m, float* s, P* param, int64_t at,
                                  const AdamFactors& f, float keep, float added_decay, float step_size) {
@@ -115,6 +123,7 @@ __device__ inline void adam_step(float* main, const G* grad, float* m, float* s,
   if (param != nullptr) store<v>(value, param + at);
 }
 
+// One thread per v elements, all with the same factors; v = 1 for the elements after the last whole vector.
 template <typename G, typename P, int v>
 __global__ void adam_kernel(float* main, const G* grad, float* m, float* s, P* param, int64_t vectors, AdamFactors f,
                             const float* gate) {
@@ -136,6 +145,7 @@ __global__ void adam_runs_kernel(float* main, const G* grad, float* m, float* s,
                                  AdamFactors f, const float* gate, const __grid_constant__ RunTable table) {
   const int64_t at = begin + (int64_t{blockIdx.x} * kThreads + threadIdx.x) * v;
   if (at >= end || !passes(gate, f.grad_scale)) return;
+  // The first run whose end is after `at`, in at most seven steps; the threads of a warp nearly always find the same.
   int low = 0, high = table.count - 1;
   while (low < high) {
     const int middle = (low + high) / 2;
@@ -147,6 +157,7 @@ __global__ void adam_runs_kernel(float* main, const G* grad, float* m, float* s,
   adam_step<v>(main, grad, m, s, param, at, f, table.keep[low], table.added_decay[low], table.step_size[low]);
 }
 
+// b = μ b + (g + decay p),  p -= lr b, one thread per v elements.
 template <typename G, typename P, int v>
 __global__ void sgd_kernel(float* main, const G* grad, float* momentum, P* param, int64_t vectors, float grad_scale,
                            float mu, float decay, float lr, const float* gate) {
@@ -180,8 +191,10 @@ void for_arrays(const UpdateArrays& a, const Run& run) {
   });
 }
 
+// Returns the number of blocks of kThreads threads.
 unsigned blocks_for(int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
 
+// Returns the address of an element of an array that may be nullptr.
 template <typename T>
 T* behind(void* array, int64_t elements) {
   return array == nullptr ? nullptr : static_cast<T*>(array) + elements;
@@ -257,6 +270,7 @@ void adam_runs_cuda(const UpdateArrays& a, const AdamSettings& settings, std::sp
       table.added_decay[i] = factors.added_decay;
       table.step_size[i] = factors.step_size;
     }
+    // Ends may lie inside a vector: its other elements are padding, which Adam leaves at zero.
     const int64_t begin = runs[first].begin, end = (runs[first + count - 1].end + 3) / 4 * 4;
     for_dtype(a.grad_dtype, [&]<typename G>(G) {
       for_dtype(a.param_dtype, [&]<typename P>(P) {

@@ -18,7 +18,7 @@ bool scale_and_check_cpu(c10::ScalarType dtype, void* flat, int64_t n, double fa
 // UpdateTensors as pointers: main and moments fp32 [n]; grad [n] of grad_dtype; param [n] of param_dtype, or nullptr if
 // the model reads main.
 struct UpdateArrays {
-  int64_t n = 0;
+  int64_t n = 0;  // elements of every array
   float* main = nullptr;
   const void* grad = nullptr;
   c10::ScalarType grad_dtype = c10::ScalarType::Float;
@@ -38,7 +38,9 @@ struct AdamFactors {
   float root_corrected;  // 1 / √(1 - β₂ᵗ)
 };
 
+// Returns the factors of a step, the same for CPU and CUDA.
 AdamFactors adam_factors(const AdamSettings& settings, const UpdateScalars& scalars);
+// The updates of adam.h; `gate` is not read on the CPU, where the caller has applied it.
 void adam_cpu(const UpdateArrays& arrays, const AdamSettings& settings, const UpdateScalars& scalars);
 void sgd_cpu(const UpdateArrays& arrays, const SgdSettings& settings, const UpdateScalars& scalars);
 
@@ -51,6 +53,7 @@ void add_squares_cuda(c10::ScalarType dtype, const void* flat, int64_t n, double
 void scale_and_check_cuda(c10::ScalarType dtype, void* flat, int64_t n, double factor, int* broken, void* stream);
 // gate [2] = {clip_factor, 1} of n sums of squares, {0, 0} if they are not finite.
 void clip_gate_cuda(const double* squares, int64_t n, const ClipSettings& settings, float* gate, void* stream);
+// Updates all elements with one set of factors.
 void adam_cuda(const UpdateArrays& arrays, const AdamSettings& settings, const UpdateScalars& scalars, void* stream);
 // All runs in one pass, which needs arrays that start and end at multiples of 4 elements (adam_runs_fit_cuda).
 bool adam_runs_fit_cuda(const UpdateArrays& arrays);

@@ -1,3 +1,4 @@
+// Chooses between our kernels, which add straight into fp32 sums, and ATen's operations.
 #include "megalith/ops/update/gradient_sums.h"
 
 #include <ATen/ATen.h>

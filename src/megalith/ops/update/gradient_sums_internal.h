@@ -14,7 +14,7 @@ int64_t bias_grad_workspace_cuda(int64_t t, int64_t h);
 void bias_grad_cuda(c10::ScalarType dtype, const void* dy, int64_t t, int64_t h, float* sums, bool add,
                     float* workspace, void* stream);
 
-// Adds dy [t, h] to the given rows [t] of sums, fp32 [v, h].
+// Adds dy [t, h] to the given rows [t] of sums, fp32 [v, h], atomically: the order of additions is not defined.
 void add_to_rows_cuda(c10::ScalarType dtype, float* sums, const int64_t* rows, const void* dy, int64_t t, int64_t h,
                       void* stream);
 
