@@ -23,6 +23,7 @@ struct EventFileOptions {
 // reaches the file before it returns. Throws DataError.
 class EventFile {
  public:
+  // Creates the folder and a new file in it, which begins with the format's version.
   explicit EventFile(const std::filesystem::path& folder, const EventFileOptions& options = {});
 
   const std::filesystem::path& path() const { return file_.path(); }

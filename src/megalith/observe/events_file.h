@@ -32,6 +32,7 @@ namespace megalith::observe {
 // started again appends to it: past events stay recorded.
 class EventsFileCallback : public train::TrainerCallback {
  public:
+  // Facts for the start event: the name of the run, and the layout of its ranks.
   struct Settings {
     std::string run_name;
     layout::GridShape grid;

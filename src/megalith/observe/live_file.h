@@ -26,10 +26,11 @@ class LiveFileCallback : public train::TrainerCallback {
   struct Settings {
     std::filesystem::path folder;
     std::function<double()> waited_seconds{};  // World::waited_seconds
-    std::function<int64_t()> peak_bytes{};     // of this rank's memory
+    std::function<int64_t()> peak_bytes{};     // peak memory of this rank in bytes
     std::function<void()> note_experts{};      // train::ExpertLoads::note, if the model has experts
     std::function<std::vector<train::ExpertLoad>()> take_experts{};
   };
+  // `world` is every rank of the run. The same functions must be set on all of them.
   LiveFileCallback(comm::Group world, Settings settings)
       : world_(std::move(world)), settings_(std::move(settings)), clock_(settings_.waited_seconds) {}
   void on_step_begin(train::TrainerEvent&) override { clock_.begin(); }
@@ -41,6 +42,8 @@ class LiveFileCallback : public train::TrainerCallback {
   void on_train_end(train::TrainerEvent& event) override;
 
  private:
+  // Gathers the numbers and replaces the file; does nothing when no step was done since the last time.
+  // Collective.
   void write(const train::TrainerEvent& event);
 
   comm::Group world_;

@@ -35,6 +35,7 @@ std::vector<double> round_ticks(double low, double high, int most);
 // Writes `<folder>/loss.svg` on world process zero when training ends. The title is the name of the run, or "Loss".
 class LossPlotCallback : public train::TrainerCallback {
  public:
+  // Creates `folder` when it writes, if it does not exist.
   explicit LossPlotCallback(std::filesystem::path folder, std::string run_name = "")
       : folder_(std::move(folder)), run_name_(std::move(run_name)) {}
   void on_train_end(train::TrainerEvent& event) override;

@@ -22,6 +22,8 @@ class MetricsFile {
   // Throws DataError when a complete line is not a JSON object with a step: such a file is not ours to cut.
   MetricsFile(const std::filesystem::path& path, int64_t resumed_step);
 
+  // Writes one line with one system call, so that a reader sees all of it or nothing. Throws DataError when the
+  // disk is full or the file is gone.
   void append(int64_t step, std::optional<double> epoch, const train::MetricList& metrics);
 
  private:
@@ -32,6 +34,7 @@ class MetricsFile {
 // Keeps `<folder>/metrics.jsonl` on world process zero; does nothing on other ranks.
 class MetricsFileCallback : public train::TrainerCallback {
  public:
+  // Creates the folder, and opens the file in it, when training begins.
   explicit MetricsFileCallback(std::filesystem::path folder) : folder_(std::move(folder)) {}
   void on_train_begin(train::TrainerEvent& event) override;
   void on_log(train::TrainerEvent& event) override;

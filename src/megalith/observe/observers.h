@@ -19,20 +19,22 @@
 namespace megalith::observe {
 
 // The objects that observers need besides ReportSettings.
+// Functions may be empty, pointers null: the report then lacks the numbers that they would give. Every rank
+// must set the same ones, because several observers exchange their numbers over `world`.
 struct ObserverSetup {
   comm::Group world;
   at::Device device = at::kCPU;                   // device of the tensors that the world's collectives take
-  TraceRecorder* trace = nullptr;                 // outlives the callbacks; nullptr: no timers, no timeline
+  TraceRecorder* trace = nullptr;                 // outlives the callbacks; nullptr for no timers and no timeline
   ProgressSettings progress;                      // its style and contents are taken from ReportSettings
-  double flops_per_token = 0;                     // of forward and backward; 0: lines have no TFLOP/s and no memory
-  std::function<int64_t()> peak_bytes{};          // of this rank's memory
+  double flops_per_token = 0;                     // forward and backward; with 0, lines have no TFLOP/s and no memory
+  std::function<int64_t()> peak_bytes{};          // peak memory of this rank in bytes
   std::function<int64_t()> reserved_bytes{};      // bytes held by its device's allocator; empty if it has none
   bool timing = false;                            // report the time of phases
-  std::optional<TraceSteps> steps{};              // of the timeline (--trace); std::nullopt: as in ReportSettings
+  std::optional<TraceSteps> steps{};              // steps of the timeline (--trace); else ReportSettings::profile
   std::string rank_label{};                       // name of this rank in the timeline
   std::optional<comm::RankLaunch> launch{};       // how the ranks were started, so that lines can report restarts
   std::function<double()> waited_seconds{};       // World::waited_seconds; for log_straggler and live.json
-  std::shared_ptr<train::ExpertLoads> experts{};  // of a model with experts; for live.json
+  std::shared_ptr<train::ExpertLoads> experts{};  // tokens per expert, for live.json; null without experts
 };
 
 // Creates the callbacks. They write into output_dir (if there is one) metrics.jsonl, events.jsonl, live.json,
@@ -45,6 +47,7 @@ std::vector<std::unique_ptr<train::TrainerCallback>> make_observers(const Report
 // training starts, and `trainer_state.json` when it ends.
 class RunFilesCallback : public train::TrainerCallback {
  public:
+  // `folder` is created if needed; `arguments` is the YAML text of args.yaml.
   RunFilesCallback(std::filesystem::path folder, std::string arguments)
       : folder_(std::move(folder)), arguments_(std::move(arguments)) {}
   void on_train_begin(train::TrainerEvent& event) override;

@@ -13,11 +13,13 @@
 namespace megalith::observe {
 
 // The numbers of a line; unknown ones are left out.
+// Rates and times are those of the last log line, except the step, the epoch and the remaining time, which are
+// current.
 struct ProgressNumbers {
   int64_t step = 0, max_steps = 0;
   std::optional<double> epoch, loss, learning_rate, grad_norm;
   std::optional<double> tokens_per_second, tflops_per_device;
-  std::optional<double> peak_tflops;  // of one device; gives the MFU
+  std::optional<double> peak_tflops;  // peak of one device; gives the MFU
   std::optional<double> memory;       // bytes
   std::optional<double> remaining_seconds;
 };
@@ -40,8 +42,11 @@ struct MegatronNumbers {
   int64_t skipped_iterations = 0, nan_iterations = 0;
 };
 // Returns the line, with the fields, widths and separators of Megatron's training_log.
+// Scripts that parse Megatron's logs must read it, so its oddities stay: a leading blank, and a bar after the
+// last field.
 std::string megatron_line(const MegatronNumbers& numbers);
 // Returns Megatron's three lines for a validation loss.
+// A ruler, the loss with its perplexity, and a ruler again.
 std::string megatron_validation(int64_t iteration, double loss);
 
 // How progress is shown.
@@ -52,7 +57,7 @@ struct ProgressSettings {
   std::function<void(std::string_view)> write;  // writes to stderr and flushes
   bool terminal = false;                        // the output is a terminal, where a line can be overwritten
   int columns = 0;                              // width of the terminal; 0 if unknown
-  std::optional<double> peak_flops;             // of one device, FLOP/s
+  std::optional<double> peak_flops;             // peak of one device, FLOP/s
   std::function<double()> now;                  // seconds; empty for a steady clock
 };
 
@@ -61,6 +66,7 @@ struct ProgressSettings {
 // line also consumed_samples, skipped_samples, global_batch_size, loss_scale and params_norm, if they apply.
 class ProgressCallback : public train::TrainerCallback {
  public:
+  // Fills in a steady clock where `settings.now` is empty. `settings.write` is called on the trainer's thread.
   explicit ProgressCallback(ProgressSettings settings);
 
   void on_train_begin(train::TrainerEvent& event) override;
@@ -70,12 +76,15 @@ class ProgressCallback : public train::TrainerCallback {
 
  private:
   bool is_live() const { return settings_.terminal && settings_.style != ReportStyle::kMegatron; }
-  // The numbers as last logged, with the current step and time.
+  // Returns the line of the numbers as last logged, with the current step and time.
   std::string current_line(const train::TrainerState& state);
+  // Overwrites the live line; it stays open (without a line break) until say() or the end of training.
   void draw_live(const train::TrainerEvent& event);
+  // Prints a line of its own; a live line is erased first, and reappears below at the next step.
   void say(std::string_view line);
   void say_evaluation(const train::TrainerEvent& event);
   void say_megatron(const train::TrainerEvent& event);
+  // Returns the ETA in seconds; std::nullopt before a step has been timed.
   std::optional<double> remaining_seconds(const train::TrainerState& state) const;
 
   ProgressSettings settings_;

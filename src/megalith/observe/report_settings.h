@@ -27,12 +27,13 @@ struct TraceSteps {
 };
 
 // Settings of all reports.
+// It is plain data, equal on all ranks; callbacks and open files are made from it by make_observers.
 struct ReportSettings {
   ReportStyle style = ReportStyle::kHuggingFace;
-  std::filesystem::path output_dir;       // empty: no files
-  std::filesystem::path tensorboard_dir;  // empty: no TensorBoard files
+  std::filesystem::path output_dir;       // folder of the run's files; empty for none
+  std::filesystem::path tensorboard_dir;  // folder of TensorBoard's files; empty for none
   bool wandb = false;                     // the end of the run shows the command that sends the files to W&B
-  std::string run_name;                   // empty: unnamed
+  std::string run_name;                   // title of plots and events; empty if the run is unnamed
   std::string arguments;                  // every effective option as YAML: the text of args.yaml
   layout::GridShape grid;
   std::string best_metric = "eval_loss";     // the metric by which evaluations are compared

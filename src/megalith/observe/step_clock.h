@@ -21,10 +21,12 @@ class StepClock {
   // as work.
   explicit StepClock(std::function<double()> waited_seconds) : waited_seconds_(std::move(waited_seconds)) {}
 
+  // Notes the time and the wait so far, at the start of a step.
   void begin() {
     began_ = now();
     waited_ = waited();
   }
+  // Adds the step that begin() opened to the sums.
   void end() {
     ++steps_;
     seconds_ += now() - began_;

@@ -38,11 +38,13 @@ StragglerReport straggler_report(std::vector<RankTime> ranks, int count);
 // at each line.
 class StragglerCallback : public train::TrainerCallback {
  public:
+  // Sources of the times, and how many ranks the report names.
   struct Settings {
     std::function<double()> waited_seconds;  // seconds waited in operations so far, on this rank
     at::Device device = at::kCPU;            // device of the tensors that the group's collectives take
     int count = 1;                           // ranks to name (straggler_minmax_count)
   };
+  // `world` is every rank of the run.
   StragglerCallback(comm::Group world, Settings settings)
       : world_(std::move(world)), settings_(std::move(settings)), clock_(settings_.waited_seconds) {}
   void on_step_begin(train::TrainerEvent&) override { clock_.begin(); }

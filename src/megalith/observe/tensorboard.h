@@ -21,11 +21,13 @@ std::string wandb_sync_command(const std::filesystem::path& folder);
 // of a resumed run tell TensorBoard to forget the steps that are repeated.
 class TensorboardCallback : public train::TrainerCallback {
  public:
+  // How the numbers are named and how often they are written.
   struct Settings {
     ReportStyle style = ReportStyle::kHuggingFace;
     int log_interval = 1;   // see above
     std::string arguments;  // the text that is written first
   };
+  // Creates `folder` and a file in it when training begins; other processes may write their own files there.
   TensorboardCallback(std::filesystem::path folder, Settings settings)
       : folder_(std::move(folder)), settings_(std::move(settings)) {}
   void on_train_begin(train::TrainerEvent& event) override;

@@ -14,12 +14,14 @@ namespace megalith::observe {
 // first). The recorder outlives it.
 class TraceCallback : public train::TrainerCallback {
  public:
+  // Steps to record, and the file they go to; only `label` and `records` differ between ranks.
   struct Settings {
     TraceSteps steps;
     std::filesystem::path file;
     std::string label;    // name of this rank: "rank 3: tp 1, pp 1, dp 0"
     bool records = true;  // false: takes part in the collectives without recording spans (profile_ranks)
   };
+  // `world` is every rank of the run: the timeline is gathered over it.
   TraceCallback(comm::Group world, TraceRecorder& recorder, Settings settings)
       : world_(std::move(world)), recorder_(recorder), settings_(std::move(settings)) {}
 
@@ -54,10 +56,12 @@ std::vector<PhaseTimes> gather_times(const comm::Group& group, TraceRecorder& re
 class TimerCallback : public train::TrainerCallback {
  public:
   using Say = std::function<void(const std::string&)>;
+  // Megatron's timing_log_level and timing_log_option.
   struct Settings {
     int log_level = 0;                  // 0 to 2: higher levels have more timers
     std::string log_option = "minmax";  // see timer_text
   };
+  // `say` prints on world process zero; `world` is every rank of the run. The recorder outlives it.
   TimerCallback(comm::Group world, TraceRecorder& recorder, Settings settings, Say say)
       : world_(std::move(world)), recorder_(recorder), settings_(std::move(settings)), say_(std::move(say)) {}
 

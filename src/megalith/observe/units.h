@@ -1,4 +1,5 @@
-// Formats numbers for people, and tells the time of day.
+// Formats numbers for people, and tells the time of day. Texts are ASCII, so that columns can be counted in bytes, and
+// have the same width for neighboring values as far as possible.
 #pragma once
 
 #include <cstdint>

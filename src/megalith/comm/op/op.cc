@@ -1,3 +1,7 @@
+// The words for operations, in messages and in comparisons. describe() is for people; signature() is what
+// members must agree on, so it leaves out everything that may differ: labels, splits, and the shape that a
+// gather or scatter makes.
+//
 #include "megalith/comm/op/op.h"
 
 #include <c10/core/ScalarType.h>
@@ -10,6 +14,7 @@ namespace megalith::comm {
 
 namespace {
 
+// "float [4, 8]".
 std::string tensor_text(const OpInfo& op) {
   return fmt::format("{} [{}]", to_lower(c10::toString(op.dtype)), fmt::join(op.sizes.begin(), op.sizes.end(), ", "));
 }

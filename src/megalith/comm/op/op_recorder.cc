@@ -43,6 +43,7 @@ uint64_t OpRecorder::begin(const GroupInfo& group, const OpInfo& op) {
   const uint64_t record = next_record_++;
   running_.emplace(record, InFlight{.group = &group, .op = op, .begun = Clock::now()});
   if (is_point_to_point(op.kind)) return record;
+  // Only collectives count: all members have them in the same order.
   GroupRecord& known = groups_[&group];
   known.begun = op.sequence;
   known.history.add(op);
@@ -197,6 +198,7 @@ std::vector<OpRecorder::InFlight> OpRecorder::in_flight() {
   return list;
 }
 
+// Formatted only here: recording must cost no more than a lock.
 std::vector<std::string> OpRecorder::recent() const {
   std::lock_guard lock(mutex_);
   std::vector<std::string> lines;

@@ -14,7 +14,7 @@ class DownsampledSeries {
   // Some consecutive points.
   struct Bucket {
     double first_x = 0, last_x = 0;
-    double sum = 0, min = 0, max = 0;  // of the finite values
+    double sum = 0, min = 0, max = 0;  // over the finite values only
     int64_t finite = 0;
     int64_t points = 0;
     double mean() const;  // NaN without a finite value
@@ -24,6 +24,7 @@ class DownsampledSeries {
   // Amortized O(1). `y` may be infinite or NaN; such values are only counted.
   void add(double x, double y);
 
+  // Returns the buckets, oldest first; all but the last hold the same number of points.
   const std::vector<Bucket>& buckets() const { return buckets_; }
   int64_t points() const { return points_; }
   int64_t not_finite() const { return not_finite_; }
@@ -35,6 +36,7 @@ class DownsampledSeries {
   void append_json(std::string& to) const;
 
  private:
+  // Merges buckets 2i and 2i + 1, which doubles the points per bucket.
   void join_neighbours();
 
   size_t capacity_;

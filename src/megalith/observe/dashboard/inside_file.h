@@ -26,6 +26,7 @@ class InsideFile {
   InsideFile(InsideFile&& other) noexcept;
   InsideFile& operator=(InsideFile&& other) = delete;
 
+  // Returns the state of the file when it was opened.
   const FileVersion& version() const { return version_; }
   // Returns the number of bytes read, which is smaller than `bytes` only at the end of the file. Throws DataError.
   size_t read_at(uint64_t offset, char* to, size_t bytes) const;

@@ -29,14 +29,18 @@ class LineTail {
   // earlier lines no longer count. Throws DataError (see InsideFile); what was read before stays valid.
   Change poll(const std::function<void(std::string_view)>& line, const std::function<void()>& start_anew);
 
+  // The state at the last poll: whether the file was there, how much of it has been passed on, and when it
+  // changed.
   bool exists() const { return version_.has_value(); }
-  uint64_t bytes() const { return done_; }  // of the complete lines that were read
+  uint64_t bytes() const { return done_; }  // bytes of the complete lines that were read
   int64_t changed_ns() const { return version_ ? version_->changed_ns : 0; }
 
   static constexpr size_t kMostLineBytes = 1 << 22;
 
  private:
+  // Returns whether the file is the one read before, with something appended at most.
   bool continues(const InsideFile& file) const;
+  // Passes on the complete lines from done_ up to the size that the file had when it was opened.
   void read(const InsideFile& file, const std::function<void(std::string_view)>& line);
 
   std::filesystem::path folder_;

@@ -18,9 +18,12 @@ class MetricsLine {
   // the text of `line` is gone.
   bool parse(std::string_view line);
 
+  // Returns the numbers of the line parsed last, in its order; a name may occur twice if the line has it twice.
   const std::vector<Entry>& entries() const { return entries_; }
 
  private:
+  // The fast parser and the general one; both fill entries_ and return false when the line is not theirs to
+  // read.
   bool parse_flat(std::string_view line);
   bool parse_any(std::string_view line);
 

@@ -26,8 +26,9 @@ class MetricsReader {
   // Reads what is new; returns whether there was anything. Throws DataError (see InsideFile).
   bool update();
 
-  // In order of first appearance, without "step", which is x.
+  // Returns the curves in order of first appearance, without "step", which is x.
   const std::vector<Series>& series() const { return series_; }
+  // Returns the curve of that name, or nullptr. Valid until the next update().
   const Series* find(std::string_view name) const;
   int64_t lines() const { return lines_; }          // lines with a step
   int64_t malformed() const { return malformed_; }  // lines that were skipped: not a JSON object, or without a step

@@ -21,7 +21,7 @@ class RunView {
   const std::string& name() const { return name_; }
   const std::filesystem::path& folder() const { return folder_; }
 
-  // Reads what is new in the folder.
+  // Reads what is new in the folder. Costs a few system calls when nothing has changed.
   void update();
   // Grows whenever json() or the trace have changed.
   int64_t version() const { return version_; }
@@ -47,6 +47,7 @@ class RunView {
     std::optional<FileVersion> version{};
     std::string text{};
   };
+  // Runs `read` and turns an exception into a problem; refresh() reads a whole file if it has changed.
   template <typename Read>
   void guarded(const Read& read);
   bool refresh(WholeFile& file);

@@ -25,6 +25,7 @@ class DashboardServer {
   DashboardServer(const DashboardServer&) = delete;
   DashboardServer& operator=(const DashboardServer&) = delete;
 
+  // The port in use: the one given, or the one that was picked for 0.
   int port() const;
   std::string url() const;  // "http://127.0.0.1:41234/"
 

@@ -12,10 +12,11 @@ namespace megalith::observe {
 class TraceView {
  public:
   // Something that a rank did.
+  // Names are indices into a table: a timeline repeats a few dozen names in millions of spans.
   struct Span {
     double begin = 0, duration = 0;
     uint32_t name = 0;     // index into names()
-    uint32_t purpose = 0;  // index into names(): of communication, with its group
+    uint32_t purpose = 0;  // index into names(): reason of a communication and its group
     int microbatch = -1, chunk = -1;
     bool communication = false;
     double end() const { return begin + duration; }
@@ -36,6 +37,7 @@ class TraceView {
   // Throws DataError when it is not such a file. Spans beyond kMostSpans are only counted.
   static TraceView parse(std::string_view json);
 
+  // Contents of the file; spans() counts those that were kept, left_out() those that were not.
   const std::vector<Rank>& ranks() const { return ranks_; }
   const std::vector<Step>& steps() const { return steps_; }
   const std::vector<std::string>& names() const { return names_; }
