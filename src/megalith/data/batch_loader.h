@@ -14,8 +14,8 @@ namespace megalith::data {
 
 // The data of one training step.
 struct StepBatch {
-  std::vector<MicroBatch> microbatches;  // those of this rank
-  SamplerPosition after;                 // where the next step begins; checkpoints store it
+  std::vector<MicroBatch> microbatches;  // this rank's own, in the order of the schedule
+  SamplerPosition after;                 // start of the next step; checkpoints store it
   int64_t samples = 0;                   // consumed by all ranks in this step
   bool ends_epoch = false;               // the next step belongs to another epoch, or there is none
 };
@@ -24,13 +24,15 @@ struct StepBatch {
 // that grows (layout::MicrobatchCalculator). The same on all ranks.
 using ShapeOfStep = std::function<BatchShape(int64_t consumed_samples)>;
 
-// Where a loader begins. Both values come from a checkpoint.
+// The point at which a loader begins. Both values come from a checkpoint.
 struct LoaderStart {
   SamplerPosition position;
   int64_t consumed_samples = 0;  // in the whole run, over all epochs
 };
 
 // Not thread-safe, but next() may be the produce function of a Prefetcher.
+// All ranks of a replica get the same micro-batches (or their layout), and all ranks the same number of steps,
+// so that collectives inside the step stay matched.
 class BatchLoader {
  public:
   virtual ~BatchLoader() = default;

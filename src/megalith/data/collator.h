@@ -25,6 +25,7 @@ enum class Padding {
 };
 
 // Options of a Collator.
+// The same on all ranks of a run: each collates on its own, and the layouts must agree.
 struct CollatorOptions {
   int32_t pad_id = 0;
   Padding padding = Padding::kLongest;

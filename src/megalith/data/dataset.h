@@ -13,6 +13,7 @@ namespace megalith::data {
 class Dataset {
  public:
   virtual ~Dataset() = default;
+  // Returns the number of samples.
   virtual int64_t size() const = 0;
   // Requires 0 <= index < size().
   virtual Sample sample(int64_t index) const = 0;

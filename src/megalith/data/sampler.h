@@ -7,7 +7,7 @@
 
 namespace megalith::data {
 
-// What happens if an epoch has fewer samples left than a step takes.
+// Treatment of the last samples of an epoch, if they are fewer than a step takes.
 enum class EpochEnd {
   kDrop,      // they are dropped and the next epoch begins (Hugging Face's drop_last)
   kWrap,      // the step is filled up with the epoch's first samples; every sample is seen at least once
@@ -16,6 +16,7 @@ enum class EpochEnd {
 };
 
 // run::epoch_sampler and run::megatron_sampler make these from the options.
+// The order of a run's samples is a function of these alone; changing one changes the data of a resumed run.
 struct SamplerOptions {
   int64_t size = 0;     // number of samples in the dataset
   bool shuffle = true;  // a different order in each epoch; false: in the order of the dataset
@@ -34,7 +35,7 @@ struct SamplerPosition {
 // The samples of one step, in order.
 struct SampledStep {
   std::vector<int64_t> samples;
-  SamplerPosition after;  // where the next step begins
+  SamplerPosition after;  // start of the next step
   // An epoch ends with this step: the next step of this size belongs to another epoch, or there is none.
   bool ends_epoch = false;
 };

@@ -14,7 +14,7 @@ struct Strip {
   int64_t tokens = 0;
   int64_t length = 0;  // in the micro-batch, including padding
 
-  // Where its labels begin in the row. Unless the row is shifted, token i predicts label i + 1.
+  // Returns the start of its labels in the row. Unless the row is shifted, token i predicts label i + 1.
   int64_t label_begin() const { return begin + (row->shifted ? 0 : 1); }
 };
 

@@ -178,6 +178,7 @@ void TokenTable::append(const TokenTable& other) {
   for (const int64_t end : other.piece_ends) piece_ends.push_back(piece_count + end);
 }
 
+// The table moves to the heap, where the spans of the dataset can point to it.
 std::shared_ptr<const Dataset> dataset_of(TokenTable table, TokenTableInfo info) {
   const auto owner = std::make_shared<const TokenTable>(std::move(table));
   return std::make_shared<TokenDataset>(
@@ -223,6 +224,7 @@ void TokenFolderWriter::finish(const TokenTableInfo& info) {
   io::write_text_file(folder_ / "info.json", document.dump(2) + "\n");
 }
 
+// info.json alone is not enough: other formats have a file of that name, too.
 bool is_token_folder(const fs::path& folder) {
   return fs::exists(folder / "info.json") && fs::exists(folder / "ids.bin");
 }

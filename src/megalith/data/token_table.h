@@ -21,6 +21,7 @@ struct TokenTable {
   std::vector<int32_t> pieces;
   std::vector<int64_t> piece_ends;
 
+  // Append rows to the columns. Throw a DataError for rows with fields, which tables cannot hold.
   void append(const Sequence& row);
   void append(const Sample& sample);  // one or two rows
   void append(const TokenTable& other);

@@ -171,8 +171,8 @@ ClockMarks mark_clock(const comm::Group& group, const TraceRecorder& recorder, i
   return marks;
 }
 
-// With offset o = reference - own, each round says: entered_ref <= left_own + o and entered_own + o <=
-// left_ref.
+// Let o be the offset. In each round the reference enters at or before the own leave time + o, and leaves at or after
+// the own enter time + o.
 int64_t clock_offset_ns(const ClockMarks& reference, const ClockMarks& own) {
   check(reference.size() == own.size() && !own.empty(), "{} and {} marks of two clocks", reference.size(), own.size());
   int64_t least = std::numeric_limits<int64_t>::min(), most = std::numeric_limits<int64_t>::max();

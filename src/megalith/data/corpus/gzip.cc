@@ -41,6 +41,7 @@ class GzipBytes final : public ByteSource {
   }
 
  private:
+  // Reads the next packed bytes; false at their end.
   bool fill() {
     const size_t count = packed_->read(input_);
     stream_.next_in = reinterpret_cast<const Bytef*>(input_.data());

@@ -21,6 +21,7 @@ struct LineBlock {
 // Not thread-safe. Holds one block and one incomplete line in memory.
 class LineBlocks {
  public:
+  // `inputs` are read one after the other, each opened when its turn comes ("-" is stdin).
   explicit LineBlocks(std::vector<std::string> inputs, size_t block_bytes = size_t{1} << 20);
 
   // Returns the next block, of about `block_bytes` (more if a line is longer); std::nullopt after the last input.
@@ -28,6 +29,7 @@ class LineBlocks {
   std::optional<LineBlock> next(const std::stop_token& stop = {});
 
  private:
+  // Returns the first `bytes` of held_ as a block and counts their lines; std::nullopt for 0.
   std::optional<LineBlock> take(size_t bytes);
 
   std::vector<std::string> inputs_;

@@ -32,8 +32,11 @@ class OrderedPipeline {
   std::function<Out(In&)> transform;
   std::function<void(Out&)> consume;
 
+  // Returns when everything has been consumed, or throws the first error; in both cases no thread is left.
+  // `in_flight` should exceed `workers`, so that a slow item does not idle the others.
   void run(int workers, size_t in_flight) {
     std::vector<std::jthread> threads;
+    // Declared after `threads`, so it stops them before their destructors join them.
     const StopAtEnd stop{*this};
     threads.emplace_back([this, in_flight] { produce_all(in_flight); });
     for (int i = 0; i < workers; ++i) threads.emplace_back([this] { transform_all(); });
@@ -61,6 +64,8 @@ class OrderedPipeline {
     changed_.notify_all();
   }
 
+  // The producer waits for room before it produces, so memory is bounded by items, not by threads. An error
+  // takes the number of the item that it replaces, so that it is rethrown in its turn.
   void produce_all(size_t in_flight) {
     for (size_t number = 0;; ++number) {
       {
@@ -97,6 +102,7 @@ class OrderedPipeline {
     }
   }
 
+  // Workers take items in order and finish in any order; done_ sorts them again.
   void transform_all() {
     for (;;) {
       std::unique_lock lock(mutex_);

@@ -24,12 +24,14 @@ struct TokenizeCorpusOptions {
 };
 
 // Totals so far.
+// Over all keys and inputs.
 struct TokenizeCorpusProgress {
   int64_t documents = 0, tokens = 0, input_bytes = 0, bad_lines = 0;
 };
 
-// What tokenize_corpus has written.
+// The datasets that tokenize_corpus has written.
 struct TokenizeCorpusResult {
+  // One pair of files, PREFIX.bin and PREFIX.idx.
   struct Output {
     std::string key, prefix;
     TokenType type = TokenType::kInt32;

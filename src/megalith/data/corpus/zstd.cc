@@ -38,6 +38,7 @@ class ZstdBytes final : public ByteSource {
   }
 
  private:
+  // Reads the next packed bytes; false at their end.
   bool fill() {
     from_ = {.src = input_.data(), .size = packed_->read(input_), .pos = 0};
     return from_.size > 0;
@@ -48,8 +49,8 @@ class ZstdBytes final : public ByteSource {
   std::vector<char> input_;
   ZSTD_DCtx* context_;
   ZSTD_inBuffer from_{};
-  bool between_frames_ = false;
-  bool may_hold_more_ = false;  // the output was full, so there may be more without new input
+  bool between_frames_ = false;  // input may end only between two frames
+  bool may_hold_more_ = false;   // the output was full, so there may be more without new input
 };
 
 }  // namespace

@@ -33,6 +33,7 @@ class BlendedDataset final : public PretrainDataset {
   // Returns a sample with PretrainSample::dataset set.
   PretrainSample sample(int64_t index) const override;
 
+  // Returns the order of the blend, for tests and caches.
   const BlendIndices& indices() const { return indices_; }
 
  private:

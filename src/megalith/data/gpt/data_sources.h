@@ -18,7 +18,7 @@ inline constexpr std::array<const char*, kSplits> kSplitNames{"train", "valid", 
 template <typename T>
 using PerSplit = std::array<T, kSplits>;
 
-// Several prefixes of .bin/.idx files and their weights.
+// Several prefixes of .bin/.idx files and their weights. A prefix is a path without its ending.
 struct Blend {
   std::vector<std::string> prefixes;
   std::optional<std::vector<double>> weights;  // one per prefix, positive; std::nullopt: in proportion to their lengths

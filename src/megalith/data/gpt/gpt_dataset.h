@@ -11,6 +11,7 @@
 namespace megalith::data {
 
 // How the tokens of a sample are treated.
+// Megatron's options of the same names.
 struct GptSampleOptions {
   int64_t eod_id = 0;                 // ends a document
   std::optional<int64_t> pad_id;      // not counted in the loss; ignored if equal to eod_id
@@ -31,6 +32,7 @@ class GptDataset final : public PretrainDataset {
   int64_t size() const override { return indices_.shuffle.rows(); }
   PretrainSample sample(int64_t index) const override;
 
+  // Returns the indices in use, built or cached.
   const GptIndices& indices() const { return indices_; }
 
  private:

@@ -29,6 +29,7 @@ class IndexArray {
   // Writes byte for byte what numpy.save writes.
   void write_npy(const io::FileHandle& file) const;
 
+  // The stored type, the sizes of the dimensions, and the first of them.
   IndexType type() const { return type_; }
   const std::vector<int64_t>& shape() const { return shape_; }
   int64_t rows() const { return shape_.empty() ? 0 : shape_[0]; }

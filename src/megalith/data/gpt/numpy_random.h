@@ -12,6 +12,7 @@ namespace megalith::data {
 // numpy.random.RandomState(seed): the Mersenne Twister 19937 of the standard library, and its shuffle.
 class NumpyRandom {
  public:
+  // NumPy seeds its generator as std::mt19937 does.
   explicit NumpyRandom(uint32_t seed) : engine_(seed) {}
 
   // Fisher-Yates from the end. Seed 1234 turns 0 … 9 into 7 2 9 1 0 8 4 5 6 3.

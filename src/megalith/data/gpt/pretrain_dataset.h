@@ -21,6 +21,7 @@ struct PretrainSample {
 class PretrainDataset {
  public:
   virtual ~PretrainDataset() = default;
+  // Returns the number of samples.
   virtual int64_t size() const = 0;
   // Requires 0 <= index < size(). Throws a DataError if a file turns out to be damaged.
   virtual PretrainSample sample(int64_t index) const = 0;

@@ -29,6 +29,8 @@ template <typename T>
 class PackedArray {
  public:
   PackedArray() = default;
+  // `size` counts elements. The bytes must outlive the view; reading is a memcpy, which compilers turn into one
+  // load.
   PackedArray(const std::byte* data, size_t size) : data_(data), size_(size) {}
 
   size_t size() const { return size_; }

@@ -27,6 +27,7 @@ class IndexedDataset final : public SequenceSource {
   int64_t length(int64_t sequence) const override;
   void read(int64_t sequence, int64_t offset, std::span<int64_t> out) const override;
 
+  // Facts from the .idx file and the size of the .bin file.
   const IndexView& index() const { return index_; }
   TokenType token_type() const { return index_.type; }
   int64_t document_count() const { return static_cast<int64_t>(index_.documents.size()) - 1; }

@@ -9,6 +9,7 @@
 namespace megalith::data {
 
 // Total tokens and the distribution of sequence lengths.
+// Ranges double, so that a histogram of any dataset fits on a screen.
 struct IndexedSummary {
   // Number of sequences with `from` to `to` tokens, inclusive. Ranges are 0, 1, 2 to 3, 4 to 7, ….
   struct LengthRange {

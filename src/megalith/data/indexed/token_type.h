@@ -8,6 +8,7 @@
 namespace megalith::data {
 
 // The numbers are stored in .idx files and must not change. They are the codes of Megatron's DType.
+// Text uses kUint16 and kInt32; the others occur in files of other programs.
 enum class TokenType : uint8_t {
   kUint8 = 1,
   kInt8 = 2,

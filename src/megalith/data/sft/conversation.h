@@ -6,7 +6,7 @@
 
 namespace megalith::data {
 
-// Who speaks: kObservation is the result of a tool, kFunction an assistant's call of tools.
+// The speaker of a turn. kObservation is the result of a tool, kFunction an assistant's call of tools.
 enum class Role { kUser, kAssistant, kObservation, kFunction };
 
 // One turn.

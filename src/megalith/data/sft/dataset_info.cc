@@ -39,6 +39,7 @@ Columns read_columns(const io::JsonFields& fields) {
                                       {"rejected", &Columns::rejected}});
 }
 
+// "tags": {"role_tag": "role", …}; roles that are not listed do not occur in the dataset.
 Tags read_tags(const io::JsonFields& fields) {
   return read_names<Tags>(fields, {{"role_tag", &Tags::role},
                                    {"content_tag", &Tags::content},
@@ -165,6 +166,8 @@ DatasetDescription read_dataset_entry(const Json& entry, const std::string& plac
   return result;
 }
 
+// {"messages": […]} -> kMessages, {"instruction": …, "output": …} -> kAlpaca, {"text": …} -> kAlpaca with the
+// text as its prompt, and so on; see the message at the end for all.
 DatasetDescription infer_format(const Json& first_record, const std::string& place) {
   const auto has = [&](const char* column) { return first_record.contains(column); };
   // The order of the cases matters: records may have columns of several formats, and the most specific one wins.
@@ -232,6 +235,7 @@ std::vector<DatasetDescription> find_datasets(const std::vector<std::string>& na
       result.push_back(from_path(name, dataset_dir / name));
     } else {
       const std::vector<std::string> known = keys_of(info);
+      // A typo in a name is the usual reason.
       const auto near = nearest(name, known);
       throw ConfigError(fmt::format("dataset \"{}\" is neither a path nor an entry of {}{}{}", name, info_path.string(),
                                     fs::exists(info_path)

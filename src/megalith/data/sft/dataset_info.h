@@ -1,4 +1,5 @@
-// DatasetDescription: what `--dataset` names, entries of LLaMA-Factory's dataset_info.json or files and folders.
+// DatasetDescription: a dataset that `--dataset` names: an entry of LLaMA-Factory's dataset_info.json, a file or a
+// folder.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,7 @@ enum class Formatting {
 };
 
 // Names of the columns; empty if a dataset has no such column.
+// The defaults are Alpaca's, and `conversations` for lists of turns.
 struct Columns {
   std::string prompt = "instruction";
   std::string query = "input";
@@ -32,6 +34,7 @@ struct Columns {
 };
 
 // Names of the keys and roles inside turns; empty if there is none.
+// The defaults are ShareGPT's.
 struct Tags {
   std::string role = "from";
   std::string content = "value";

@@ -20,6 +20,7 @@ struct EncodeSettings {
 };
 
 // Lengths of the two parts of a turn.
+// In tokens; source is what the model is given, target what it has to answer.
 struct TurnLengths {
   int64_t source = 0;
   int64_t target = 0;

@@ -1,3 +1,6 @@
+// The strategies of LLaMA-Factory (those of Hugging Face's `datasets`), as a picker that sees one record at a
+// time: it serves tokenized data, where sizes are known, and streams, where a dataset ends when it ends.
+//
 #include "megalith/data/sft/mix.h"
 
 #include <algorithm>
@@ -10,6 +13,7 @@ namespace megalith::data {
 
 using config::MixStrategy;
 
+// {"1", "3"} -> {0.25, 0.75}.
 std::vector<double> parse_probabilities(const std::vector<std::string>& words, size_t datasets) {
   std::vector<double> values;
   for (const std::string& word : words) {
@@ -26,7 +30,9 @@ std::vector<double> parse_probabilities(const std::vector<std::string>& words, s
 }
 
 DatasetPicker::DatasetPicker(size_t datasets, const MixOptions& options)
-    : options_(options), exhausted_(datasets, false), random_(mix_seed(options.seed, 0x6D6978)) {}
+    : options_(options),
+      exhausted_(datasets, false),
+      random_(mix_seed(options.seed, 0x6D6978)) {}  // "mix": independent of other uses of the seed
 
 bool DatasetPicker::ended() const {
   const auto is_set = [](bool value) { return value; };

@@ -14,6 +14,7 @@ namespace megalith::data {
 
 // How rows are made. After the collator has shifted it, a row has at most cutoff_len tokens, or exactly that many if
 // packed.
+// Derived from the options once, so that cutoff_len and its off-by-one cases are treated in one place.
 struct RowPlan {
   SampleKind kind = SampleKind::kConversation;
   int64_t cutoff = 2049;  // tokens of a sample
@@ -43,6 +44,7 @@ struct BuildReport {
   int64_t loss_tokens = 0;  // tokens with a label
   int64_t longest = 0;      // tokens of the longest row
 
+  // Adds the counts of another batch; `longest` becomes the larger one.
   void add(const BuildReport& other);
   // Returns the fraction of packed rows that is not padding; 1 without packing.
   double packing_efficiency() const;
@@ -79,6 +81,7 @@ class RecordEncoder {
   // Returns the rows of a batch of records, packed if the plan says so. Adds to the report.
   std::vector<Sample> rows(std::vector<EncodedRecord> batch, BuildReport& report) const;
 
+  // The form of rows, and the id that fills them up.
   const RowPlan& plan() const { return options_.plan; }
   int32_t pad_id() const { return tokens_.pad; }
   // Identifies the options, the template and its tokens in the key of a cache.

@@ -25,6 +25,7 @@ enum class RecordFormat {
 RecordFormat record_format(const std::filesystem::path& path);
 
 // The position of a record in its file.
+// 24 bytes: RecordFile keeps one for each record.
 struct RecordPlace {
   uint64_t offset = 0;  // offset of its first byte
   uint64_t bytes = 0;
@@ -41,6 +42,7 @@ class RecordScanner {
   // is not closed or has anything between or after its records, and for a record of more than 256 MB.
   bool next(std::string& text, RecordPlace& place);
 
+  // The file and its format, for parse_record.
   const std::filesystem::path& path() const { return file_.path(); }
   RecordFormat format() const { return format_; }
 
@@ -48,6 +50,7 @@ class RecordScanner {
   bool fill();  // reads more; false at the end of the file
   int peek();   // returns the next byte, or -1 at the end
   void skip();  // consumes it
+  // begin() finds out whether the file is a list; next_line() and next_element() read a record of either kind.
   void skip_blanks();
   void begin();
   bool next_line(std::string& text, RecordPlace& place);
@@ -75,6 +78,7 @@ class RecordFile {
   // Reads the file once to find the records; their content is checked when they are read.
   explicit RecordFile(const std::filesystem::path& path);
 
+  // The number of records, and the file.
   int64_t size() const { return std::ssize(places_); }
   const std::filesystem::path& path() const { return file_.path(); }
   // Requires 0 <= index < size(). Throws like parse_record.

@@ -32,6 +32,7 @@ class RecordSet {
   explicit RecordSet(std::vector<DatasetDescription> datasets);
 
   const std::vector<DatasetDescription>& datasets() const { return datasets_; }
+  // The number of records of a dataset, one of its records, and the "file:line" of that.
   int64_t size(size_t dataset) const { return sizes_.at(dataset); }
   io::Json record(const RecordRef& ref) const;
   std::string place(const RecordRef& ref) const;

@@ -26,6 +26,7 @@ struct StreamedRecord {
 // Reads the files of one dataset from the first record to the last. Not thread-safe.
 class DatasetReader {
  public:
+  // `dataset` must outlive this object; `number` is its place in the list, for StreamedRecord::dataset.
   DatasetReader(const DatasetDescription& dataset, size_t number);
   // Returns false at the end.
   bool next(StreamedRecord& record);

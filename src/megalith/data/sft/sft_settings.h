@@ -21,13 +21,15 @@ enum class Packing {
   kNeat,   // samples of a row do not attend to one another; not available for documents
 };
 
+// Plain data with the defaults of the options; nothing is checked until it is used.
 struct SftSettings {
   // ---- The selection of records ----
   std::vector<std::string> dataset;  // names in dataset_info.json, or paths
   std::string dataset_dir = "data";
   std::optional<int64_t> max_samples;  // records of each dataset; std::nullopt: all of them
   config::MixStrategy mix_strategy = config::MixStrategy::kConcat;
-  // One number per dataset; empty: datasets take turns. Kept as text, since it is part of the names of caches.
+  // One number per dataset; without numbers, datasets take turns. Kept as text, since it is part of the names of
+  // caches.
   std::vector<std::string> interleave_probs;
   double val_size = 0;                    // records held out: a fraction if < 1, otherwise a number
   std::vector<std::string> eval_dataset;  // separate evaluation data

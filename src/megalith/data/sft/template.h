@@ -41,9 +41,11 @@ class Template : public TurnEncoder {
 
  private:
   using Ids = std::vector<int32_t>;
+  // Appends the ids of a text with markers; `content` takes the place of {{content}}.
   void append(std::string_view format, const std::string& content, Ids& ids) const;
   Ids encode_message(const Message& message, const std::string& system_text) const;
   std::vector<Ids> encode_messages(const std::vector<Message>& messages, const Conversation& conversation) const;
+  // Thoughts of reasoning models: whether an answer has none, the answer without them, and the empty one.
   bool without_thought(const std::string& content) const;
   std::string thought_removed(const std::string& content) const;
   void add_empty_thought(EncodedTurn& turn) const;

@@ -15,15 +15,16 @@ enum class ToolFormat { kNone, kQwen };
 // Texts with the markers {{content}}, {{bos}} and {{eos}}. Text between two token markers is tokenized as one piece.
 struct TemplateSpec {
   std::string_view name;
-  std::string_view prefix;
+  std::string_view prefix;  // before the first turn
+  // One text per role; the user's ends with the header of the answer that follows.
   std::string_view system;
   std::string_view user;
   std::string_view assistant;
   std::string_view observation;
   std::string_view default_system;      // for records without a system text
-  std::string_view eos;                 // replaces the tokenizer's end token; empty: the tokenizer's own
+  std::string_view eos;                 // replaces the tokenizer's end token, unless empty
   std::vector<std::string_view> stops;  // additional tokens that end an answer
-  std::string_view document_end;        // ends a pre-training text; empty: the end token
+  std::string_view document_end;        // ends a pre-training text; if empty, the end token does
   bool system_in_user = false;          // the system text is part of the first user content
   bool efficient_eos = false;           // answers have no end token; only the conversation ends with one
   bool reasoning = false;               // answers have thoughts

@@ -176,6 +176,7 @@ std::string cache_key(const DataRequest& request, const RecordEncoder& encoder, 
 
 }  // namespace
 
+// Everything that shapes samples stays: evaluation data is tokenized like training data.
 DataRequest evaluation_request(DataRequest request, const std::vector<std::string>& names) {
   request.data.dataset = names;
   request.data.eval_dataset.clear();
@@ -216,6 +217,7 @@ MixOptions mix_options(const DataRequest& request) {
           .seed = request.seed};
 }
 
+// Rounding lengths up keeps the number of different shapes small, and with it the allocations of varying size.
 CollatorOptions collator_options(SampleKind kind, int32_t pad_id) {
   return {.pad_id = pad_id, .length_multiple = kind == SampleKind::kDocument ? 8 : 64};
 }

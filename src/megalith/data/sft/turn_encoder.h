@@ -41,6 +41,7 @@ class TurnEncoder {
   // Returns the prompt with everything before it as one source, and response number `response` as target.
   virtual EncodedTurn answer(const Conversation& conversation, size_t response) const = 0;
 
+  // Returns the special tokens in use.
   virtual const TemplateTokens& tokens() const = 0;
   // Whether answers have no end token of their own, and only the conversation ends with one.
   virtual bool efficient_eos() const = 0;
