@@ -26,10 +26,11 @@ struct LayoutCheckOptions {
 struct CheckOutcome {
   std::string name;  // "group tp", "gradient norm", "save and load"
   int operations = 0;
-  std::vector<std::string> problems;  // of all ranks, one sentence each; empty when the check passed
+  std::vector<std::string> problems;  // found on any rank, one sentence each; empty when the check passed
 };
 
 // The measured time of one operation of one group.
+// `purpose` says what training uses the group for; `ranks` are world ranks.
 struct LinkRow {
   std::string group;
   std::string purpose;
@@ -42,14 +43,15 @@ struct LinkRow {
 struct LayoutReport {
   std::vector<std::string> hosts;      // by rank
   std::vector<CheckOutcome> outcomes;  // the same on all ranks
-  std::vector<LinkRow> links;          // of every group; filled on rank 0 only
+  std::vector<LinkRow> links;          // one per group and operation
   std::vector<parallel::PairSpeed> pairs;
   std::vector<parallel::PairSummary> pair_summaries;
   std::string saved_in;
   uint64_t saved_bytes = 0;
   double save_seconds = 0, load_seconds = 0;  // on rank 0
-  double seconds = 0;                         // of the whole check
+  double seconds = 0;                         // duration of the whole check
 
+  // Whether no check found a problem, and the problems of all checks.
   bool ok() const;
   std::vector<std::string> problems() const;
 };

@@ -32,6 +32,8 @@ checkpoint::SaveRequest save_request(OptimizedModel& model, SavePoint point);
 inline constexpr const char* kArgumentsFile = "args.yaml";
 
 // The state from which a run continues.
+// Small parts are read at once, on every rank; tensors wait until restore(), when there is a model to read them
+// into.
 struct ResumePoint {
   TrainerState state;
   data::LoaderStart data;

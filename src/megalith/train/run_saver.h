@@ -31,6 +31,7 @@ class RunSaver {
     TraceRecorder& trace;
     std::function<void(const std::filesystem::path&)> saved;  // called with each complete folder
   };
+  // Opens nothing and starts no thread; a background save starts its own.
   RunSaver(Setup setup, parallel::ParallelContext& context);
 
   // Waits for a background save, if there is one. Must be called before save().
@@ -50,13 +51,15 @@ class RunSaver {
   void require(bool required) { required_ = required; }
 
  private:
+  // Runs a part of a save and treats its failure as the rules at the top say; complete() reports, rotates and
+  // notifies.
   void guarded(const std::function<void()>& save);
   void complete(const checkpoint::SaveReport& report);
   void end(bool wait);
 
   const Setup setup_;
   parallel::ParallelContext& context_;
-  std::filesystem::path folder_;  // of the save point begun last
+  std::filesystem::path folder_;  // folder of the save point begun last
   bool required_ = false;
   checkpoint::Saver saver_;
 };

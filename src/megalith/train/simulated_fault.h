@@ -37,6 +37,7 @@ enum class FaultKind {
 };
 
 // The parsed FT_SIM_FAULT_DESC.
+// "rank_killed;3;10" -> rank 3 is killed after 10 to 12 seconds.
 struct FaultDescription {
   FaultKind kind = FaultKind::kRandom;
   std::optional<int> rank;

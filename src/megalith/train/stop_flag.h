@@ -10,6 +10,7 @@ namespace megalith::train {
 class StopFlag {
  public:
   void request() { requested_.store(true, std::memory_order_relaxed); }  // safe in a signal handler
+  // Read by the trainer once per step, and summed over all ranks.
   bool requested() const { return requested_.load(std::memory_order_relaxed); }
 
  private:

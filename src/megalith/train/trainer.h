@@ -99,7 +99,7 @@ class Trainer {
   void save_model(const std::filesystem::path& folder);
 
   const TrainerSettings& settings() const { return settings_; }
-  const TrainerState& state() const { return state_; }
+  const TrainerState& state() const { return state_; }  // as callbacks see it
   model::VirtualModels& models() { return models_; }
   // The model with the optimizer of the current or last train(); nullptr before the first.
   OptimizedModel* optimized_model() { return model_.get(); }

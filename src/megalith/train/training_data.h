@@ -47,6 +47,7 @@ void check_first_batch(const data::Dataset& dataset, const data::Collator& colla
 // Cuts the steps of a loader into epochs. The next steps are loaded ahead of time on its own thread.
 class EpochReader {
  public:
+  // Starts to load at once. `stream` says that only the next step tells where an epoch ends.
   EpochReader(std::unique_ptr<data::BatchLoader> loader, bool stream);
 
   // Begins an epoch at the current position in the data: after an epoch that was stopped early, its rest is not

@@ -10,6 +10,7 @@ namespace megalith::train {
 // to copy from pageable memory), in every thread of the process. Does nothing in a build without CUDA.
 class ForbidDeviceWaits {
  public:
+  // Not nested: the destructor allows waits again, whatever held before.
   explicit ForbidDeviceWaits(bool on);
   ~ForbidDeviceWaits();
   ForbidDeviceWaits(const ForbidDeviceWaits&) = delete;

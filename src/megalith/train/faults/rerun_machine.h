@@ -119,7 +119,7 @@ class RerunMachine {
   struct Demand {
     int exit_code = kExitResultRejected;
     bool save = false;  // first save a checkpoint of the state before this step
-    std::string text;   // what this rank has found; empty when another rank did
+    std::string text;   // finding of this rank; empty when another rank made it
   };
   // Valid after kLeave.
   const Demand& demand() const { return demand_; }

@@ -23,6 +23,7 @@ namespace megalith::train {
 struct TrainerSettings;
 
 // The trainer's next actions. Callbacks set the flags; the trainer reads and clears them.
+// Setting a flag twice is harmless; no callback may clear one that another has set.
 struct TrainerControl {
   bool should_training_stop = false;  // after this step; stays set
   bool should_epoch_stop = false;     // after this step; cleared at the start of an epoch
@@ -81,6 +82,7 @@ class CallbackList {
  public:
   using Handler = void (TrainerCallback::*)(TrainerEvent&);
 
+  // Appends a callback; the order of calls is the order of additions.
   void add(std::unique_ptr<TrainerCallback> callback) { callbacks_.push_back(std::move(callback)); }
   size_t size() const { return callbacks_.size(); }
 

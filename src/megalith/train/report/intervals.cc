@@ -1,3 +1,6 @@
+// Callbacks never act themselves: they set flags, and the trainer acts on all of them at one place. What
+// differs from Hugging Face is only where flags come from: exit_interval is Megatron's.
+//
 #include "megalith/train/report/intervals.h"
 
 #include <cmath>
@@ -18,6 +21,7 @@ int64_t resolved(double steps, int64_t max_steps) {
 
 bool is_multiple(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
 
+// Throws for a metric that no evaluation reports, with the names of those that it does.
 double value_of(const BestMetric& best, const MetricList& metrics) {
   const auto value = metrics.find(best.name);
   if (value) return *value;

@@ -16,7 +16,9 @@ struct MetricTotal {
   double sum = 0;
   double weight = 0;
 
+  // Returns 0 without weight: a metric that nobody reported.
   double mean() const { return weight == 0 ? 0 : sum / weight; }
+  // Adds sums and weights; the name stays.
   void add(const MetricTotal& other) {
     sum += other.sum;
     weight += other.weight;

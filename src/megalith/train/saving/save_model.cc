@@ -1,3 +1,7 @@
+// An export goes into a staging folder inside `folder`, and its files are then moved one by one, the
+// configuration last. A crash leaves either the old export without its configuration, and so visibly
+// incomplete, or the new one.
+//
 #include "megalith/train/saving/save_model.h"
 
 #include <vector>

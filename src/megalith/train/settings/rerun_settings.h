@@ -6,7 +6,11 @@
 namespace megalith::train {
 
 // The diagnosis of an injected fault when the step is run again.
-enum class InjectedFault { kCorrectResult, kTransientError, kPersistentError };
+enum class InjectedFault {
+  kCorrectResult,    // the same value everywhere: the program is at fault
+  kTransientError,   // another value on the same device
+  kPersistentError,  // the same value on this device, another one elsewhere
+};
 
 // See faults/result_check.h for the checks.
 struct RerunSettings {

@@ -69,6 +69,7 @@ struct LogSettings {
 struct BestMetric {
   std::string name = "eval_loss";
   bool greater = false;  // larger values are better
+  // Whether `value` is better than `than`; never true for NaN.
   bool better(double value, double than) const { return greater ? value > than : value < than; }
 };
 
@@ -86,7 +87,7 @@ struct EvalPlan {
 
 // When a run saves, and what.
 struct SaveSettings {
-  std::filesystem::path output_dir;  // empty: the run writes nothing
+  std::filesystem::path output_dir;  // folder of all files; if empty, the run writes none
   config::Interval strategy = config::Interval::kSteps;
   double steps = 500;                      // between save points; below 1: a fraction of the whole run; 0: never
   std::optional<int> total_limit;          // save points to keep besides the best; std::nullopt keeps all
@@ -99,6 +100,7 @@ struct SaveSettings {
   bool sharded_optimizer = false;          // recorded in the save point: optimizer state is split over ranks
   std::string arguments;                   // every effective option as YAML: the text of args.yaml
 
+  // Whether the run writes save points on its way.
   bool saves_points() const { return !output_dir.empty() && strategy != config::Interval::kNo; }
 };
 

@@ -25,6 +25,7 @@ struct UpdateResult {
 // model can have only one at a time.
 class OptimizedModel {
  public:
+  // Moves the parameters into its buffers, and allocates gradients and optimizer state.
   OptimizedModel(model::VirtualModels& models, const UpdateSettings& settings, optim::RunSchedule schedule,
                  const parallel::ParallelContext& context);
   ~OptimizedModel();
@@ -53,6 +54,7 @@ class OptimizedModel {
   // Call after loading weights into the model: refreshes the optimizer's fp32 copies.
   void reload_parameters() { optimizer_->reload_main_params(); }
 
+  // The parts, for checkpoints and tests.
   model::VirtualModels& models() { return models_; }
   const std::vector<optim::DistributedDataParallel*>& chunks() const { return chunks_; }
   optim::Optimizer& optimizer() { return *optimizer_; }
