@@ -1,3 +1,8 @@
+// A shard of a flat buffer may begin and end anywhere in a parameter, but a checkpoint stores tensors. A range
+// of a flattened tensor is a union of few rectangles: a part of the first row, whole rows, a part of the last
+// row, and so on for more dimensions. Fused parameters (q, k and v in one matrix) are then cut into the tensors
+// they consist of.
+//
 #include "megalith/optim/model_space.h"
 
 #include <ATen/ATen.h>

@@ -14,6 +14,7 @@ namespace megalith::optim {
 enum class ScheduleUnit { kSteps, kSamples };
 
 // A schedule together with the facts about the run that it needs.
+// Made once per run, by the options or by a program, before the optimizer exists.
 struct RunSchedule {
   LrSchedule schedule;
   ScheduleUnit unit = ScheduleUnit::kSteps;

@@ -85,7 +85,7 @@ class LayoutChecker {
   void check_groups(const std::vector<GroupUse>& uses) {
     std::vector<std::pair<CheckOutcome, std::vector<std::string>>> results;
     for (const GroupUse& use : uses) {
-      auto\& [ outcome, own_problems ] =
+      auto& [outcome, own_problems] =
           results.emplace_back(CheckOutcome{.name = "group " + use.name()}, std::vector<std::string>());
       named(outcome.name, [&] {
         const auto group = use.group(context_);
@@ -97,7 +97,7 @@ class LayoutChecker {
       });
     }
     named("answers of all groups", [&] {
-      for (auto\& [ outcome, own_problems ] : results) agree(std::move(outcome), own_problems);
+      for (auto& [outcome, own_problems] : results) agree(std::move(outcome), own_problems);
     });
   }
 
@@ -148,9 +148,9 @@ class LayoutChecker {
   }
 
   // Orders the rows by kind of group, then by operation, on every rank.
-  void gather_links(const std::vector<GroupUse>& uses, const std::vector<LinkRow>\& own_rows) {
+  void gather_links(const std::vector<GroupUse>& uses, const std::vector<LinkRow>& own_rows) {
     LayoutJson rows = LayoutJson::array();
-    for (const LinkRow\& row : own_rows) rows.push_back(as_json(row));
+    for (const LinkRow& row : own_rows) rows.push_back(as_json(row));
     std::vector<LinkRow> all;
     for (const std::string& rank_rows : world_.all_gather_bytes(rows.dump(), "self-check"))
       for (const LayoutJson& row : LayoutJson::parse(rank_rows)) all.push_back(from_json(row));

@@ -205,7 +205,7 @@ ResumePoint read_resume_point(const fs::path& folder, const TrainerSettings& set
 // Compares the sizes first: a missing or misshapen tensor would give a far less helpful message.
 void load_checkpoint_weights(const model::VirtualModels& models, const fs::path& folder, uint64_t seed) {
   if (model::has_adapter(models)) return model::load_adapter(models, folder);
-  const model::ModelConfig\& config = models.config();
+  const model::ModelConfig& config = models.config();
   const model::ModelConfig saved = model::read_model_config(folder, config.own_family);
   std::vector<std::string> differences;
   const auto compare = [&](const char* name, int64_t there, int64_t here) {
