@@ -2,7 +2,6 @@
 // that each other member has posted, and (for threads) the backend's own knowledge. The cause is usually not in
 // this rank, so the text leads to the rank to look at: the first that has not begun the operation, with its
 // last known activity.
-//
 #include "megalith/comm/diagnosis.h"
 
 #include <fmt/format.h>

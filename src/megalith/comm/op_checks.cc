@@ -2,7 +2,6 @@
 // their callers. So each operation is checked on the rank that asks for it, before anything is sent; every
 // message names the operation, its label and its group. The costs are a few comparisons per operation, without
 // formatting.
-//
 #include "megalith/comm/op_checks_internal.h"
 
 #include <numeric>

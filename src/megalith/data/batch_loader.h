@@ -41,11 +41,14 @@ class BatchLoader {
 };
 
 // Returns a loader over numbered samples, in the order of `sampler`.
+// `parts` leaves out what a middle pipeline stage does not need. Throws InternalError if the sampler was made
+// for another size of dataset.
 std::unique_ptr<BatchLoader> make_batch_loader(std::shared_ptr<const Dataset> dataset, const Sampler& sampler,
                                                const Collator& collator, ShapeOfStep shape, LoaderStart start = {},
                                                CollateParts parts = CollateParts::kAll);
 
 // A sequence of samples without random access, for `streaming`. Not thread-safe.
+// skip() and next() must advance alike, or ranks would read different samples.
 class SampleStream {
  public:
   virtual ~SampleStream() = default;
@@ -56,6 +59,7 @@ class SampleStream {
 };
 
 // Opens the stream of an epoch at its first sample.
+// Called once per epoch; equal epochs must give equal streams, on every rank and in every run.
 using OpenStream = std::function<std::unique_ptr<SampleStream>(int64_t epoch)>;
 
 // Returns a loader over a stream. All ranks read the same stream and keep their own samples. Samples at the end of an

@@ -18,6 +18,7 @@
 namespace megalith::data {
 
 // How sequences are brought to a length.
+// kLongest and kFixed give a dense layout, unless rows are packed neatly.
 enum class Padding {
   kLongest,  // all sequences as long as the longest: the dense attention path
   kFixed,    // all sequences of fixed_length
@@ -58,6 +59,7 @@ class Collator;
 using CollateFunction = std::function<MicroBatch(std::span<const Sample> samples, const Collator& built_in)>;
 
 // Immutable and thread-safe. The same samples give the same layout on every rank.
+// collate() allocates the tensors of the batch and nothing else; it never touches a device.
 class Collator {
  public:
   // Throws a ConfigError for sizes that are not positive.

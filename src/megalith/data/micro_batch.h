@@ -24,6 +24,7 @@ enum class ExtraOf {
 };
 
 // A tensor that the library carries without knowing what it means. On the CPU; of any dtype.
+// Objective and loss get it by its name (MicroBatch::extra).
 struct ExtraTensor {
   at::Tensor values;
   ExtraOf of = ExtraOf::kTokens;

@@ -41,6 +41,7 @@ class Permutation {
 };
 
 // Returns the first `count` elements of a random order of 0 … n-1, followed by draws with repetition if count > n.
+// Requires n > 0 unless count is 0.
 std::vector<int64_t> random_selection(int64_t n, int64_t count, uint64_t seed);
 
 }  // namespace megalith::data

@@ -1,7 +1,6 @@
 // The sampler has no state: a step is a function of the position, and the position of the next step is part of
 // the answer. So a checkpoint stores two numbers, ranks need not talk to agree on samples, and a run that
 // resumes with another number of ranks or another batch size continues exactly where the data was left.
-//
 #include "megalith/data/sampler.h"
 
 #include "megalith/base/error.h"

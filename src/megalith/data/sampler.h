@@ -41,6 +41,7 @@ struct SampledStep {
 };
 
 // Stateless: results depend only on the arguments.
+// Any thread may call it; copies are cheap.
 class Sampler {
  public:
   // Throws a DataError if there are no samples.
@@ -68,6 +69,7 @@ class Sampler {
 
 // How the samples of a step are distributed. Micro-batch m of data-parallel rank r gets micro_batch_size samples from
 // (m * dp_size + r) * micro_batch_size on.
+// dp_rank is this rank; the other numbers are equal on all ranks.
 struct BatchShape {
   int64_t micro_batch_size = 1;
   int64_t num_microbatches = 1;
@@ -78,6 +80,7 @@ struct BatchShape {
 };
 
 // Returns the samples of each micro-batch of this rank.
+// `samples` are those of the whole step, in order; there must be shape.samples() of them.
 std::vector<std::vector<int64_t>> deal(const std::vector<int64_t>& samples, const BatchShape& shape);
 
 }  // namespace megalith::data

@@ -140,6 +140,7 @@ void check_columns(const TokenColumns& columns, int64_t rows, bool pairs, const 
     }
     return last == static_cast<int64_t>(total);
   };
+  // Ascending ends that finish at the number of elements keep every row inside the arrays.
   const bool sound = std::ssize(columns.row_ends) == rows && std::ssize(columns.piece_ends) == rows &&
                      columns.labels.size() == columns.ids.size() && ends_fit(columns.row_ends, columns.ids.size()) &&
                      ends_fit(columns.piece_ends, columns.pieces.size()) && pieces_fit(columns) &&

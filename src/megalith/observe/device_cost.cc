@@ -1,6 +1,5 @@
 // Costs follow the convention of the literature: model FLOPs (what the mathematics of the model needs, without
 // recomputation) per second and device, and the peak of dense bf16 products as the base of the MFU.
-//
 #include "megalith/observe/device_cost.h"
 
 #include <ATen/ATen.h>

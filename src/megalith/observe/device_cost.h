@@ -12,6 +12,7 @@ namespace megalith::observe {
 
 // Returns the FLOP/s of dense bf16 matrix products from the vendor's data sheet, for the name that the driver reports
 // for a GPU ("NVIDIA H100 80GB HBM3"); std::nullopt for devices that are not in the table, such as CPUs.
+// Upper and lower case do not matter.
 std::optional<double> peak_flops(std::string_view device_name);
 
 // Adds to the trainer's lines, for the callbacks after it:
@@ -19,6 +20,7 @@ std::optional<double> peak_flops(std::string_view device_name);
 //   memory              bytes: peak of this run so far, the largest of all ranks
 //   memory_reserved     bytes held by the device's allocator now, the largest of all ranks; includes unused reserve
 // Collective over `world`: every rank needs one.
+// One small all-reduce per log line; none with a single rank.
 class DeviceCostCallback : public train::TrainerCallback {
  public:
   // Sources of the numbers. The same functions must be set on every rank: the maxima are taken by a collective.

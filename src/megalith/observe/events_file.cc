@@ -1,7 +1,6 @@
 // One event is one line, appended by one write as soon as it happens, so that the dashboard can follow the file
 // and a crash loses at most the line in progress. The file is never rewritten: a run that resumes adds to the
 // history of the earlier ones, unlike metrics.jsonl, where a step has one line.
-//
 #include "megalith/observe/events_file.h"
 
 #include <nlohmann/json.hpp>

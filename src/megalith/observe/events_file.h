@@ -38,6 +38,7 @@ class EventsFileCallback : public train::TrainerCallback {
     layout::GridShape grid;
   };
   // `launch` says how the ranks were started, if known.
+  // Creates the folder when training begins.
   EventsFileCallback(std::filesystem::path folder, Settings settings, std::optional<comm::RankLaunch> launch);
   void on_train_begin(train::TrainerEvent& event) override;
   void on_log(train::TrainerEvent& event) override;

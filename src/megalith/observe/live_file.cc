@@ -1,7 +1,6 @@
 // live.json shows the present only: it is replaced as a whole by a rename, so a reader sees one version or the
 // next. Writing is a gather over all ranks, and all of them must decide alike whether it happens. Clocks of
 // ranks differ, so the decision uses TrainerEvent::clock_seconds, which the trainer makes equal on every rank.
-//
 #include "megalith/observe/live_file.h"
 
 #include <algorithm>

@@ -20,9 +20,11 @@ namespace megalith::observe {
 
 // Rank 0 writes `<folder>/live.json` when training lines are logged, but at most every two seconds, and at the end.
 // Collective over `world` only when it is written; the ranks agree on that by TrainerEvent::clock_seconds.
+// The file is replaced as a whole, so a reader never sees a half-written one.
 class LiveFileCallback : public train::TrainerCallback {
  public:
   // The target folder and the sources of the numbers.
+  // Empty functions leave their numbers out; they must be set, or empty, on all ranks alike.
   struct Settings {
     std::filesystem::path folder;
     std::function<double()> waited_seconds{};  // World::waited_seconds
@@ -49,6 +51,7 @@ class LiveFileCallback : public train::TrainerCallback {
   comm::Group world_;
   Settings settings_;
   StepClock clock_;
+  // Every rank keeps it, so that all decide alike whether the next line writes the file.
   std::optional<double> written_at_;  // clock_seconds of the last file; the same on all ranks
 };
 

@@ -2,7 +2,6 @@
 // keep one line per step, the file is cut when it is opened: the lines up to n are kept, in a new file that
 // replaces the old one by a rename, so a crash in between leaves one of the two. After that the file only
 // grows, at a position kept here rather than asked of the file system.
-//
 #include "megalith/observe/metrics_file.h"
 
 #include <nlohmann/json.hpp>

@@ -15,6 +15,7 @@
 namespace megalith::observe {
 
 // Appends lines to the file. One thread.
+// Lines are never changed once written, so a reader may keep its position.
 class MetricsFile {
  public:
   // Opens or creates the file. Of an existing file, lines up to `resumed_step` stay: later lines are of steps that the
@@ -32,6 +33,7 @@ class MetricsFile {
 };
 
 // Keeps `<folder>/metrics.jsonl` on world process zero; does nothing on other ranks.
+// Expects to come after the callbacks that add numbers to lines.
 class MetricsFileCallback : public train::TrainerCallback {
  public:
   // Creates the folder, and opens the file in it, when training begins.

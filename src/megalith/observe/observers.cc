@@ -3,7 +3,6 @@
 // continues with those that store lines (metrics.jsonl, events.jsonl, live.json, TensorBoard), and ends with
 // those that print. Several of them are collective over the world; the list must therefore be the same on every
 // rank, and only the callbacks themselves decide that just world process zero writes.
-//
 #include "megalith/observe/observers.h"
 
 #include <algorithm>

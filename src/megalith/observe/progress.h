@@ -28,6 +28,8 @@ struct ProgressNumbers {
 std::string progress_line(const ProgressNumbers& numbers);
 
 // The numbers of Megatron's line.
+// Counts and rates are those of the whole job; `milliseconds` is the mean since the previous line, with
+// everything that happened in between.
 struct MegatronNumbers {
   std::string time;  // "2026-01-31 12:00:00"
   int64_t iteration = 0, train_iters = 0;
@@ -50,6 +52,7 @@ std::string megatron_line(const MegatronNumbers& numbers);
 std::string megatron_validation(int64_t iteration, double loss);
 
 // How progress is shown.
+// Megatron's style ignores `terminal`: its lines are meant for log files, and every one stays.
 struct ProgressSettings {
   ReportStyle style = ReportStyle::kHuggingFace;
   bool throughput = false;                      // add TFLOP/s to Megatron's line
@@ -64,6 +67,7 @@ struct ProgressSettings {
 // Prints on world process zero; silent on other ranks. In Megatron's style no line is live. Expects in the trainer's
 // log lines loss, learning_rate, grad_norm, tokens_per_second and the numbers of DeviceCostCallback; for Megatron's
 // line also consumed_samples, skipped_samples, global_batch_size, loss_scale and params_norm, if they apply.
+// The ETA leaves out the first step, which allocates, connects and plans.
 class ProgressCallback : public train::TrainerCallback {
  public:
   // Fills in a steady clock where `settings.now` is empty. `settings.write` is called on the trainer's thread.
@@ -75,6 +79,7 @@ class ProgressCallback : public train::TrainerCallback {
   void on_train_end(train::TrainerEvent& event) override;
 
  private:
+  // Whether a live line is drawn at all.
   bool is_live() const { return settings_.terminal && settings_.style != ReportStyle::kMegatron; }
   // Returns the line of the numbers as last logged, with the current step and time.
   std::string current_line(const train::TrainerState& state);
@@ -82,11 +87,13 @@ class ProgressCallback : public train::TrainerCallback {
   void draw_live(const train::TrainerEvent& event);
   // Prints a line of its own; a live line is erased first, and reappears below at the next step.
   void say(std::string_view line);
+  // One line for an evaluation, in the style of the run; and Megatron's line for a logged step.
   void say_evaluation(const train::TrainerEvent& event);
   void say_megatron(const train::TrainerEvent& event);
   // Returns the ETA in seconds; std::nullopt before a step has been timed.
   std::optional<double> remaining_seconds(const train::TrainerState& state) const;
 
+  // State of the display; the trainer's thread only.
   ProgressSettings settings_;
   ProgressNumbers numbers_;     // as last logged
   int64_t start_step_ = 0;      // at which the run started or resumed

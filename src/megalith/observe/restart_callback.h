@@ -15,6 +15,7 @@ namespace megalith::observe {
 //   goodput          share of the job's time spent in steps whose results are in use
 // If the job was not started by our launcher, which prints the same (torchrun, for example), it also logs them;
 // detect_seconds then counts from the last completed step.
+// After each step it passes the progress of this start to RankLaunch::on_step, for the starts that may follow.
 class RestartCallback : public train::TrainerCallback {
  public:
   // `launch` says how often and when the job was started before; without restarts the callback only notes

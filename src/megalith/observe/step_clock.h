@@ -10,6 +10,7 @@
 namespace megalith::observe {
 
 // Call begin() and end() around each step; one thread.
+// Time between steps (evaluations, saves) counts neither as work nor as waiting.
 class StepClock {
  public:
   // Seconds per step, as means.
@@ -32,6 +33,7 @@ class StepClock {
     seconds_ += now() - began_;
     wait_ += waited() - waited_;
   }
+  // Steps since the last take().
   int64_t steps() const { return steps_; }
   // Returns the means over the steps since the last call; there must be at least one.
   Means take() {
@@ -41,6 +43,7 @@ class StepClock {
   }
 
  private:
+  // Monotonic seconds.
   static double now() { return static_cast<double>(comm::monotonic_ns()) / 1e9; }
   double waited() const { return waited_seconds_ ? waited_seconds_() : 0; }
 

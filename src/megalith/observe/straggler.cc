@@ -2,7 +2,6 @@
 // so the length of a step does not tell who is slow. The time outside of waits does: the straggler computes
 // longest and waits least. It is compared with the median of the others rather than the mean, which the
 // straggler itself would raise.
-//
 #include "megalith/observe/straggler.h"
 
 #include <ATen/ops/empty.h>

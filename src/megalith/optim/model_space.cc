@@ -2,7 +2,6 @@
 // of a flattened tensor is a union of few rectangles: a part of the first row, whole rows, a part of the last
 // row, and so on for more dimensions. Fused parameters (q, k and v in one matrix) are then cut into the tensors
 // they consist of.
-//
 #include "megalith/optim/model_space.h"
 
 #include <ATen/ATen.h>

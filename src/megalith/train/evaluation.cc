@@ -2,7 +2,6 @@
 // summed with their token counts and divided once, at the end, over all ranks; and every rank runs the same
 // number of passes, with fillers of weight 0 where it has no samples left, because each pass contains
 // collectives.
-//
 #include "megalith/train/evaluation.h"
 
 #include <algorithm>
@@ -49,6 +48,7 @@ EvalLoopOutput evaluation_loop(MicrobatchRunner& runner, const EvalData& data, c
   const double counts = runner.counts_for_replica() ? 1 : 0;
   int64_t groups = 0;
   for (int64_t first = 0; first < reader.microbatches(); ++groups) {
+    // As many micro-batches as a training step has, so that the pipeline is as full as in training.
     const auto wanted = static_cast<int>(std::min<int64_t>(settings.microbatches, reader.microbatches() - first));
     // The group may be larger than wanted, because the schedule needs it; the rest are fillers of count 0.
     std::vector<MicroBatch> group;

@@ -40,6 +40,7 @@ struct LinkRow {
 };
 
 // The outcome of all checks.
+// Kept on every rank; rank 0 prints it.
 struct LayoutReport {
   std::vector<std::string> hosts;      // by rank
   std::vector<CheckOutcome> outcomes;  // the same on all ranks
@@ -59,6 +60,7 @@ struct LayoutReport {
 // Runs all checks. Collective over the world. If a group gives wrong answers, the remaining checks are left out because
 // their results could not be trusted. An exception of an operation is rethrown as CommError with the name of the check
 // in front; PeerFailure, which reports another rank's exception, is rethrown unchanged.
+// Takes seconds; files of the save check are removed again.
 LayoutReport check_layout(const parallel::ParallelContext& context, const LayoutCheckOptions& options = {});
 
 }  // namespace megalith::train

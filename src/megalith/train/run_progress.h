@@ -12,7 +12,7 @@
 
 namespace megalith::train {
 
-// See the top of the file.
+// Reading is strict: a field that is missing is an error, since a default would silently change the run.
 struct RunProgress {
   std::string optimizer, scheduler, scaler;     // JSON objects, written and read by these parts
   data::LoaderStart data;                       // position after the last step

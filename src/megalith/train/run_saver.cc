@@ -2,7 +2,6 @@
 // copies or writes them; the folder gets its name when all ranks have written; and only then are older save
 // points removed and on_save called. A crash at any point leaves the previous save points untouched and at most
 // an unnamed folder, which the next run removes.
-//
 #include "megalith/train/run_saver.h"
 
 #include <fmt/format.h>

@@ -21,6 +21,8 @@
 namespace megalith::train {
 
 // Values of `kind` above.
+// kRankKilled and kRankHung act on the process, from a thread; the others on the training thread, inside a step
+// or save.
 enum class FaultKind {
   kRankKilled,
   kRankHung,

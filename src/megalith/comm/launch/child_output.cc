@@ -1,7 +1,6 @@
 // Ranks write to pipes, and the launcher forwards whole lines, so that lines of several ranks never mix.
 // Reading never blocks: a rank that prints nothing must not hold up the others. A rank that floods its pipe is
 // only slowed down, since the launcher empties it at every turn of its loop.
-//
 #include "megalith/comm/launch/child_output.h"
 
 #include <unistd.h>

@@ -3,7 +3,6 @@
 // sleeps. What a rank waits for is in the status that its watchdog posts. If every rank waits for another, they
 // are in a deadlock, or the culprit is on another machine, whose launcher gets a quarter more time to find it
 // first.
-//
 #include "megalith/comm/launch/rank_watch.h"
 
 #include <fmt/format.h>

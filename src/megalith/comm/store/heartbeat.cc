@@ -1,7 +1,6 @@
 // An anonymous shared mapping is inherited by fork, so launcher and ranks see the same slots without a file, a
 // message or a system call per beat: a beat is three stores to memory that the launcher reads when
 // it likes. A rank that is stopped or stuck cannot help showing it, because its time stands still.
-//
 #include "megalith/comm/store/heartbeat.h"
 
 #include <sys/mman.h>

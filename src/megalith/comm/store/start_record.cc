@@ -5,7 +5,6 @@
 //   megalith/record/N/failed   wall-clock milliseconds of the first failure that a rank noticed
 //
 // The wall clock is used because a restart may be on other machines, whose monotonic clocks cannot be compared.
-//
 #include "megalith/comm/store/start_record.h"
 
 #include <fmt/format.h>

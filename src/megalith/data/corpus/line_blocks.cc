@@ -1,6 +1,5 @@
 // Cutting a file at line ends is the only sequential part of tokenizing it, so it does no more than that: it
 // looks for the last '\n' of what was read, and hands out everything before it.
-//
 #include "megalith/data/corpus/line_blocks.h"
 
 #include <algorithm>
@@ -28,6 +27,7 @@ std::optional<LineBlock> LineBlocks::next(const std::stop_token& stop) {
     held_.resize(filled + std::min(block_bytes_, kReadBytes));
     held_.resize(filled + source_->read(std::span(held_).subspan(filled)));
     if (held_.size() == filled) {  // the end of this input
+      // Whatever is held is the last block of this input, even if its last line has no end.
       auto block = take(filled);
       source_.reset();
       ++current_;

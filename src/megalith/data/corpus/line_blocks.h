@@ -12,6 +12,7 @@
 namespace megalith::data {
 
 // A block of whole lines of one input.
+// Blocks never span two inputs, so a line number is enough to find a bad line.
 struct LineBlock {
   std::string input;       // the name of the file
   int64_t first_line = 1;  // number of the first line within the file, counted from 1
@@ -32,6 +33,7 @@ class LineBlocks {
   // Returns the first `bytes` of held_ as a block and counts their lines; std::nullopt for 0.
   std::optional<LineBlock> take(size_t bytes);
 
+  // The input in progress is inputs_[current_]; held_ never contains bytes of two inputs.
   std::vector<std::string> inputs_;
   size_t block_bytes_;
   size_t current_ = 0;  // index into inputs_

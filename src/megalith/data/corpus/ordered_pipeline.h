@@ -25,6 +25,8 @@ namespace megalith::data {
 // At most `in_flight` items are between produce and the end of consume. If a function throws, everything stops and
 // run() rethrows the error of the earliest item; work on later items is lost. The stop token of `produce` tells it to
 // stop waiting for input.
+//
+// Items get numbers when they are produced; a number is the only thing that ties a result to its place.
 template <typename In, typename Out>
 class OrderedPipeline {
  public:
@@ -53,11 +55,13 @@ class OrderedPipeline {
   using Result = std::variant<Out, std::exception_ptr>;
 
   // Tells the threads to stop before they are joined, however run() ends.
+  // A destructor, because consume() or a rethrown error may leave run() at any point.
   struct StopAtEnd {
     OrderedPipeline& pipeline;
     ~StopAtEnd() { pipeline.stop_all(); }
   };
 
+  // Wakes everybody: the producer that waits for room, workers that wait for items, and the consumer.
   void stop_all() {
     stop_.request_stop();
     const std::lock_guard lock(mutex_);
@@ -124,6 +128,7 @@ class OrderedPipeline {
   }
 
   // Waits for the result of item number consumed_; std::nullopt after the last.
+  // Called on the thread of run() only, so consumed_ does not change while it waits.
   std::optional<Result> next_result() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return done_.contains(consumed_) || end_ == consumed_; });
@@ -131,6 +136,7 @@ class OrderedPipeline {
     return std::move(done_.extract(consumed_).mapped());
   }
 
+  // State shared by the three kinds of threads.
   std::stop_source stop_;
   std::mutex mutex_;                           // guards the members below
   std::condition_variable changed_;            // any of them has changed, or a stop was requested

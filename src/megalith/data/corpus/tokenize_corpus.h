@@ -13,6 +13,7 @@
 namespace megalith::data {
 
 // Options of tokenize_corpus, as of the command `data tokenize`.
+// The same inputs and options give the same files, byte for byte, for any number of workers.
 struct TokenizeCorpusOptions {
   std::vector<std::string> inputs;             // files of JSON lines, compressed or not; "-" is stdin
   std::string output;                          // files are named OUTPUT_KEY_document.bin and .idx

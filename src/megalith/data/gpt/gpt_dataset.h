@@ -21,6 +21,8 @@ struct GptSampleOptions {
 };
 
 // The samples of one source of sequences.
+// Reading a sample touches the pages of a few sequences and checks every index on its way, since caches may be
+// damaged.
 class GptDataset final : public PretrainDataset {
  public:
   // Builds the indices (gpt_index.h) or, with a key, takes them from the cache (index_cache.h). Throws a DataError as
@@ -36,6 +38,7 @@ class GptDataset final : public PretrainDataset {
   const GptIndices& indices() const { return indices_; }
 
  private:
+  // Returns the tokens of a sample with its last label; sample() makes inputs, labels and masks from them.
   std::vector<int64_t> text(int64_t index) const;  // [seq_length + 1]
 
   std::shared_ptr<const SequenceSource> source_;

@@ -26,6 +26,7 @@ struct GptIndexRequest {
 };
 
 // How often the sequences are used.
+// Follows from the lengths of the sequences and the request; nothing random is in it.
 struct EpochPlan {
   int64_t tokens_per_epoch = 0;
   int64_t epochs = 1;

@@ -2,7 +2,6 @@
 // others poll for the lock or for complete files. Files get their names by a rename, the description last, so
 // its existence means that the arrays are complete; a process that dies while building leaves .tmp files and a
 // released lock.
-//
 #include "megalith/data/gpt/index_cache.h"
 
 #include <optional>

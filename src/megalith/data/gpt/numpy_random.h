@@ -10,6 +10,7 @@
 namespace megalith::data {
 
 // numpy.random.RandomState(seed): the Mersenne Twister 19937 of the standard library, and its shuffle.
+// Not thread-safe. The order of calls matters: all indices of a dataset are drawn from one generator.
 class NumpyRandom {
  public:
   // NumPy seeds its generator as std::mt19937 does.
@@ -31,6 +32,7 @@ class NumpyRandom {
       if (word <= largest) return word;
     }
   }
+  // NumPy draws two words for numbers beyond 32 bits, the high half first.
   uint64_t wide_word() {
     const uint64_t high = engine_();
     return high << 32 | engine_();
@@ -43,6 +45,7 @@ class NumpyRandom {
 std::vector<int32_t> numpy_mock_lengths(int32_t high, size_t count);
 
 // Returns weights / numpy.sum(weights), with the sum in NumPy's order of addition.
+// Blends compare the results with <, so the last bit of a weight can decide between two datasets.
 std::vector<double> normalized(std::span<const double> weights);
 
 }  // namespace megalith::data

@@ -7,6 +7,7 @@
 namespace megalith::data {
 
 // One sample; s is its number of tokens.
+// All vectors but cumulative_lengths have the same length in every sample of a dataset.
 struct PretrainSample {
   std::vector<int64_t> tokens;              // [s]
   std::vector<int64_t> labels;              // [s] the next token
@@ -18,6 +19,7 @@ struct PretrainSample {
 };
 
 // Immutable and thread-safe.
+// A GptDataset or a blend of them.
 class PretrainDataset {
  public:
   virtual ~PretrainDataset() = default;

@@ -45,6 +45,7 @@ struct IndexedSettings {
 };
 
 // The arguments of make_pretrain_datasets.
+// Everything that decides which samples a run sees, and in which order.
 struct PretrainDataRequest {
   IndexedSettings data;
   int64_t seq_length = 0;

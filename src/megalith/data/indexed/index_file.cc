@@ -68,6 +68,7 @@ IndexView parse_index(std::span<const std::byte> file, const std::string& name) 
                    "float32, uint16",
                    name, code);
   const ArrayBytes counts = checked_counts(file, name);
+  // Header, lengths (4 bytes), offsets (8) and document index (8), as in the table of index_file.h.
   const uint64_t promised = counts.total();
   // The header does not tell whether modes follow; only the size does.
   const bool has_modes = counts.sequences > 0 && file.size() == promised + counts.sequences;

@@ -49,6 +49,7 @@ class PackedArray {
 inline constexpr size_t kIndexHeaderBytes = 34;
 
 // The parsed file: a view of its bytes.
+// Valid as long as the bytes are; reading an entry does not check it (check_index does).
 struct IndexView {
   TokenType type = TokenType::kInt32;
   PackedArray<int32_t> lengths;    // [S]

@@ -41,6 +41,7 @@ class IndexedWriter {
   const std::string& prefix() const { return prefix_; }
 
  private:
+  // Writes the buffered tokens to the .bin file.
   void flush();
 
   std::string prefix_;

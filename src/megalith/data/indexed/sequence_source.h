@@ -8,6 +8,7 @@
 namespace megalith::data {
 
 // Immutable and thread-safe.
+// Tokens are read as int64 whatever their stored type, and are never negative.
 class SequenceSource {
  public:
   virtual ~SequenceSource() = default;

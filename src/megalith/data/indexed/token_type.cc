@@ -1,5 +1,4 @@
 // Token types as numbers, names and C++ types. Tables are in the order of Megatron's codes, which begin with 1.
-//
 #include "megalith/data/indexed/token_type.h"
 
 #include <limits>

@@ -2,7 +2,6 @@
 // (Template), while the tokenizer's own Jinja template renders a conversation as a whole and marks what the
 // assistant writes (RenderedTurnEncoder). The second is bound here to a tokenizer, a system text and the
 // template's variables.
-//
 #include "megalith/data/sft/chat_encoder.h"
 
 #include <ctime>

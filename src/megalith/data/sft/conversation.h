@@ -10,6 +10,7 @@ namespace megalith::data {
 enum class Role { kUser, kAssistant, kObservation, kFunction };
 
 // One turn.
+// `content` is text even for calls of tools, which are JSON text.
 struct Message {
   Role role = Role::kUser;
   std::string content;
@@ -17,6 +18,7 @@ struct Message {
 };
 
 // One record. Prompt turns alternate: even positions are kUser or kObservation, odd ones kAssistant or kFunction.
+// The common form of all file formats; templates and chat encoders know nothing else.
 struct Conversation {
   // An odd number of turns; the last is the one to answer. Stage pt: one turn, whose content is the text.
   std::vector<Message> prompt;

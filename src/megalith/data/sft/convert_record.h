@@ -14,6 +14,7 @@ namespace megalith::data {
 enum class SampleKind { kDocument, kConversation, kPreference };
 
 // The result of convert_record.
+// Exactly one of the two is set.
 struct ConvertedRecord {
   std::optional<Conversation> conversation;  // std::nullopt: the record is skipped
   std::string problem;                       // the reason: "turn 2 should be …"

@@ -75,6 +75,7 @@ std::vector<fs::path> files_of(const fs::path& path, const std::string& name) {
   for (const auto& entry : fs::directory_iterator(path))
     if (entry.is_regular_file() && !entry.path().filename().string().starts_with('.')) files.push_back(entry.path());
   check<ConfigError>(!files.empty(), "dataset {}: the folder {} has no files", name, path.string());
+  // The order of a directory is arbitrary, and the order of records must not be.
   std::ranges::sort(files);
   for (const fs::path& file : files)
     check<DataError>(record_format(file) == record_format(files.front()),
@@ -111,6 +112,7 @@ DatasetDescription from_entry(const std::string& name, const Json& entry, const 
   DatasetDescription result = read_dataset_entry(entry, place);
   const io::JsonFile file(entry, place);
   const io::JsonFields fields = file.fields();
+  // A local file wins, even if the entry also names a hub.
   if (!fields.has("file_name")) refuse_remote(name, fields, dataset_dir);
   result.name = name;
   result.files = files_of(dataset_dir / fields.required<std::string>("file_name"), name);

@@ -13,6 +13,7 @@
 namespace megalith::data {
 
 // How the records of a dataset are laid out.
+// The first, second and fourth are names in dataset_info.json; the others are inferred from columns.
 enum class Formatting {
   kAlpaca,        // columns prompt, query, response
   kSharegpt,      // a list of turns in the column `messages`
@@ -50,6 +51,7 @@ struct Tags {
 Tags openai_tags();
 
 // One dataset: its files and how to read them.
+// Resolved once per run, before any record is read; every rank resolves it alike.
 struct DatasetDescription {
   std::string name;  // as the user wrote it
   std::vector<std::filesystem::path> files;
@@ -68,10 +70,12 @@ DatasetDescription read_dataset_entry(const io::Json& entry, const std::string& 
 // Finds the datasets. Each name is an entry of dataset_dir/dataset_info.json or a path, as given or in dataset_dir. The
 // format of a path is inferred from the columns of its first record. Throws a ConfigError for a name that is neither,
 // with the nearest names, and for an entry that refers to a hub, with the command that downloads it.
+// The result has one entry per name, in the order of the names, which numbers the datasets everywhere else.
 std::vector<DatasetDescription> find_datasets(const std::vector<std::string>& names,
                                               const std::filesystem::path& dataset_dir);
 
 // Infers the format of a file without an entry. Throws a DataError that lists the existing columns if it cannot.
+// One record decides for the whole dataset; a later record with other columns is then an error, or skipped.
 DatasetDescription infer_format(const io::Json& first_record, const std::string& place);
 
 }  // namespace megalith::data

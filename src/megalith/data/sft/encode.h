@@ -30,6 +30,7 @@ struct TurnLengths {
 TurnLengths cut_turn(int64_t source, int64_t target, int64_t limit);
 
 // Encodes one row. Sets `cut` (if not nullptr) to true if tokens were left out; likewise below.
+// The row may have fewer tokens than the cutoff, never more. Labels stand beside their tokens.
 Sequence encode_conversation(const Conversation& conversation, const TurnEncoder& encoder,
                              const EncodeSettings& settings, bool* cut = nullptr);
 

@@ -1,6 +1,5 @@
 // The strategies of LLaMA-Factory (those of Hugging Face's `datasets`), as a picker that sees one record at a
 // time: it serves tokenized data, where sizes are known, and streams, where a dataset ends when it ends.
-//
 #include "megalith/data/sft/mix.h"
 
 #include <algorithm>
@@ -57,6 +56,7 @@ std::optional<size_t> DatasetPicker::next() {
     return turn_ < exhausted_.size() ? std::optional(turn_) : std::nullopt;
   }
   while (true) {  // interleave_once may have to skip exhausted datasets
+    // Random draws have no rounds, so every draw may be the last.
     const bool round_complete = !in_turn || turn_ % exhausted_.size() == 0;
     if (round_complete && ended()) return std::nullopt;
     const size_t dataset = in_turn ? turn_++ % exhausted_.size() : draw();

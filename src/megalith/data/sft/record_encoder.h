@@ -54,6 +54,7 @@ struct BuildReport {
 };
 
 // Options of a RecordEncoder.
+// Everything that changes the ids or labels of a sample, besides the template and the tokenizer.
 struct RecordEncoderOptions {
   RowPlan plan;
   bool train_on_prompt = false;
@@ -63,6 +64,7 @@ struct RecordEncoderOptions {
 };
 
 // Immutable and thread-safe.
+// encode() is called from many threads; rows() needs a whole batch, and its result depends on the batch's size.
 class RecordEncoder {
  public:
   // `turns` may be nullptr if no record holds conversations, `tokenizer` std::nullopt if all hold ids. Throws a

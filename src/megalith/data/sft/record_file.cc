@@ -124,6 +124,7 @@ bool RecordScanner::next_line(std::string& text, RecordPlace& place) {
   if (peek() < 0) return false;
   place = {.offset = buffer_start_ + at_, .line = line_};
   while (peek() >= 0) {
+    // find() is vectorized; a loop over peek() and skip() would be many times slower.
     const size_t end = buffer_.find('\n', at_);
     text.append(buffer_, at_, std::min(end, buffer_.size()) - at_);
     if (text.size() > kMaxRecordBytes) fail(too_long());
@@ -163,6 +164,8 @@ void RecordScanner::take_value(std::string& text) {
   while (true) {
     const int byte = peek();
     if (byte < 0) fail("the file ends inside a record; it was cut off");
+    // A bare value (a number, a word) ends at a comma, a bracket or a blank; it is refused later, when it is
+    // parsed.
     if (depth == 0 && (byte == ',' || byte == ']' || (is_blank(byte) && !text.empty()))) break;
     if (byte == '"') {
       take_string(text);

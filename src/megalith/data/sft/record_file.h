@@ -33,6 +33,7 @@ struct RecordPlace {
 };
 
 // Reads a file sequentially, from the first record to the last. Not thread-safe.
+// Text is returned as it is in the file; parse_record() decides whether it is a record.
 class RecordScanner {
  public:
   // Throws a DataError if the file cannot be read.
@@ -40,6 +41,7 @@ class RecordScanner {
 
   // Reads the text of the next record; returns false at the end. Throws a DataError that names file and line if a list
   // is not closed or has anything between or after its records, and for a record of more than 256 MB.
+  // `text` is reused from call to call, so that its memory is.
   bool next(std::string& text, RecordPlace& place);
 
   // The file and its format, for parse_record.
@@ -73,6 +75,7 @@ class RecordScanner {
 io::Json parse_record(const std::string& text, RecordFormat format, const std::filesystem::path& path, int64_t line);
 
 // Random access to the records of a file. Immutable and thread-safe.
+// Reading uses pread, so threads share one descriptor without a lock.
 class RecordFile {
  public:
   // Reads the file once to find the records; their content is checked when they are read.

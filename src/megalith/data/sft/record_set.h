@@ -20,12 +20,14 @@ struct RecordRef {
 };
 
 // Options of RecordSet::select.
+// The order and number of records follow from these and from the sizes of the datasets alone.
 struct SelectionOptions {
   std::optional<int64_t> max_samples;  // keep only the first records of each dataset; std::nullopt: all
   MixOptions mix;
 };
 
 // Keeps the files open. Immutable and thread-safe.
+// Construction reads every file once to find its records; afterwards each is read by its place.
 class RecordSet {
  public:
   // Throws a DataError for a dataset without records.
@@ -42,6 +44,7 @@ class RecordSet {
   std::vector<RecordRef> select(const SelectionOptions& options) const;
 
  private:
+  // Returns the file of a record, and sets `index` to its number there.
   const RecordFile& locate(const RecordRef& ref, int64_t& index) const;
 
   std::vector<DatasetDescription> datasets_;
@@ -50,6 +53,7 @@ class RecordSet {
 };
 
 // The result of split_records.
+// No record is in both parts.
 struct RecordSplit {
   std::vector<RecordRef> train;
   std::vector<RecordRef> validation;

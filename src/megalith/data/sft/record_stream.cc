@@ -1,7 +1,6 @@
 // Three stages, each with bounded memory: readers (one record ahead per dataset), the mix (DatasetPicker), and
 // a buffer of buffer_size records from which each result is drawn at random. All ranks run the same stages with
 // the same seeds, so they see the same records in the same order without talking.
-//
 #include "megalith/data/sft/record_stream.h"
 
 #include <algorithm>

@@ -15,6 +15,7 @@
 namespace megalith::data {
 
 // Whether several samples share a row.
+// LLaMA-Factory's packing and neat_packing.
 enum class Packing {
   kNone,   // one sample per row
   kPlain,  // a row is treated as one text: samples attend to those before them
@@ -36,6 +37,7 @@ struct SftSettings {
   bool eval_on_each_dataset = false;      // one evaluation per name instead of one for all
 
   // ---- The form of samples ----
+  // All of these are part of the key of a token cache.
   SampleKind kind = SampleKind::kConversation;
   int cutoff_len = 2048;  // maximum tokens of a row
   Packing packing = Packing::kNone;
@@ -44,6 +46,7 @@ struct SftSettings {
   TemplateChoice chat;
 
   // ---- Execution ----
+  // Only preprocessing_batch_size changes samples: packing works within a batch.
   int preprocessing_batch_size = 1000;                  // records that are tokenized, and packed, together
   int preprocessing_num_workers = 1;                    // threads that tokenize; results do not depend on them
   int buffer_size = 16384;                              // records of a stream that are shuffled together

@@ -18,6 +18,7 @@ constexpr std::string_view kResultSeparator = "\n</tool_response>\n<tool_respons
 io::Json parse_tools(const std::string& tools);
 
 // The content of a function message.
+// "<think>…</think>{"name": …, "arguments": …}" -> the thought, and a list of one call.
 struct FunctionCalls {
   std::string around;  // text besides the calls: a thought
   io::Json calls;      // a list of objects with name and arguments

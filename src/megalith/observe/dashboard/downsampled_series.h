@@ -19,6 +19,8 @@ class DownsampledSeries {
     int64_t points = 0;
     double mean() const;  // NaN without a finite value
   };
+  // 2048 buckets are more than a chart has pixels, so nothing visible is lost. Throws InternalError for an odd
+  // number.
   explicit DownsampledSeries(size_t capacity = 2048);  // even
 
   // Amortized O(1). `y` may be infinite or NaN; such values are only counted.
@@ -26,6 +28,7 @@ class DownsampledSeries {
 
   // Returns the buckets, oldest first; all but the last hold the same number of points.
   const std::vector<Bucket>& buckets() const { return buckets_; }
+  // All points ever added, and those among them that were infinite or NaN.
   int64_t points() const { return points_; }
   int64_t not_finite() const { return not_finite_; }
   // Returns whether each bucket is a single point.

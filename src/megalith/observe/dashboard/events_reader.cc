@@ -2,7 +2,6 @@
 // decide whether the run is live and how its ranks are laid out). The file belongs to a job and may be damaged
 // or made up, so each line is checked before it counts, and numbers of a layout are bounded before a grid is
 // built from them.
-//
 #include "megalith/observe/dashboard/events_reader.h"
 
 #include <algorithm>

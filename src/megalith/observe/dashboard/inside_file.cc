@@ -2,7 +2,6 @@
 // file of its owner. Checking a path before opening it would leave a gap in which it can be swapped; so the file
 // is opened first, and then the kernel tells what was opened: its kind (fstat) and its true path
 // (/proc/self/fd).
-//
 #include "megalith/observe/dashboard/inside_file.h"
 
 #include <fcntl.h>

@@ -9,6 +9,7 @@
 namespace megalith::observe {
 
 // Identifies a file and its state: changes when the file is replaced or modified.
+// Two equal versions mean that nothing has to be read again.
 struct FileVersion {
   uint64_t device = 0, inode = 0, bytes = 0;
   int64_t changed_ns = 0;  // last modification, since 1970
@@ -34,6 +35,7 @@ class InsideFile {
   std::string text(uint64_t most_bytes) const;
 
  private:
+  // Takes ownership of the descriptor.
   InsideFile(std::filesystem::path path, int descriptor);
 
   std::filesystem::path path_;  // for messages

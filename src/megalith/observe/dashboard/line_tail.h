@@ -22,6 +22,7 @@ class LineTail {
     kStartedAnew,  // earlier lines are no longer in the file; `line` was called with all that are there now
   };
   // Follows the file `name` below `folder`, which is canonical; it need not exist yet.
+  // Opens nothing: the file is opened for each poll, so a run may replace it at any time.
   LineTail(std::filesystem::path folder, std::string name) : folder_(std::move(folder)), name_(std::move(name)) {}
 
   // Calls `line` with each complete new line, without its end. A line without an end is left for later; one of more
@@ -35,6 +36,7 @@ class LineTail {
   uint64_t bytes() const { return done_; }  // bytes of the complete lines that were read
   int64_t changed_ns() const { return version_ ? version_->changed_ns : 0; }
 
+  // 4 MiB bound the memory for a file that is not made of lines.
   static constexpr size_t kMostLineBytes = 1 << 22;
 
  private:

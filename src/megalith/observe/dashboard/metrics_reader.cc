@@ -2,7 +2,6 @@
 // each number goes straight into a series of bounded size, so that neither the text nor the points pile up. The
 // cost per number is what matters: MetricsLine parses without allocating, and series_at() guesses the series
 // from its place.
-//
 #include "megalith/observe/dashboard/metrics_reader.h"
 
 #include <algorithm>

@@ -13,9 +13,12 @@
 namespace megalith::observe {
 
 // Makes one pass over the file, then over what is appended; memory does not grow with the number of lines. One thread.
+// A file that is cut or replaced (a resumed run drops the lines of steps that it repeats) is read again from
+// its start.
 class MetricsReader {
  public:
   // One curve.
+  // Points beyond the capacity of DownsampledSeries are merged with their neighbors.
   struct Series {
     std::string name;
     DownsampledSeries values;
@@ -35,10 +38,12 @@ class MetricsReader {
   int64_t left_out() const { return left_out_; }    // values of series beyond kMostSeries, or with too long a name
   const LineTail& file() const { return tail_; }
 
+  // Bounds for files that name a new metric on each line, or a very long one.
   static constexpr size_t kMostSeries = 400;
   static constexpr size_t kMostNameBytes = 200;
 
  private:
+  // clear() forgets everything before the file is read again; add() takes one line.
   void clear();
   void add(std::string_view line);
   // Returns the series of the `place`-th entry of a line, or nullptr for none. Lines are alike, so the answer is nearly

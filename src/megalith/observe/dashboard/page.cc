@@ -2,7 +2,6 @@
 // index.html at its @MARKS@, so the server has a single file to serve and a report can be mailed. Its security
 // policy allows only what carries the nonce of this very page; a text from a run that managed to become markup
 // would not run.
-//
 #include "megalith/observe/dashboard/page.h"
 
 #include <fmt/format.h>

@@ -16,6 +16,7 @@ namespace megalith::observe {
 class RunView {
  public:
   // The folder must exist. `name` is the name of the run on the page.
+  // Reads nothing yet; update() does.
   RunView(const std::filesystem::path& folder, std::string name);
 
   const std::string& name() const { return name_; }
@@ -36,12 +37,14 @@ class RunView {
   //   args         text of args.yaml
   std::string json() const;
   // Returns one step of the timeline; std::nullopt when there is no such step.
+  // Steps count from 0 within the timeline, not from the start of the run.
   std::optional<std::string> trace_step_json(size_t step) const;
   size_t trace_steps() const { return trace_ ? trace_->steps().size() : 0; }
 
  private:
   // A file that is read whole whenever it has changed.
   struct WholeFile {
+    // `text` is empty without a file, and when the file exceeds most_bytes.
     std::string name;
     uint64_t most_bytes;
     std::optional<FileVersion> version{};

@@ -9,6 +9,7 @@
 namespace megalith::observe {
 
 // Reads Chrome's trace format as observe/trace_export.h writes it. Times are in microseconds since the first span.
+// Immutable after parse(), and then safe to read from several threads.
 class TraceView {
  public:
   // Something that a rank did.
@@ -27,6 +28,7 @@ class TraceView {
     std::vector<Span> spans;  // ordered by begin
   };
   // A step is one `forward-backward` of each rank, plus everything until the next one.
+  // Steps of the timeline, counted from 0; trace.json does not say which steps of the run they were.
   struct Step {
     double begin = 0, end = 0;            // from its first span to the next step
     double work_begin = 0, work_end = 0;  // forward and backward: from the first rank's start to the last rank's end
@@ -53,12 +55,15 @@ class TraceView {
   //              "spans":[[begin,duration,name,micro-batch,chunk,communication,purpose],…]}]}
   std::string step_json(size_t step) const;
 
+  // Bounds for files that come from elsewhere: memory (some 40 bytes per span), the page, and ranks.
   static constexpr int64_t kMostSpans = 2'000'000;
   static constexpr size_t kMostShown = 30'000;
   static constexpr int kMostRanks = 4096;
 
  private:
   friend class TraceParser;
+  // find_steps() cuts the timeline at the forward-backward spans; measure() computes bubble and busy shares of
+  // a step.
   void find_steps();
   void measure(Step& step) const;
 

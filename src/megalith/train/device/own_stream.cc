@@ -1,5 +1,4 @@
 // Written against c10's device-independent guard, so that the same source serves builds with and without CUDA.
-//
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 

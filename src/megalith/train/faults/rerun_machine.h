@@ -51,6 +51,7 @@ enum class RerunState {
 };
 
 // A value of a step, with the verdict on it.
+// A value that is not fatal is reported and the run continues, whatever the reruns say.
 struct CheckedResult {
   std::string message;  // "found NaN in local forward loss calculation"; the same on every rank and in every run
   double value = 0;

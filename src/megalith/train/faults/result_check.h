@@ -35,6 +35,7 @@ enum class OnNonFinite {
 };
 
 // One thread per rank. `machine` and `tracker`, which may be nullptr, outlive it.
+// Decides; RerunMachine remembers and compares, RerunGuard acts.
 class ResultCheck {
  public:
   // `rank` is for messages.

@@ -39,6 +39,7 @@ struct TrainerControl {
 };
 
 // The data of every event. References are valid only during the call.
+// `metrics` may be changed: callbacks later in the list see the result.
 struct TrainerEvent {
   const TrainerSettings& settings;
   TrainerState& state;
@@ -51,6 +52,8 @@ struct TrainerEvent {
 };
 
 // Receives the events of a run. Every function does nothing unless overridden.
+// Functions run on the trainer's thread, between the device's work; a slow one delays the next step on all
+// ranks.
 class TrainerCallback {
  public:
   virtual ~TrainerCallback() = default;

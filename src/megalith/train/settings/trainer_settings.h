@@ -33,6 +33,7 @@ struct LengthSettings {
 };
 
 // How a step runs its micro-batches.
+// Equal on all ranks of a run.
 struct StepSettings {
   layout::PipelineShape pipeline{.kind = layout::ScheduleKind::kNone};  // number of micro-batches: see shape()
   bool overlap_p2p_comm = false;  // interleaved schedules receive one action ahead
@@ -45,6 +46,7 @@ struct StepSettings {
 };
 
 // How gradients become new parameters, except for the schedule.
+// The scaler is a value: each run starts with a copy of it.
 struct UpdateSettings {
   optim::OptimizerSettings optimizer;
   optim::DdpSettings gradients;  // for the chunk that is cut into buckets (optim::settings_of_chunk)
@@ -53,6 +55,7 @@ struct UpdateSettings {
 };
 
 // When a run logs a line, and what the line contains.
+// Intervals below 1 are resolved once the length of the run is known (resolve_intervals).
 struct LogSettings {
   config::Interval strategy = config::Interval::kSteps;
   double steps = 500;                                        // between lines; below 1: a fraction of the whole run
@@ -113,6 +116,7 @@ struct ResumeSettings {
 };
 
 // All settings of a run.
+// Plain data: equal on all ranks, and never changed by the trainer.
 struct TrainerSettings {
   LengthSettings length;
   layout::BatchPlan batch;  // its data_parallel_size is that of the grid

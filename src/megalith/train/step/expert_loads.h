@@ -20,6 +20,7 @@ struct ExpertLoad {
 };
 
 // One per rank, on all ranks of a model with experts.
+// note() is cheap and runs in every step; take() communicates and reads, and runs when a file is written.
 class ExpertLoads {
  public:
   // `models` outlives it.
