@@ -1,6 +1,6 @@
-// A rank that writes its rectangles one after the other into its own file is faster than one that scatters them
-// over shared files, above all on network file systems. The price is that a reader must put tensors together
-// again, so each piece carries its place in its name, and a list beside the files names all tensors.
+// A rank that writes its rectangles one after the other into its own file is faster than one that scatters them over
+// shared files, above all on network file systems. The price is that a reader must put tensors together again, so each
+// piece carries its place in its name, and a list beside the files names all tensors.
 #include "megalith/checkpoint/pieces.h"
 
 #include <fmt/ranges.h>

@@ -1,5 +1,5 @@
-// Saver owns at most one job at a time. A save in the foreground is a job on the stack; one in the background
-// stays in job_, with the host buffer kept for the next save, until poll() or wait() completes it.
+// Saver owns at most one job at a time. A save in the foreground is a job on the stack; one in the background stays in
+// job_, with the host buffer kept for the next save, until poll() or wait() completes it.
 #include "megalith/checkpoint/saver.h"
 
 #include <ATen/ATen.h>

@@ -18,8 +18,8 @@ struct Rectangle {
 
 }  // namespace
 
-// Deterministic: the order of `all` depends on sizes and keys alone, and ties go to the first holder, so that
-// every member computes the same assignment without a further message.
+// Deterministic: the order of `all` depends on sizes and keys alone, and ties go to the first holder, so that every
+// member computes the same assignment without a further message.
 std::vector<bool> share_work(const std::vector<std::vector<ShareItem>>& items, size_t mine) {
   std::unordered_map<uint64_t, size_t> by_key;
   std::vector<Rectangle> all;

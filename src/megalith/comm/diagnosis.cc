@@ -1,7 +1,6 @@
-// The message for a hang is made from three sources: the operation that this rank waits in, the newest status
-// that each other member has posted, and (for threads) the backend's own knowledge. The cause is usually not in
-// this rank, so the text leads to the rank to look at: the first that has not begun the operation, with its
-// last known activity.
+// The message for a hang is made from three sources: the operation that this rank waits in, the newest status that each
+// other member has posted, and (for threads) the backend's own knowledge. The cause is usually not in this rank, so the
+// text leads to the rank to look at: the first that has not begun the operation, with its last known activity.
 #include "megalith/comm/diagnosis.h"
 
 #include <fmt/format.h>
@@ -33,8 +32,7 @@ std::string last_words(const TimeoutFacts& facts, int rank) {
 std::vector<int> ranks_not_arrived(const TimeoutFacts& facts) {
   if (!facts.missing.empty()) return facts.missing;
   std::vector<int> absent;
-  // The sequence of a transfer counts one direction between two ranks, so it cannot be compared with
-  // collectives.
+  // The sequence of a transfer counts one direction between two ranks, so it cannot be compared with collectives.
   if (is_point_to_point(facts.op.kind)) return {facts.group.ranks.at(static_cast<size_t>(facts.op.peer))};
   for (int rank : facts.group.ranks) {
     if (rank == facts.world_rank) continue;

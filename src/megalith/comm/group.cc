@@ -42,8 +42,8 @@ at::Tensor bytes_tensor(const std::string& bytes, int64_t size) {
 
 }  // namespace
 
-// Collectives of a group have one order on all members, so one counter does. Transfers have an order only
-// between the two ranks, in each direction.
+// Collectives of a group have one order on all members, so one counter does. Transfers have an order only between the
+// two ranks, in each direction.
 uint64_t GroupState::next_sequence(const Op& op) {
   return is_point_to_point(op.kind) ? ++transfers[{op.kind, op.peer}] : ++collectives;
 }
@@ -166,8 +166,7 @@ Work Group::start_transfers(const std::vector<Transfer>& transfers, const char* 
 
 Work Group::start_all(std::vector<Op> ops, bool as_batch) const {
   GroupState& group = *state_;
-  // Fails at once after a failure elsewhere: an operation that the others will never join would wait for its
-  // limit.
+  // Fails at once after a failure elsewhere: an operation that the others will never join would wait for its limit.
   group.owner->throw_if_over();
   Starting starting(group);
   for (Op& op : ops) starting.add(op);

@@ -29,8 +29,7 @@ struct RankState {
   int size = 1;
   std::atomic<std::chrono::milliseconds> timeout{};  // set_timeout writes it while the watchdog reads
   at::Device device = at::kCPU;                      // device of the tensors of all operations
-  // Opens the connections of a group, at its first operation and on the rank's own thread. World::connect sets
-  // it.
+  // Opens the connections of a group, at its first operation and on the rank's own thread. World::connect sets it.
   std::function<std::shared_ptr<Backend>(const GroupState&)> connect;
   OpComparer compare;  // debug mode only; may be empty
   // The other ranks' status and failures; nullptr for a world of one rank.

@@ -1,7 +1,6 @@
-// A wrong shape on one rank shows up elsewhere, as a hang or as wrong numbers, because the transports trust
-// their callers. So each operation is checked on the rank that asks for it, before anything is sent; every
-// message names the operation, its label and its group. The costs are a few comparisons per operation, without
-// formatting.
+// A wrong shape on one rank shows up elsewhere, as a hang or as wrong numbers, because the transports trust their
+// callers. So each operation is checked on the rank that asks for it, before anything is sent; every message names the
+// operation, its label and its group. The costs are a few comparisons per operation, without formatting.
 #include "megalith/comm/op_checks_internal.h"
 
 #include <numeric>
@@ -12,8 +11,7 @@ namespace megalith::comm {
 
 namespace {
 
-// Contiguous memory is what the transports move; a copy made here would lose the result of an operation in
-// place.
+// Contiguous memory is what the transports move; a copy made here would lose the result of an operation in place.
 void check_tensor(const GroupState& group, const Op& op, const at::Tensor& tensor, const char* role) {
   check(tensor.defined(), "{} '{}' of group {}: the {} tensor is undefined", to_string(op.kind), op.label, group.name,
         role);

@@ -65,8 +65,8 @@ void throw_timeout(const GroupState& group, const OpInfo& op, const std::vector<
   throw CommError(message);
 }
 
-// Statuses are read twice, with the wait for a reported failure in between: a rank that posts nothing in that
-// time is named as silent.
+// Statuses are read twice, with the wait for a reported failure in between: a rank that posts nothing in that time is
+// named as silent.
 void throw_failed(const GroupState& group, const OpInfo& op, const std::string& reason) {
   constexpr std::chrono::milliseconds kPatience{1500};  // a launcher reports the death of a rank within this time
   const RankState& owner = *group.owner;
@@ -103,8 +103,8 @@ std::string RankState::timeout_message(const GroupInfo& group, const OpInfo& op,
   return describe_timeout(facts);
 }
 
-// Looks at the oldest first. An operation that the device has not reached is late because of the work before it.
-// Called on the watchdog's thread at every beat.
+// Looks at the oldest first. An operation that the device has not reached is late because of the work before it. Called
+// on the watchdog's thread at every beat.
 std::optional<std::string> RankState::overdue_message(std::chrono::milliseconds limit) {
   const auto now = OpRecorder::Clock::now();
   const std::vector<OpRecorder::InFlight> running = recorder.in_flight();

@@ -82,9 +82,8 @@ class StoreLink : public StatusBoard {
   void run_watchdog();
   // Returns the reason why the run is over, if it is.
   std::optional<std::string> look_around(const Connections& own);
-  // The three kinds of trouble that the watchdog looks for besides reported failures: an operation past its
-  // limit, members that have started different operations, and a shutdown that does not end. Each returns the
-  // message.
+  // The three kinds of trouble that the watchdog looks for besides reported failures: an operation past its limit,
+  // members that have started different operations, and a shutdown that does not end. Each returns the message.
   std::optional<std::string> overdue_operation();
   std::optional<std::string> split_operations(const Connections& own);
   bool compare_at_end();

@@ -100,8 +100,7 @@ std::string group_id(const std::string& name, const std::vector<int>& ranks) {
              : fmt::format("{}:{}-{}:{}:{:016x}", name, ranks.front(), ranks.back(), ranks.size(), fnv1a64(bytes));
 }
 
-// Checks the ranks before they become part of an id: a wrong list on one rank would otherwise be another group
-// there.
+// Checks the ranks before they become part of an id: a wrong list on one rank would otherwise be another group there.
 std::shared_ptr<GroupState> make_group(const std::string& id, const std::string& name, const std::vector<int>& ranks,
                                        const std::shared_ptr<RankState>& owner) {
   const std::string members = list_in_words(ranks);
@@ -299,8 +298,8 @@ std::string World::claim(const std::string& what, const std::string& holder) {
   return {held.begin(), held.end()};
 }
 
-// Meet, shut down, leave: see the top of the file. The watchdog runs until the end, and ends the process if one
-// of the three hangs.
+// Meet, shut down, leave: see the top of the file. The watchdog runs until the end, and ends the process if one of the
+// three hangs.
 void World::close() {
   if (size() > 1 && link_) {
     const bool all_here = link_->meet_at_end(state_->timeout.load());

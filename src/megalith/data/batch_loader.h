@@ -30,9 +30,9 @@ struct LoaderStart {
   int64_t consumed_samples = 0;  // in the whole run, over all epochs
 };
 
-// Not thread-safe, but next() may be the produce function of a Prefetcher.
-// All ranks of a replica get the same micro-batches (or their layout), and all ranks the same number of steps,
-// so that collectives inside the step stay matched.
+// Not thread-safe, but next() may be the produce function of a Prefetcher. All ranks of a replica get the same
+// micro-batches (or their layout), and all ranks the same number of steps, so that collectives inside the step stay
+// matched.
 class BatchLoader {
  public:
   virtual ~BatchLoader() = default;
@@ -40,15 +40,14 @@ class BatchLoader {
   virtual std::optional<StepBatch> next() = 0;
 };
 
-// Returns a loader over numbered samples, in the order of `sampler`.
-// `parts` leaves out what a middle pipeline stage does not need. Throws InternalError if the sampler was made
-// for another size of dataset.
+// Returns a loader over numbered samples, in the order of `sampler`. `parts` leaves out what a middle pipeline stage
+// does not need. Throws InternalError if the sampler was made for another size of dataset.
 std::unique_ptr<BatchLoader> make_batch_loader(std::shared_ptr<const Dataset> dataset, const Sampler& sampler,
                                                const Collator& collator, ShapeOfStep shape, LoaderStart start = {},
                                                CollateParts parts = CollateParts::kAll);
 
-// A sequence of samples without random access, for `streaming`. Not thread-safe.
-// skip() and next() must advance alike, or ranks would read different samples.
+// A sequence of samples without random access, for `streaming`. Not thread-safe. skip() and next() must advance alike,
+// or ranks would read different samples.
 class SampleStream {
  public:
   virtual ~SampleStream() = default;
@@ -58,8 +57,8 @@ class SampleStream {
   virtual bool skip() = 0;
 };
 
-// Opens the stream of an epoch at its first sample.
-// Called once per epoch; equal epochs must give equal streams, on every rank and in every run.
+// Opens the stream of an epoch at its first sample. Called once per epoch; equal epochs must give equal streams, on
+// every rank and in every run.
 using OpenStream = std::function<std::unique_ptr<SampleStream>(int64_t epoch)>;
 
 // Returns a loader over a stream. All ranks read the same stream and keep their own samples. Samples at the end of an

@@ -56,8 +56,8 @@ void write_positions(const Strip& strip, int64_t* out) {
   std::fill(out + at, out + strip.length, 0);
 }
 
-// The labels of the strip's tokens, already shifted by label_begin(). Empty for a strip without tokens, where
-// the beginning may lie after the end of the row.
+// The labels of the strip's tokens, already shifted by label_begin(). Empty for a strip without tokens, where the
+// beginning may lie after the end of the row.
 std::span<const int32_t> labels_of(const Strip& strip) {
   if (strip.tokens == 0) return {};
   return std::span(strip.row->labels)
@@ -101,8 +101,7 @@ std::vector<const Sequence*> rows_of(std::span<const Sample> samples, bool prefe
   return rows;
 }
 
-// In the order of the rows; a row of separate pieces gives several strips, or none if all pieces are single
-// tokens.
+// In the order of the rows; a row of separate pieces gives several strips, or none if all pieces are single tokens.
 std::vector<Strip> strips_of(std::span<const Sequence* const> rows) {
   std::vector<Strip> strips;
   for (const Sequence* row : rows) add_strips(*row, strips);

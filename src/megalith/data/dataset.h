@@ -9,8 +9,8 @@
 
 namespace megalith::data {
 
-// Immutable and thread-safe. All functions return the same on every rank.
-// Samples may be made on the fly; sample() is called from loader threads, so it should not be slow by accident.
+// Immutable and thread-safe. All functions return the same on every rank. Samples may be made on the fly; sample() is
+// called from loader threads, so it should not be slow by accident.
 class Dataset {
  public:
   virtual ~Dataset() = default;

@@ -1,5 +1,5 @@
-// Everything here is written out rather than taken from <random>, whose distributions differ between libraries:
-// a run that resumes on another machine must see the same order of samples.
+// Everything here is written out rather than taken from <random>, whose distributions differ between libraries: a run
+// that resumes on another machine must see the same order of samples.
 #include "megalith/data/random.h"
 
 #include <algorithm>

@@ -58,8 +58,8 @@ struct ReferenceScores {
   bool operator==(const ReferenceScores&) const = default;
 };
 
-// One item of a dataset. Preference pairs have two rows with the same prompt: the chosen one, then the rejected one.
-// A value: the collator copies from it and does not keep it.
+// One item of a dataset. Preference pairs have two rows with the same prompt: the chosen one, then the rejected one. A
+// value: the collator copies from it and does not keep it.
 struct Sample {
   Sequence row;
   std::optional<Sequence> rejected;

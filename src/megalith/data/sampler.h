@@ -15,8 +15,8 @@ enum class EpochEnd {
   kStop,      // they are dropped and the data ends: Megatron's `single`
 };
 
-// run::epoch_sampler and run::megatron_sampler make these from the options.
-// The order of a run's samples is a function of these alone; changing one changes the data of a resumed run.
+// run::epoch_sampler and run::megatron_sampler make these from the options. The order of a run's samples is a function
+// of these alone; changing one changes the data of a resumed run.
 struct SamplerOptions {
   int64_t size = 0;     // number of samples in the dataset
   bool shuffle = true;  // a different order in each epoch; false: in the order of the dataset
@@ -40,8 +40,7 @@ struct SampledStep {
   bool ends_epoch = false;
 };
 
-// Stateless: results depend only on the arguments.
-// Any thread may call it; copies are cheap.
+// Stateless: results depend only on the arguments. Any thread may call it; copies are cheap.
 class Sampler {
  public:
   // Throws a DataError if there are no samples.
@@ -68,8 +67,7 @@ class Sampler {
 };
 
 // How the samples of a step are distributed. Micro-batch m of data-parallel rank r gets micro_batch_size samples from
-// (m * dp_size + r) * micro_batch_size on.
-// dp_rank is this rank; the other numbers are equal on all ranks.
+// (m * dp_size + r) * micro_batch_size on. dp_rank is this rank; the other numbers are equal on all ranks.
 struct BatchShape {
   int64_t micro_batch_size = 1;
   int64_t num_microbatches = 1;
@@ -79,8 +77,8 @@ struct BatchShape {
   int64_t samples() const { return micro_batch_size * num_microbatches * dp_size; }  // per step, over all ranks
 };
 
-// Returns the samples of each micro-batch of this rank.
-// `samples` are those of the whole step, in order; there must be shape.samples() of them.
+// Returns the samples of each micro-batch of this rank. `samples` are those of the whole step, in order; there must be
+// shape.samples() of them.
 std::vector<std::vector<int64_t>> deal(const std::vector<int64_t>& samples, const BatchShape& shape);
 
 }  // namespace megalith::data

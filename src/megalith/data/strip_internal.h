@@ -7,8 +7,8 @@
 
 namespace megalith::data {
 
-// One sequence of the layout: tokens [begin, begin + tokens) of a row.
-// A row whose pieces do not attend to one another gives one strip per piece; every other row gives one.
+// One sequence of the layout: tokens [begin, begin + tokens) of a row. A row whose pieces do not attend to one another
+// gives one strip per piece; every other row gives one.
 struct Strip {
   const Sequence* row = nullptr;
   int64_t begin = 0;

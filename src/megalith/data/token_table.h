@@ -13,8 +13,8 @@
 namespace megalith::data {
 
 // The arrays. Row r has the tokens [row_ends[r-1], row_ends[r]) and the pieces [piece_ends[r-1], piece_ends[r]); row 0
-// begins at 0. A sample is one row, or two (chosen, rejected) in a table of pairs.
-// 8 bytes per token; a table of all records of a run is kept only without a cache folder.
+// begins at 0. A sample is one row, or two (chosen, rejected) in a table of pairs. 8 bytes per token; a table of all
+// records of a run is kept only without a cache folder.
 struct TokenTable {
   std::vector<int32_t> ids;
   std::vector<int32_t> labels;
@@ -28,8 +28,7 @@ struct TokenTable {
   void append(const TokenTable& other);
 };
 
-// Properties of a table as a whole.
-// Stored in info.json, so that a reader need not look at the tokens.
+// Properties of a table as a whole. Stored in info.json, so that a reader need not look at the tokens.
 struct TokenTableInfo {
   bool pairs = false;
   bool pieces_attend = false;  // Sequence::pieces_attend of all rows with more than one piece
@@ -73,8 +72,8 @@ struct OpenedTokens {
 // Whether the folder was written by TokenFolderWriter.
 bool is_token_folder(const std::filesystem::path& folder);
 // Opens a folder written by TokenFolderWriter. Throws a DataError if it has another format (an Arrow dataset is named
-// as such), is broken, or was written by another version.
-// Costs a pass over the ends of rows, not over the tokens; pages of the files are shared between processes.
+// as such), is broken, or was written by another version. Costs a pass over the ends of rows, not over the tokens;
+// pages of the files are shared between processes.
 OpenedTokens open_token_folder(const std::filesystem::path& folder);
 
 }  // namespace megalith::data

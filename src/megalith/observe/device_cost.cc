@@ -15,8 +15,7 @@ namespace megalith::observe {
 namespace {
 
 // TFLOP/s of dense bf16 products, without sparsity, from the data sheets (the SXM version unless the name says more).
-// The first entry that the name contains counts, so longer names come
-// first.
+// The first entry that the name contains counts, so longer names come first.
 constexpr auto kPeaks = std::to_array<std::pair<std::string_view, double>>({
     {"gb200", 2500},
     {"b200", 2250},

@@ -11,8 +11,8 @@
 namespace megalith::observe {
 
 // Returns the FLOP/s of dense bf16 matrix products from the vendor's data sheet, for the name that the driver reports
-// for a GPU ("NVIDIA H100 80GB HBM3"); std::nullopt for devices that are not in the table, such as CPUs.
-// Upper and lower case do not matter.
+// for a GPU ("NVIDIA H100 80GB HBM3"); std::nullopt for devices that are not in the table, such as CPUs. Upper and
+// lower case do not matter.
 std::optional<double> peak_flops(std::string_view device_name);
 
 // Adds to the trainer's lines, for the callbacks after it:

@@ -11,8 +11,8 @@
 
 namespace megalith::observe {
 
-// How a file is named, and what it supersedes.
-// TensorBoard merges all files of a folder into one set of curves, in the order of their names.
+// How a file is named, and what it supersedes. TensorBoard merges all files of a folder into one set of curves, in the
+// order of their names.
 struct EventFileOptions {
   double wall_time = 0;   // seconds since 1970, for the name of the file
   std::string host = "";  // for the name of the file; empty for this machine's name
@@ -21,8 +21,8 @@ struct EventFileOptions {
 };
 
 // One file `events.out.tfevents.<seconds>.<host>.<process>.<n>` in a folder; n is the first free number. Every call
-// reaches the file before it returns. Throws DataError.
-// One thread. A crash loses at most the record in progress, which readers skip by its checksum.
+// reaches the file before it returns. Throws DataError. One thread. A crash loses at most the record in progress, which
+// readers skip by its checksum.
 class EventFile {
  public:
   // Creates the folder and a new file in it, which begins with the format's version.

@@ -1,6 +1,6 @@
-// One event is one line, appended by one write as soon as it happens, so that the dashboard can follow the file
-// and a crash loses at most the line in progress. The file is never rewritten: a run that resumes adds to the
-// history of the earlier ones, unlike metrics.jsonl, where a step has one line.
+// One event is one line, appended by one write as soon as it happens, so that the dashboard can follow the file and a
+// crash loses at most the line in progress. The file is never rewritten: a run that resumes adds to the history of the
+// earlier ones, unlike metrics.jsonl, where a step has one line.
 #include "megalith/observe/events_file.h"
 
 #include <nlohmann/json.hpp>
@@ -14,8 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The dashboard computes the place of every rank from these numbers (layout_json), so all that decide it are
-// here.
+// The dashboard computes the place of every rank from these numbers (layout_json), so all that decide it are here.
 Json layout_of(const layout::GridShape& shape) {
   return {{"world_size", shape.world_size},
           {"tp", shape.tp},

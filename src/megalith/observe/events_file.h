@@ -37,8 +37,7 @@ class EventsFileCallback : public train::TrainerCallback {
     std::string run_name;
     layout::GridShape grid;
   };
-  // `launch` says how the ranks were started, if known.
-  // Creates the folder when training begins.
+  // `launch` says how the ranks were started, if known. Creates the folder when training begins.
   EventsFileCallback(std::filesystem::path folder, Settings settings, std::optional<comm::RankLaunch> launch);
   void on_train_begin(train::TrainerEvent& event) override;
   void on_log(train::TrainerEvent& event) override;

@@ -19,12 +19,12 @@
 namespace megalith::observe {
 
 // Rank 0 writes `<folder>/live.json` when training lines are logged, but at most every two seconds, and at the end.
-// Collective over `world` only when it is written; the ranks agree on that by TrainerEvent::clock_seconds.
-// The file is replaced as a whole, so a reader never sees a half-written one.
+// Collective over `world` only when it is written; the ranks agree on that by TrainerEvent::clock_seconds. The file is
+// replaced as a whole, so a reader never sees a half-written one.
 class LiveFileCallback : public train::TrainerCallback {
  public:
-  // The target folder and the sources of the numbers.
-  // Empty functions leave their numbers out; they must be set, or empty, on all ranks alike.
+  // The target folder and the sources of the numbers. Empty functions leave their numbers out; they must be set, or
+  // empty, on all ranks alike.
   struct Settings {
     std::filesystem::path folder;
     std::function<double()> waited_seconds{};  // World::waited_seconds
@@ -44,8 +44,7 @@ class LiveFileCallback : public train::TrainerCallback {
   void on_train_end(train::TrainerEvent& event) override;
 
  private:
-  // Gathers the numbers and replaces the file; does nothing when no step was done since the last time.
-  // Collective.
+  // Gathers the numbers and replaces the file; does nothing when no step was done since the last time. Collective.
   void write(const train::TrainerEvent& event);
 
   comm::Group world_;

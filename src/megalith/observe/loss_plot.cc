@@ -32,8 +32,7 @@ struct Range {
   }
 };
 
-// Points that fail this are gaps: a skipped step with a NaN loss interrupts the line instead of distorting the
-// axes.
+// Points that fail this are gaps: a skipped step with a NaN loss interrupts the line instead of distorting the axes.
 bool finite(const std::pair<double, double>& point) {
   return std::isfinite(point.first) && std::isfinite(point.second);
 }

@@ -23,12 +23,12 @@ struct PlotText {
 };
 
 // Draws axes with round ticks, a grid, one line per curve in its own color, and a legend. A curve of few points also
-// shows dots; a plot without points says so in its frame. The same input gives the same text.
-// The picture is 720 by 420 pixels and needs neither scripts nor fonts of its own.
+// shows dots; a plot without points says so in its frame. The same input gives the same text. The picture is 720 by 420
+// pixels and needs neither scripts nor fonts of its own.
 std::string plot_svg(std::span<const Curve> curves, const PlotText& text);
 
-// Returns "train" and "eval" from the lines of a run; curves without points are left out.
-// x is the step; lines without a step, such as the totals at the end, are ignored.
+// Returns "train" and "eval" from the lines of a run; curves without points are left out. x is the step; lines without
+// a step, such as the totals at the end, are ignored.
 std::vector<Curve> loss_curves(std::span<const train::MetricList> history);
 
 // Returns between two and about `most` round numbers (1, 2 or 5 times a power of ten apart) in [low, high]; low < high.

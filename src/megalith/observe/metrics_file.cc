@@ -1,7 +1,7 @@
-// A run that resumes from step n repeats the steps after n that an earlier run had logged before it ended. To
-// keep one line per step, the file is cut when it is opened: the lines up to n are kept, in a new file that
-// replaces the old one by a rename, so a crash in between leaves one of the two. After that the file only
-// grows, at a position kept here rather than asked of the file system.
+// A run that resumes from step n repeats the steps after n that an earlier run had logged before it ended. To keep one
+// line per step, the file is cut when it is opened: the lines up to n are kept, in a new file that replaces the old one
+// by a rename, so a crash in between leaves one of the two. After that the file only grows, at a position kept here
+// rather than asked of the file system.
 #include "megalith/observe/metrics_file.h"
 
 #include <nlohmann/json.hpp>

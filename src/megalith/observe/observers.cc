@@ -1,8 +1,8 @@
-// The list of observers is an order: a callback may add numbers to the line of an event, and those after it in
-// the list see them. So the list begins with the callbacks that measure (device cost, restarts, stragglers),
-// continues with those that store lines (metrics.jsonl, events.jsonl, live.json, TensorBoard), and ends with
-// those that print. Several of them are collective over the world; the list must therefore be the same on every
-// rank, and only the callbacks themselves decide that just world process zero writes.
+// The list of observers is an order: a callback may add numbers to the line of an event, and those after it in the list
+// see them. So the list begins with the callbacks that measure (device cost, restarts, stragglers), continues with
+// those that store lines (metrics.jsonl, events.jsonl, live.json, TensorBoard), and ends with those that print. Several
+// of them are collective over the world; the list must therefore be the same on every rank, and only the callbacks
+// themselves decide that just world process zero writes.
 #include "megalith/observe/observers.h"
 
 #include <algorithm>

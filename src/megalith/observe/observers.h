@@ -18,9 +18,9 @@
 
 namespace megalith::observe {
 
-// The objects that observers need besides ReportSettings.
-// Functions may be empty, pointers null: the report then lacks the numbers that they would give. Every rank
-// must set the same ones, because several observers exchange their numbers over `world`.
+// The objects that observers need besides ReportSettings. Functions may be empty, pointers null: the report then lacks
+// the numbers that they would give. Every rank must set the same ones, because several observers exchange their numbers
+// over `world`.
 struct ObserverSetup {
   comm::Group world;
   at::Device device = at::kCPU;                   // device of the tensors that the world's collectives take
@@ -39,16 +39,14 @@ struct ObserverSetup {
 
 // Creates the callbacks. They write into output_dir (if there is one) metrics.jsonl, events.jsonl, live.json,
 // args.yaml, trainer_state.json, trace.json and loss.svg; into tensorboard_dir TensorBoard's files; and to stderr
-// progress and timers. All ranks of the world must call it with the same settings.
-// The result goes into TrainerSetup::callbacks in this order: callbacks that add numbers to lines come before
-// those that write them.
+// progress and timers. All ranks of the world must call it with the same settings. The result goes into
+// TrainerSetup::callbacks in this order: callbacks that add numbers to lines come before those that write them.
 std::vector<std::unique_ptr<train::TrainerCallback>> make_observers(const ReportSettings& settings,
                                                                     const ObserverSetup& setup);
 
 // On world process zero, writes `args.yaml` (every effective option; `megalith train args.yaml` repeats the run) when
-// training starts, and `trainer_state.json` when it ends.
-// Both files are replaced as a whole. args.yaml is written before the first step, so that a run that fails
-// early can still be repeated.
+// training starts, and `trainer_state.json` when it ends. Both files are replaced as a whole. args.yaml is written
+// before the first step, so that a run that fails early can still be repeated.
 class RunFilesCallback : public train::TrainerCallback {
  public:
   // `folder` is created if needed; `arguments` is the YAML text of args.yaml.

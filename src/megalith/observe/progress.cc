@@ -24,8 +24,7 @@ double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The trainer logs three kinds of lines through the same event: training lines have "loss", evaluations
-// "eval_loss".
+// The trainer logs three kinds of lines through the same event: training lines have "loss", evaluations "eval_loss".
 bool is_evaluation(const train::MetricList& metrics) { return metrics.find("eval_loss").has_value(); }
 // Lines without a loss and without an evaluation are the totals at the end, which the end summary shows.
 bool is_training(const train::MetricList& metrics) { return metrics.find("loss").has_value(); }
@@ -156,8 +155,7 @@ void ProgressCallback::say_evaluation(const train::TrainerEvent& event) {
   say(line);
 }
 
-// Megatron's time per iteration is the mean since the previous line, with everything in between: evaluations,
-// saves.
+// Megatron's time per iteration is the mean since the previous line, with everything in between: evaluations, saves.
 void ProgressCallback::say_megatron(const train::TrainerEvent& event) {
   const double now = settings_.now();
   const int64_t steps = std::max<int64_t>(event.state.global_step - last_line_step_, 1);

@@ -12,9 +12,8 @@
 
 namespace megalith::observe {
 
-// The numbers of a line; unknown ones are left out.
-// Rates and times are those of the last log line, except the step, the epoch and the remaining time, which are
-// current.
+// The numbers of a line; unknown ones are left out. Rates and times are those of the last log line, except the step,
+// the epoch and the remaining time, which are current.
 struct ProgressNumbers {
   int64_t step = 0, max_steps = 0;
   std::optional<double> epoch, loss, learning_rate, grad_norm;
@@ -27,9 +26,8 @@ struct ProgressNumbers {
 // TFLOP/s (MFU 38.0 %) | 12.3 GB | ETA 1:23:45".
 std::string progress_line(const ProgressNumbers& numbers);
 
-// The numbers of Megatron's line.
-// Counts and rates are those of the whole job; `milliseconds` is the mean since the previous line, with
-// everything that happened in between.
+// The numbers of Megatron's line. Counts and rates are those of the whole job; `milliseconds` is the mean since the
+// previous line, with everything that happened in between.
 struct MegatronNumbers {
   std::string time;  // "2026-01-31 12:00:00"
   int64_t iteration = 0, train_iters = 0;
@@ -43,16 +41,13 @@ struct MegatronNumbers {
   std::optional<double> grad_norm, num_zeros, params_norm;
   int64_t skipped_iterations = 0, nan_iterations = 0;
 };
-// Returns the line, with the fields, widths and separators of Megatron's training_log.
-// Scripts that parse Megatron's logs must read it, so its oddities stay: a leading blank, and a bar after the
-// last field.
+// Returns the line, with the fields, widths and separators of Megatron's training_log. Scripts that parse Megatron's
+// logs must read it, so its oddities stay: a leading blank, and a bar after the last field.
 std::string megatron_line(const MegatronNumbers& numbers);
-// Returns Megatron's three lines for a validation loss.
-// A ruler, the loss with its perplexity, and a ruler again.
+// Returns Megatron's three lines for a validation loss. A ruler, the loss with its perplexity, and a ruler again.
 std::string megatron_validation(int64_t iteration, double loss);
 
-// How progress is shown.
-// Megatron's style ignores `terminal`: its lines are meant for log files, and every one stays.
+// How progress is shown. Megatron's style ignores `terminal`: its lines are meant for log files, and every one stays.
 struct ProgressSettings {
   ReportStyle style = ReportStyle::kHuggingFace;
   bool throughput = false;                      // add TFLOP/s to Megatron's line
@@ -66,8 +61,8 @@ struct ProgressSettings {
 
 // Prints on world process zero; silent on other ranks. In Megatron's style no line is live. Expects in the trainer's
 // log lines loss, learning_rate, grad_norm, tokens_per_second and the numbers of DeviceCostCallback; for Megatron's
-// line also consumed_samples, skipped_samples, global_batch_size, loss_scale and params_norm, if they apply.
-// The ETA leaves out the first step, which allocates, connects and plans.
+// line also consumed_samples, skipped_samples, global_batch_size, loss_scale and params_norm, if they apply. The ETA
+// leaves out the first step, which allocates, connects and plans.
 class ProgressCallback : public train::TrainerCallback {
  public:
   // Fills in a steady clock where `settings.now` is empty. `settings.write` is called on the trainer's thread.

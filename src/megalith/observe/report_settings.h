@@ -12,15 +12,14 @@
 
 namespace megalith::observe {
 
-// The vocabulary of a run's lines and curves.
-// A run has one style for stderr and TensorBoard, so that its curves can be laid over those of the reference system.
+// The vocabulary of a run's lines and curves. A run has one style for stderr and TensorBoard, so that its curves can be
+// laid over those of the reference system.
 enum class ReportStyle {
   kHuggingFace,  // "train/loss", "eval/loss"; one live line on a terminal
   kMegatron,     // "lm loss", "lm loss validation"; Megatron's log line
 };
 
-// A range of steps, counted from 1, both ends included.
-// Comes from --trace, or from the options of the profiler.
+// A range of steps, counted from 1, both ends included. Comes from --trace, or from the options of the profiler.
 struct TraceSteps {
   int64_t first = 1, last = 1;
   // Parses "10-12" or "10". Throws ConfigError.
@@ -28,8 +27,8 @@ struct TraceSteps {
   bool operator==(const TraceSteps&) const = default;
 };
 
-// Settings of all reports.
-// It is plain data, equal on all ranks; callbacks and open files are made from it by make_observers.
+// Settings of all reports. It is plain data, equal on all ranks; callbacks and open files are made from it by
+// make_observers.
 struct ReportSettings {
   ReportStyle style = ReportStyle::kHuggingFace;
   std::filesystem::path output_dir;       // folder of the run's files; empty for none

@@ -1,7 +1,6 @@
-// A restart costs the time until the failure is noticed, the time until the first new step, and the steps since
-// the last checkpoint, which are done twice. The launcher remembers earlier starts (comm::Attempt) and passes
-// them to the ranks; this callback adds its own, so that each line can tell what share of the job's time was
-// useful (goodput).
+// A restart costs the time until the failure is noticed, the time until the first new step, and the steps since the
+// last checkpoint, which are done twice. The launcher remembers earlier starts (comm::Attempt) and passes them to the
+// ranks; this callback adds its own, so that each line can tell what share of the job's time was useful (goodput).
 #include "megalith/observe/restart_callback.h"
 
 #include "megalith/base/log.h"

@@ -18,8 +18,7 @@ namespace megalith::observe {
 // After each step it passes the progress of this start to RankLaunch::on_step, for the starts that may follow.
 class RestartCallback : public train::TrainerCallback {
  public:
-  // `launch` says how often and when the job was started before; without restarts the callback only notes
-  // steps.
+  // `launch` says how often and when the job was started before; without restarts the callback only notes steps.
   explicit RestartCallback(comm::RankLaunch launch) : launch_(std::move(launch)) {}
   void on_step_begin(train::TrainerEvent& event) override;
   void on_step_end(train::TrainerEvent& event) override;

@@ -9,8 +9,8 @@
 
 namespace megalith::observe {
 
-// Call begin() and end() around each step; one thread.
-// Time between steps (evaluations, saves) counts neither as work nor as waiting.
+// Call begin() and end() around each step; one thread. Time between steps (evaluations, saves) counts neither as work
+// nor as waiting.
 class StepClock {
  public:
   // Seconds per step, as means.

@@ -1,7 +1,6 @@
-// A step takes equally long on every rank, because the collectives make the fast ranks wait for the slow ones;
-// so the length of a step does not tell who is slow. The time outside of waits does: the straggler computes
-// longest and waits least. It is compared with the median of the others rather than the mean, which the
-// straggler itself would raise.
+// A step takes equally long on every rank, because the collectives make the fast ranks wait for the slow ones; so the
+// length of a step does not tell who is slow. The time outside of waits does: the straggler computes longest and waits
+// least. It is compared with the median of the others rather than the mean, which the straggler itself would raise.
 #include "megalith/observe/straggler.h"
 
 #include <ATen/ops/empty.h>
@@ -34,8 +33,7 @@ StragglerReport straggler_report(std::vector<RankTime> ranks, int count) {
   std::ranges::stable_sort(ranks, std::greater<>(), &RankTime::compute);
   StragglerReport report;
   report.slowest = ranks.front();
-  // ranks[1 …] are the others, slowest first. With an even number of them the upper of the two middle ones
-  // counts.
+  // ranks[1 …] are the others, slowest first. With an even number of them the upper of the two middle ones counts.
   const size_t others = ranks.size() - 1;
   report.median_compute = others == 0 ? ranks[0].compute : ranks[1 + others / 2 - (others % 2 == 0 ? 1 : 0)].compute;
   report.longest_wait = std::ranges::max_element(ranks, {}, &RankTime::wait)->wait;

@@ -12,20 +12,19 @@
 namespace megalith::observe {
 
 // Seconds per step on one rank, means since the last line: its own work, and waiting for others in operations. When a
-// slow rank holds up the others, steps take equally long everywhere; the slow rank is the one that waits least.
-// From StepClock, gathered over all ranks.
+// slow rank holds up the others, steps take equally long everywhere; the slow rank is the one that waits least. From
+// StepClock, gathered over all ranks.
 struct RankTime {
   int rank = 0;
   double compute = 0;
   double wait = 0;
 };
 
-// A rank is slow if it computes this many times as long as the median of the others.
-// Shared by the warning here and the straggler event of events.jsonl.
+// A rank is slow if it computes this many times as long as the median of the others. Shared by the warning here and the
+// straggler event of events.jsonl.
 inline constexpr double kSlow = 1.5;
 
-// The verdict on one log interval.
-// Times are seconds per step.
+// The verdict on one log interval. Times are seconds per step.
 struct StragglerReport {
   RankTime slowest;
   double median_compute = 0;
@@ -33,9 +32,8 @@ struct StragglerReport {
   bool is_straggler = false;  // slowest.compute > kSlow · median of the others
   std::string text;           // "slowest: rank 3 (0.520 s compute, 0.010 s wait); fastest: …", `count` of each
 };
-// Compares the ranks; `count` is the number of slowest and fastest ranks to name.
-// Pure; requires at least one rank. With a single rank there is nobody to be slower than, so it is never a
-// straggler.
+// Compares the ranks; `count` is the number of slowest and fastest ranks to name. Pure; requires at least one rank.
+// With a single rank there is nobody to be slower than, so it is never a straggler.
 StragglerReport straggler_report(std::vector<RankTime> ranks, int count);
 
 // Adds to the trainer's lines, for the callbacks after it: compute_seconds_max, compute_seconds_median,

@@ -94,8 +94,8 @@ std::string run_text(const StartSummary& summary) {
   return text;
 }
 
-// "8.3176 -> 2.3456; best eval_loss 2.2500". A run that logged a single line has a first and a last loss that
-// are equal.
+// "8.3176 -> 2.3456; best eval_loss 2.2500". A run that logged a single line has a first and a last loss that are
+// equal.
 std::string loss_text(const EndSummary& summary) {
   std::string text;
   if (summary.last_loss) text = fmt::format("{:.4f}", *summary.last_loss);
@@ -150,8 +150,8 @@ EndSummary end_summary(const ReportSettings& settings, const train::TrainerState
   summary.last_step = state.global_step;
   summary.max_steps = state.max_steps;
   summary.seconds = seconds;
-  // Losses before the resume belong to an earlier run.
-  // The history of a resumed run also contains the lines of the runs before it, read from the checkpoint.
+  // Losses before the resume belong to an earlier run. The history of a resumed run also contains the lines of the runs
+  // before it, read from the checkpoint.
   for (const train::MetricList& line : state.log_history) {
     const auto loss = line.find("loss");
     if (!loss || line.find("step").value_or(0) <= static_cast<double>(start_step)) continue;

@@ -12,8 +12,8 @@
 
 namespace megalith::observe {
 
-// Facts about a run before its first step; parts that are empty or 0 are left out.
-// Every number is known before the first step; memory is planned, not measured.
+// Facts about a run before its first step; parts that are empty or 0 are left out. Every number is known before the
+// first step; memory is planned, not measured.
 struct StartSummary {
   std::string model;       // "llama, 4 layers of width 256, vocabulary 4096"
   int64_t parameters = 0;  // in the whole model, over all ranks
@@ -40,8 +40,8 @@ struct StartSummary {
 //   output      out
 std::string text_of(const StartSummary& summary);
 
-// Facts about a run after its last step.
-// A resumed run reports only its own part: steps, time and tokens since the resume.
+// Facts about a run after its last step. A resumed run reports only its own part: steps, time and tokens since the
+// resume.
 struct EndSummary {
   int64_t steps = 0;      // done since the start or the resume
   int64_t last_step = 0;  // at which the run stopped

@@ -1,6 +1,6 @@
-// Names and rhythm of the curves follow the system whose options the run uses, so that its curves lie over old
-// ones in the same TensorBoard: Hugging Face's integration ("train/loss", "eval/loss", every logged step) or
-// Megatron's training_log ("lm loss", also over samples, every tensorboard_log_interval steps).
+// Names and rhythm of the curves follow the system whose options the run uses, so that its curves lie over old ones in
+// the same TensorBoard: Hugging Face's integration ("train/loss", "eval/loss", every logged step) or Megatron's
+// training_log ("lm loss", also over samples, every tensorboard_log_interval steps).
 #include "megalith/observe/tensorboard.h"
 
 #include <fmt/format.h>

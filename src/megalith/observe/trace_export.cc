@@ -29,8 +29,8 @@ struct Row {
   int number = 0;
   std::vector<int64_t> open_ends{};  // ends of the spans around the last one, itself included
 
-  // Thread numbers interleave the lanes, so that each lane can grow: lane 1 has the threads 1, 1 + lanes, 1 + 2
-  // lanes, …
+  // Thread numbers interleave the lanes, so that each lane can grow: lane 1 has the threads 1, 1 + lanes, 1 + 2 lanes,
+  // …
   int thread() const { return static_cast<int>(lane) + kTraceLanes * number; }
   std::string label() const { return number == 0 ? name(lane) : fmt::format("{} ({})", name(lane), number + 1); }
   // Takes the span if it begins after the last one has ended, or lies inside it.
@@ -71,8 +71,7 @@ Json metadata(const char* kind, size_t rank, int thread, Json args) {
   return {{"name", kind}, {"ph", "M"}, {"pid", rank}, {"tid", thread}, {"args", std::move(args)}};
 }
 
-// Adds the names of the rank's rows, and their order on the screen: ranks by number, in each the lanes in
-// order.
+// Adds the names of the rank's rows, and their order on the screen: ranks by number, in each the lanes in order.
 void add_names(Json& events, const RankTrace& trace, size_t rank, const Rows& rows) {
   std::string label = trace.label.empty() ? fmt::format("rank {}", rank) : trace.label;
   if (trace.dropped > 0) label += fmt::format(" ({} spans left out)", trace.dropped);
@@ -109,8 +108,7 @@ Json event(const ExportedSpan& span, size_t rank, int thread, int64_t begin_ns) 
   return json;
 }
 
-// Empties the recorder. Labels of spans are pointers to literals, which mean nothing on another rank: copied
-// here.
+// Empties the recorder. Labels of spans are pointers to literals, which mean nothing on another rank: copied here.
 RankTrace take(TraceRecorder& recorder, std::string label, int64_t offset_ns) {
   RankTrace trace{std::move(label), offset_ns, recorder.dropped_spans(), {}};
   for (const TraceSpan& span : recorder.take_spans())

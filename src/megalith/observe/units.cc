@@ -30,8 +30,8 @@ std::string bytes_text(double bytes) {
   return fmt::format("{:.1f} {}", bytes, kUnits[unit]);
 }
 
-// Like bytes_text, it changes the unit where rounding would print "1000" or "1000.0k". The negated comparison
-// also takes NaN, which prints as "nan".
+// Like bytes_text, it changes the unit where rounding would print "1000" or "1000.0k". The negated comparison also
+// takes NaN, which prints as "nan".
 std::string rate_text(double per_second) {
   if (!(per_second >= 999.5)) return fmt::format("{:.0f}", per_second);
   if (per_second < 999'950) return fmt::format("{:.1f}k", per_second / 1e3);

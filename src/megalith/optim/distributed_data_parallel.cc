@@ -52,8 +52,7 @@ void DdpSettings::validate() const {
                      "gradients are kept in float32 or bfloat16, not in {}", c10::toString(grad_dtype));
 }
 
-// Later stages and chunks finish their backward while the first stage still works, so they gain nothing from
-// buckets.
+// Later stages and chunks finish their backward while the first stage still works, so they gain nothing from buckets.
 DdpSettings settings_of_chunk(DdpSettings settings, bool first_stage, int chunk) {
   settings.bucketing = settings.overlap_grad_reduce && first_stage && chunk == 0;
   return settings;

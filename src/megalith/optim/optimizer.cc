@@ -70,8 +70,8 @@ Optimizer::Optimizer(std::vector<DistributedDataParallel*> chunks, OptimizerSett
   blocks_ = make_state(chunks_, settings_);
 }
 
-// A negative or infinite rate would ruin the weights silently, so it is refused in every step, at the cost of a
-// few comparisons.
+// A negative or infinite rate would ruin the weights silently, so it is refused in every step, at the cost of a few
+// comparisons.
 void Optimizer::check_groups() const {
   for (const ParamGroup& group : groups_) {
     const auto good = [](double x) { return std::isfinite(x) && x >= 0; };

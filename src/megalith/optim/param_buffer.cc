@@ -140,8 +140,8 @@ void ParamBuffer::start_reduce(int bucket) {
     reducing_[bucket] =
         groups_.shards.reduce_scatter_async(own(grads_, bucket), grads, reduce_.op, "gradients of a bucket");
     over_instances_[bucket].reset();
-    // On a device both halves are queued at once, the second after the first. Only a stream with no other work waits
-    // in between; the computation continues.
+    // On a device both halves are queued at once, the second after the first. Only a stream with no other work waits in
+    // between; the computation continues.
     if (!grads.is_cuda() || !spans_instances()) return;
     if (!between_halves_)
       between_halves_ = c10::impl::VirtualGuardImpl(grads.device().type()).getStreamFromGlobalPool(grads.device());

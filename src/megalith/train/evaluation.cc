@@ -1,7 +1,6 @@
-// An evaluation must give the same numbers in every layout and for every batch size. Therefore losses are
-// summed with their token counts and divided once, at the end, over all ranks; and every rank runs the same
-// number of passes, with fillers of weight 0 where it has no samples left, because each pass contains
-// collectives.
+// An evaluation must give the same numbers in every layout and for every batch size. Therefore losses are summed with
+// their token counts and divided once, at the end, over all ranks; and every rank runs the same number of passes, with
+// fillers of weight 0 where it has no samples left, because each pass contains collectives.
 #include "megalith/train/evaluation.h"
 
 #include <algorithm>
@@ -22,8 +21,8 @@ using data::MicroBatch;
 constexpr const char* kEvalLoss = "loss";
 constexpr const char* kEvalSamples = "samples";
 
-// "loss" -> "eval_loss" and, if the loss is a mean of -log p, exp of it as "eval_perplexity". Sums without
-// weight, such as a metric that no micro-batch reported, are left out.
+// "loss" -> "eval_loss" and, if the loss is a mean of -log p, exp of it as "eval_perplexity". Sums without weight, such
+// as a metric that no micro-batch reported, are left out.
 MetricList as_metrics(const std::vector<MetricTotal>& totals, const std::string& prefix, bool perplexity) {
   MetricList metrics;
   for (const MetricTotal& total : totals) {

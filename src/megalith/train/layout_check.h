@@ -29,8 +29,8 @@ struct CheckOutcome {
   std::vector<std::string> problems;  // found on any rank, one sentence each; empty when the check passed
 };
 
-// The measured time of one operation of one group.
-// `purpose` says what training uses the group for; `ranks` are world ranks.
+// The measured time of one operation of one group. `purpose` says what training uses the group for; `ranks` are world
+// ranks.
 struct LinkRow {
   std::string group;
   std::string purpose;
@@ -39,8 +39,7 @@ struct LinkRow {
   parallel::LinkTime time;
 };
 
-// The outcome of all checks.
-// Kept on every rank; rank 0 prints it.
+// The outcome of all checks. Kept on every rank; rank 0 prints it.
 struct LayoutReport {
   std::vector<std::string> hosts;      // by rank
   std::vector<CheckOutcome> outcomes;  // the same on all ranks
@@ -59,8 +58,8 @@ struct LayoutReport {
 
 // Runs all checks. Collective over the world. If a group gives wrong answers, the remaining checks are left out because
 // their results could not be trusted. An exception of an operation is rethrown as CommError with the name of the check
-// in front; PeerFailure, which reports another rank's exception, is rethrown unchanged.
-// Takes seconds; files of the save check are removed again.
+// in front; PeerFailure, which reports another rank's exception, is rethrown unchanged. Takes seconds; files of the
+// save check are removed again.
 LayoutReport check_layout(const parallel::ParallelContext& context, const LayoutCheckOptions& options = {});
 
 }  // namespace megalith::train

@@ -68,8 +68,7 @@ checkpoint::TensorFiles weight_files(const model::VirtualModels& models, at::Sca
           .one_file = adapter};
 }
 
-// Random states can be restored only into the layout that wrote them; the manifest keeps it for that
-// comparison.
+// Random states can be restored only into the layout that wrote them; the manifest keeps it for that comparison.
 checkpoint::SavedLayout layout_of(const SaveSettings& settings, const parallel::ParallelContext& context) {
   return checkpoint::SavedLayout::of(context.grid().shape(), settings.sharded_optimizer);
 }

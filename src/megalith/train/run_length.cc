@@ -1,6 +1,6 @@
-// Lengths follow Hugging Face: max_steps wins over num_train_epochs, and epochs are rounded up to whole steps.
-// With a batch size that ramps up, steps per epoch vary, so the length is computed from samples. `epoch` in log
-// lines is a fraction of samples for the same reason.
+// Lengths follow Hugging Face: max_steps wins over num_train_epochs, and epochs are rounded up to whole steps. With a
+// batch size that ramps up, steps per epoch vary, so the length is computed from samples. `epoch` in log lines is a
+// fraction of samples for the same reason.
 #include "megalith/train/run_length.h"
 
 #include <fmt/ranges.h>

@@ -66,8 +66,7 @@ Json to_json(const data::SamplerOptions& sampler) {
   return {{"size", sampler.size}, {"shuffle", sampler.shuffle}, {"seed", sampler.seed}, {"end", end}};
 }
 
-// An unknown `end`, from a later version, keeps the default; check_same_data compares only what decides the
-// order.
+// An unknown `end`, from a later version, keeps the default; check_same_data compares only what decides the order.
 data::SamplerOptions sampler_of(const io::JsonFields& fields) {
   data::SamplerOptions sampler{.size = fields.required<int64_t>("size"),
                                .shuffle = fields.required<bool>("shuffle"),

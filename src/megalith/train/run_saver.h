@@ -51,8 +51,7 @@ class RunSaver {
   void require(bool required) { required_ = required; }
 
  private:
-  // Runs a part of a save and treats its failure as the rules at the top say; complete() reports, rotates and
-  // notifies.
+  // Runs a part of a save and treats its failure as the rules at the top say; complete() reports, rotates and notifies.
   void guarded(const std::function<void()>& save);
   void complete(const checkpoint::SaveReport& report);
   void end(bool wait);

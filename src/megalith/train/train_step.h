@@ -14,8 +14,7 @@
 
 namespace megalith::train {
 
-// Hooks inside a step; each may be empty.
-// Called on the rank's own thread, on every rank.
+// Hooks inside a step; each may be empty. Called on the rank's own thread, on every rank.
 struct StepEvents {
   std::function<void()> substep_end{};         // see BackwardPass
   std::function<void()> pre_optimizer_step{};  // gradients are complete and reduced

@@ -41,8 +41,7 @@
 
 namespace megalith::train {
 
-// The result of Trainer::train(), under Hugging Face's name.
-// The same on all ranks, except for the time in `metrics`.
+// The result of Trainer::train(), under Hugging Face's name. The same on all ranks, except for the time in `metrics`.
 struct TrainOutput {
   int64_t global_step = 0;
   // The step at which this call of train() began: 0, or the step of the save point that it resumed.
@@ -54,8 +53,7 @@ struct TrainOutput {
 };
 
 // Everything that a trainer works with besides its settings. The callbacks run after the trainer's own (FlowCallback,
-// and EarlyStoppingCallback with early_stopping_steps).
-// Moved into the trainer; pointers must outlive it.
+// and EarlyStoppingCallback with early_stopping_steps). Moved into the trainer; pointers must outlive it.
 struct TrainerSetup {
   std::optional<TrainingData> train_data{};
   std::vector<EvalData> eval_data{};

@@ -1,6 +1,5 @@
-// Loading runs ahead of training on a thread of its own (io::Prefetcher): while the device computes a step, the
-// next two are read and collated. The loader belongs to that thread; the trainer's thread only takes finished
-// steps.
+// Loading runs ahead of training on a thread of its own (io::Prefetcher): while the device computes a step, the next
+// two are read and collated. The loader belongs to that thread; the trainer's thread only takes finished steps.
 #include "megalith/train/training_data.h"
 
 #include <fmt/format.h>

@@ -14,8 +14,7 @@
 
 namespace megalith::train {
 
-// Opens loaders of training data. The same on all ranks.
-// A value that can be opened repeatedly, at any position.
+// Opens loaders of training data. The same on all ranks. A value that can be opened repeatedly, at any position.
 struct TrainingData {
   using Open =
       std::function<std::unique_ptr<data::BatchLoader>(data::ShapeOfStep, data::LoaderStart, data::CollateParts)>;
@@ -68,8 +67,7 @@ class EpochReader {
 
 // Reads every sample of EvalData once, spread over the data-parallel ranks: micro-batch k has samples [k·size,
 // (k+1)·size) and belongs to rank k mod dp. A rank with fewer micro-batches than another, or than a schedule needs,
-// gets fillers of weight 0. `data` and `context` outlive the reader.
-// Nothing is read ahead.
+// gets fillers of weight 0. `data` and `context` outlive the reader. Nothing is read ahead.
 class EvalReader {
  public:
   // Throws DataError when there are no samples.

@@ -1,6 +1,5 @@
-// The numbers of a line are of three kinds: sums since the last line (loss, metrics, tokens, seconds), values
-// of the last step (norm, rate, scale), and totals of the run. Only the first and the third kind are kept in
-// checkpoints.
+// The numbers of a line are of three kinds: sums since the last line (loss, metrics, tokens, seconds), values of the
+// last step (norm, rate, scale), and totals of the run. Only the first and the third kind are kept in checkpoints.
 #include "megalith/train/training_log.h"
 
 #include <cmath>

@@ -35,8 +35,7 @@ class QueuedOp : public PendingOp {
     std::lock_guard lock(mutex_);
     return !error_.empty() || (inner_ && inner_->done());
   }
-  // Before the operation has started, the reason takes the place of its result; afterwards the real handle
-  // decides.
+  // Before the operation has started, the reason takes the place of its result; afterwards the real handle decides.
   void abort(const std::string& reason) override {
     std::unique_lock lock(mutex_);
     if (inner_) {

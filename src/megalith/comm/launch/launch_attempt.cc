@@ -37,8 +37,7 @@ namespace megalith::comm {
 
 namespace {
 
-// Signals with which users and schedulers address a job; each rank gets them as if it had been addressed
-// itself.
+// Signals with which users and schedulers address a job; each rank gets them as if it had been addressed itself.
 constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 
 // A rank that was killed by a signal has no exit code; the header promises 1 for it.
@@ -173,8 +172,7 @@ void LaunchAttempt::become_rank(int local_rank, int out, int err) {
   set("MEGALITH_LAUNCHER", "1");
   const int rank = options_.node_rank * options_.nproc + local_rank;
   if (const auto host = nccl_host_of_rank(env_string("NCCL_HOSTID"), rank)) set("NCCL_HOSTID", *host);
-  // A launcher that itself runs under torchrun must not pass on the agent's store: its ranks use the
-  // launcher's.
+  // A launcher that itself runs under torchrun must not pass on the agent's store: its ranks use the launcher's.
   unsetenv("TORCHELASTIC_USE_AGENT_STORE");
   // Without this each rank would start a thread per core, and they would all get in each other's way.
   const int cores = static_cast<int>(std::thread::hardware_concurrency());

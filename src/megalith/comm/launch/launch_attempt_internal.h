@@ -35,8 +35,8 @@ class LaunchAttempt {
   // device of local rank r + `shift`.
   LaunchAttempt(const LaunchOptions& options, const RankMain& rank_main, HeartbeatPage& page, RankLaunch launch,
                 int shift);
-  // Returns when all ranks of this machine have ended. Throws ConfigError for a bad log_dir, CommError for a
-  // port in use.
+  // Returns when all ranks of this machine have ended. Throws ConfigError for a bad log_dir, CommError for a port in
+  // use.
   AttemptEnd run();
 
  private:

@@ -60,8 +60,7 @@ RankSight LaunchAttempt::sight_of(const Child& child) const {
   return sight;
 }
 
-// "" means that the rank waits for nobody, which makes it the suspect; so a store that does not answer is not
-// "".
+// "" means that the rank waits for nobody, which makes it the suspect; so a store that does not answer is not "".
 std::string LaunchAttempt::waits_for(int rank) {
   try {
     return store_ ? waits_in(*store_, rank) : "";

@@ -1,6 +1,6 @@
-// A job is a sequence of attempts. Each attempt forks all ranks from this process, which has loaded the
-// program but holds no threads and no device, so a failed attempt leaves nothing behind that the next one could
-// inherit. All that is kept is the page of heartbeats and the history that the ranks are told (RankLaunch).
+// A job is a sequence of attempts. Each attempt forks all ranks from this process, which has loaded the program but
+// holds no threads and no device, so a failed attempt leaves nothing behind that the next one could inherit. All that
+// is kept is the page of heartbeats and the history that the ranks are told (RankLaunch).
 #include "megalith/comm/launch/launcher.h"
 
 #include <fmt/format.h>

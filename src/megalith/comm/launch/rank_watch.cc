@@ -1,8 +1,7 @@
-// When one rank hangs, the others soon hang with it, because they wait for it in collectives; after a while all
-// of them are past their limits. The culprit is the one that waits for nobody: it computes, loads data or
-// sleeps. What a rank waits for is in the status that its watchdog posts. If every rank waits for another, they
-// are in a deadlock, or the culprit is on another machine, whose launcher gets a quarter more time to find it
-// first.
+// When one rank hangs, the others soon hang with it, because they wait for it in collectives; after a while all of them
+// are past their limits. The culprit is the one that waits for nobody: it computes, loads data or sleeps. What a rank
+// waits for is in the status that its watchdog posts. If every rank waits for another, they are in a deadlock, or the
+// culprit is on another machine, whose launcher gets a quarter more time to find it first.
 #include "megalith/comm/launch/rank_watch.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// The launcher listens before it forks and hands the socket to TCPStore afterwards: ranks know the port from
-// the start, even a free one that the kernel picks, and nobody can take it in between.
+// The launcher listens before it forks and hands the socket to TCPStore afterwards: ranks know the port from the start,
+// even a free one that the kernel picks, and nobody can take it in between.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>

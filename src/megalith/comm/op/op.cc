@@ -1,6 +1,5 @@
-// The words for operations, in messages and in comparisons. describe() is for people; signature() is what
-// members must agree on, so it leaves out everything that may differ: labels, splits, and the shape that a
-// gather or scatter makes.
+// The words for operations, in messages and in comparisons. describe() is for people; signature() is what members must
+// agree on, so it leaves out everything that may differ: labels, splits, and the shape that a gather or scatter makes.
 #include "megalith/comm/op/op.h"
 
 #include <c10/core/ScalarType.h>

@@ -88,8 +88,8 @@ const OpInfo* OpHistory::find(uint64_t sequence) const {
   return &ring_[sequence % kKept].op;
 }
 
-// Goes through all numbers that any member has a digest for, oldest first; the first with two different digests
-// wins. A member that is ahead or has forgotten simply has no digest there.
+// Goes through all numbers that any member has a digest for, oldest first; the first with two different digests wins. A
+// member that is ahead or has forgotten simply has no digest there.
 std::optional<OpSplit> find_split(const std::map<int, OpExcerpt>& members, bool all_have_ended) {
   std::set<uint64_t> numbers;
   uint64_t fewest = UINT64_MAX, most = 0;

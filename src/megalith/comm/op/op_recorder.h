@@ -107,9 +107,8 @@ class OpRecorder {
     std::deque<uint64_t> on_device;  // records with a completion, oldest first
   };
 
-  // All require mutex_.
-  // finish() moves a record from running to finished; finish_done() does so for the leading records of a group
-  // that the device has passed.
+  // All require mutex_. finish() moves a record from running to finished; finish_done() does so for the leading records
+  // of a group that the device has passed.
   void add_to_trace(const InFlight& what) const;
   void finish(std::map<uint64_t, InFlight>::iterator running);
   void finish_done(std::deque<uint64_t>& on_device);

@@ -43,8 +43,8 @@ std::string make_arrival(int restarts) {
   return fmt::format("{:08x}{:08x}{:08x}:{}", random(), random(), random(), restarts);
 }
 
-// One rank's part in the agreement. Every step is a write or a read of the store, so a rank that dies leaves
-// the others waiting until the deadline, and agents then start all of them again.
+// One rank's part in the agreement. Every step is a write or a read of the store, so a rank that dies leaves the others
+// waiting until the deadline, and agents then start all of them again.
 class StartTalk {
  public:
   StartTalk(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, int restarts, milliseconds timeout)

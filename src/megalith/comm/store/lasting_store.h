@@ -66,8 +66,8 @@ class LastingStore : public c10d::Store {
  private:
   using Connection = c10::intrusive_ptr<c10d::Store>;
 
-  // Returns the current connection, opened again if it has broken; drop() marks one as broken. ask() runs a
-  // request over it, once more if it broke and `repeatable` says that this is safe.
+  // Returns the current connection, opened again if it has broken; drop() marks one as broken. ask() runs a request
+  // over it, once more if it broke and `repeatable` says that this is safe.
   Connection connected();
   Connection connect_again();
   void drop(const Connection& broken);

@@ -29,8 +29,7 @@ class Variables {
 
   bool has(const char* name) const { return read_(name).has_value(); }
 
-  // A variable that is missing and has no `otherwise` is a problem; the caller continues with 0 to find further
-  // ones.
+  // A variable that is missing and has no `otherwise` is a problem; the caller continues with 0 to find further ones.
   int number(const char* name, std::optional<int> otherwise = std::nullopt) {
     const auto text = read_(name);
     if (!text) {
@@ -246,8 +245,7 @@ c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& place, std::chro
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(place.master_port);
   options.isServer = place.hosts_store;
-  // The server does not wait for its clients: ranks that never come are reported by the agreement or by an
-  // operation.
+  // The server does not wait for its clients: ranks that never come are reported by the agreement or by an operation.
   options.waitWorkers = false;
   options.timeout = timeout;
   try {

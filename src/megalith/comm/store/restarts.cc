@@ -1,6 +1,5 @@
-// Goodput is the share of a job's time whose steps are part of the final result. A start that failed at step
-// 120 after a save at step 100 is followed by one that repeats 101 to 120; those twenty count once, for the
-// later start.
+// Goodput is the share of a job's time whose steps are part of the final result. A start that failed at step 120 after
+// a save at step 100 is followed by one that repeats 101 to 120; those twenty count once, for the later start.
 #include "megalith/comm/store/restarts.h"
 
 #include <fmt/format.h>

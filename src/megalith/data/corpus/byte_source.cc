@@ -1,5 +1,5 @@
-// The kind of compression is read from the first bytes, not from the name, so that pipes work as well:
-// `zstdcat`, stdin or a file called .txt. Decompressors are sources themselves, put around the file.
+// The kind of compression is read from the first bytes, not from the name, so that pipes work as well: `zstdcat`, stdin
+// or a file called .txt. Decompressors are sources themselves, put around the file.
 #include "megalith/data/corpus/byte_source.h"
 
 #include <fcntl.h>

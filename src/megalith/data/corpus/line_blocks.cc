@@ -1,5 +1,5 @@
-// Cutting a file at line ends is the only sequential part of tokenizing it, so it does no more than that: it
-// looks for the last '\n' of what was read, and hands out everything before it.
+// Cutting a file at line ends is the only sequential part of tokenizing it, so it does no more than that: it looks for
+// the last '\n' of what was read, and hands out everything before it.
 #include "megalith/data/corpus/line_blocks.h"
 
 #include <algorithm>

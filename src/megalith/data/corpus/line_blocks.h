@@ -11,8 +11,7 @@
 
 namespace megalith::data {
 
-// A block of whole lines of one input.
-// Blocks never span two inputs, so a line number is enough to find a bad line.
+// A block of whole lines of one input. Blocks never span two inputs, so a line number is enough to find a bad line.
 struct LineBlock {
   std::string input;       // the name of the file
   int64_t first_line = 1;  // number of the first line within the file, counted from 1

@@ -34,8 +34,8 @@ class OrderedPipeline {
   std::function<Out(In&)> transform;
   std::function<void(Out&)> consume;
 
-  // Returns when everything has been consumed, or throws the first error; in both cases no thread is left.
-  // `in_flight` should exceed `workers`, so that a slow item does not idle the others.
+  // Returns when everything has been consumed, or throws the first error; in both cases no thread is left. `in_flight`
+  // should exceed `workers`, so that a slow item does not idle the others.
   void run(int workers, size_t in_flight) {
     std::vector<std::jthread> threads;
     // Declared after `threads`, so it stops them before their destructors join them.
@@ -54,8 +54,8 @@ class OrderedPipeline {
  private:
   using Result = std::variant<Out, std::exception_ptr>;
 
-  // Tells the threads to stop before they are joined, however run() ends.
-  // A destructor, because consume() or a rethrown error may leave run() at any point.
+  // Tells the threads to stop before they are joined, however run() ends. A destructor, because consume() or a rethrown
+  // error may leave run() at any point.
   struct StopAtEnd {
     OrderedPipeline& pipeline;
     ~StopAtEnd() { pipeline.stop_all(); }
@@ -68,8 +68,8 @@ class OrderedPipeline {
     changed_.notify_all();
   }
 
-  // The producer waits for room before it produces, so memory is bounded by items, not by threads. An error
-  // takes the number of the item that it replaces, so that it is rethrown in its turn.
+  // The producer waits for room before it produces, so memory is bounded by items, not by threads. An error takes the
+  // number of the item that it replaces, so that it is rethrown in its turn.
   void produce_all(size_t in_flight) {
     for (size_t number = 0;; ++number) {
       {
@@ -127,8 +127,8 @@ class OrderedPipeline {
     }
   }
 
-  // Waits for the result of item number consumed_; std::nullopt after the last.
-  // Called on the thread of run() only, so consumed_ does not change while it waits.
+  // Waits for the result of item number consumed_; std::nullopt after the last. Called on the thread of run() only, so
+  // consumed_ does not change while it waits.
   std::optional<Result> next_result() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return done_.contains(consumed_) || end_ == consumed_; });

@@ -25,8 +25,7 @@ class ZstdBytes final : public ByteSource {
   size_t read(std::span<char> out) override {
     ZSTD_outBuffer to{.dst = out.data(), .size = out.size(), .pos = 0};
     while (to.pos == 0) {
-      // The decoder may hold output back when the buffer was full, so input is read only after it has been
-      // drained.
+      // The decoder may hold output back when the buffer was full, so input is read only after it has been drained.
       if (from_.pos == from_.size && !may_hold_more_ && !fill()) {
         check<DataError>(between_frames_, "{}: the zstd data ends too early; the file is cut short", name_);
         return 0;

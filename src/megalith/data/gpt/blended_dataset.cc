@@ -92,8 +92,7 @@ BlendIndices blend_exhaustively(std::span<const int64_t> sizes) {
 BlendedDataset::BlendedDataset(std::vector<std::shared_ptr<const PretrainDataset>> datasets, BlendIndices indices,
                                std::span<const std::string> names)
     : datasets_(std::move(datasets)), indices_(std::move(indices)) {
-  // Indices may come from a cache of another size, so the largest request to each dataset is checked once,
-  // here.
+  // Indices may come from a cache of another size, so the largest request to each dataset is checked once, here.
   std::vector<int64_t> asked(datasets_.size());
   for (int64_t i = 0; i < size(); ++i) {
     const int64_t dataset = indices_.datasets[i];

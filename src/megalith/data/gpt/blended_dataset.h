@@ -10,8 +10,8 @@
 
 namespace megalith::data {
 
-// For each sample of the blend, where it comes from. Both arrays have one entry per sample.
-// 10 bytes per sample of the run: Megatron's types, since caches are shared with it.
+// For each sample of the blend, where it comes from. Both arrays have one entry per sample. 10 bytes per sample of the
+// run: Megatron's types, since caches are shared with it.
 struct BlendIndices {
   IndexArray datasets;  // int16: index of the dataset
   IndexArray samples;   // int64: index of the sample in it

@@ -1,5 +1,5 @@
-// Parsers of Megatron's options for data. They accept what Megatron accepts, as far as it has one meaning, and
-// refuse what it would silently misread.
+// Parsers of Megatron's options for data. They accept what Megatron accepts, as far as it has one meaning, and refuse
+// what it would silently misread.
 #include "megalith/data/gpt/data_sources.h"
 
 #include <algorithm>

@@ -37,8 +37,7 @@ SplitBounds parse_split(const std::string& text);
 // Returns the sequences [first, second) of `count` that the bounds cover.
 std::pair<int64_t, int64_t> sequences_of(const std::pair<double, double>& bounds, int64_t count);
 
-// Exactly one of `all`, `by_split` and `mock` is set.
-// `mock` needs no files; it is for benchmarks.
+// Exactly one of `all`, `by_split` and `mock` is set. `mock` needs no files; it is for benchmarks.
 struct DataSources {
   std::optional<Blend> all;                 // each prefix is divided into three splits
   std::string split = "969, 30, 1";         // how `all` is divided (parse_split)

@@ -10,8 +10,7 @@
 
 namespace megalith::data {
 
-// How the tokens of a sample are treated.
-// Megatron's options of the same names.
+// How the tokens of a sample are treated. Megatron's options of the same names.
 struct GptSampleOptions {
   int64_t eod_id = 0;                 // ends a document
   std::optional<int64_t> pad_id;      // not counted in the loss; ignored if equal to eod_id
@@ -20,9 +19,8 @@ struct GptSampleOptions {
   bool reset_attention_mask = false;  // tokens do not attend to those before the last eod_id
 };
 
-// The samples of one source of sequences.
-// Reading a sample touches the pages of a few sequences and checks every index on its way, since caches may be
-// damaged.
+// The samples of one source of sequences. Reading a sample touches the pages of a few sequences and checks every index
+// on its way, since caches may be damaged.
 class GptDataset final : public PretrainDataset {
  public:
   // Builds the indices (gpt_index.h) or, with a key, takes them from the cache (index_cache.h). Throws a DataError as

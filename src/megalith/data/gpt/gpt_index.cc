@@ -83,8 +83,7 @@ IndexArray build_shuffle_index(const EpochPlan& plan, NumpyRandom& random) {
   return {std::move(order), {plan.samples}};
 }
 
-// Over all sequences of the source, not only those of the request: Megatron decides the type of the array like
-// that.
+// Over all sequences of the source, not only those of the request: Megatron decides the type of the array like that.
 int64_t longest(const SequenceSource& source) {
   int64_t length = 0;
   for (int64_t i = 0; i < source.sequence_count(); ++i) length = std::max(length, source.length(i));

@@ -12,12 +12,11 @@
 
 namespace megalith::data {
 
-// The stored type of the integers.
-// Megatron chooses the smallest that fits, and caches are shared with it.
+// The stored type of the integers. Megatron chooses the smallest that fits, and caches are shared with it.
 enum class IndexType { kInt16, kInt32, kInt64, kUint32 };
 
-// One or two dimensions, in C order. Immutable and thread-safe; copies share the numbers.
-// A mapped file is read page by page as it is used, so opening an index of gigabytes is immediate.
+// One or two dimensions, in C order. Immutable and thread-safe; copies share the numbers. A mapped file is read page by
+// page as it is used, so opening an index of gigabytes is immediate.
 class IndexArray {
  public:
   IndexArray() = default;

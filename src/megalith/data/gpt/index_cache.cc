@@ -1,7 +1,6 @@
-// Many processes may want the same indices at the same time. The first to lock the lock file builds them, the
-// others poll for the lock or for complete files. Files get their names by a rename, the description last, so
-// its existence means that the arrays are complete; a process that dies while building leaves .tmp files and a
-// released lock.
+// Many processes may want the same indices at the same time. The first to lock the lock file builds them, the others
+// poll for the lock or for complete files. Files get their names by a rename, the description last, so its existence
+// means that the arrays are complete; a process that dies while building leaves .tmp files and a released lock.
 #include "megalith/data/gpt/index_cache.h"
 
 #include <optional>

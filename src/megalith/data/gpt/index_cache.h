@@ -17,8 +17,8 @@
 
 namespace megalith::data {
 
-// Identifies the indices of one dataset in a cache folder.
-// Equal descriptions mean equal indices; the hash only keeps file names short.
+// Identifies the indices of one dataset in a cache folder. Equal descriptions mean equal indices; the hash only keeps
+// file names short.
 struct IndexCacheKey {
   std::filesystem::path folder;
   std::string class_name;   // "GPTDataset"

@@ -1,5 +1,5 @@
-// MD5 is written out here because Megatron's cache names need it and nothing else does: a dependency on a
-// crypto library would be out of proportion. Texts are some kilobytes long, so speed does not matter.
+// MD5 is written out here because Megatron's cache names need it and nothing else does: a dependency on a crypto
+// library would be out of proportion. Texts are some kilobytes long, so speed does not matter.
 #include "megalith/data/gpt/md5.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// Parts of NumPy that decide the order of Megatron's data, reproduced to the last bit and tested against
-// NumPy's own output. They must not be "improved": another rounding or another draw would be another dataset.
+// Parts of NumPy that decide the order of Megatron's data, reproduced to the last bit and tested against NumPy's own
+// output. They must not be "improved": another rounding or another draw would be another dataset.
 #include "megalith/data/gpt/numpy_random.h"
 
 #include <bit>

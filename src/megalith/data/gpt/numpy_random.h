@@ -9,8 +9,8 @@
 
 namespace megalith::data {
 
-// numpy.random.RandomState(seed): the Mersenne Twister 19937 of the standard library, and its shuffle.
-// Not thread-safe. The order of calls matters: all indices of a dataset are drawn from one generator.
+// numpy.random.RandomState(seed): the Mersenne Twister 19937 of the standard library, and its shuffle. Not thread-safe.
+// The order of calls matters: all indices of a dataset are drawn from one generator.
 class NumpyRandom {
  public:
   // NumPy seeds its generator as std::mt19937 does.
@@ -44,8 +44,8 @@ class NumpyRandom {
 // Returns numpy.random.default_rng(0).integers(1, high, count, dtype=int32): the lengths of mock sequences.
 std::vector<int32_t> numpy_mock_lengths(int32_t high, size_t count);
 
-// Returns weights / numpy.sum(weights), with the sum in NumPy's order of addition.
-// Blends compare the results with <, so the last bit of a weight can decide between two datasets.
+// Returns weights / numpy.sum(weights), with the sum in NumPy's order of addition. Blends compare the results with <,
+// so the last bit of a weight can decide between two datasets.
 std::vector<double> normalized(std::span<const double> weights);
 
 }  // namespace megalith::data

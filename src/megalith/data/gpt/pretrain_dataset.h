@@ -6,8 +6,8 @@
 
 namespace megalith::data {
 
-// One sample; s is its number of tokens.
-// All vectors but cumulative_lengths have the same length in every sample of a dataset.
+// One sample; s is its number of tokens. All vectors but cumulative_lengths have the same length in every sample of a
+// dataset.
 struct PretrainSample {
   std::vector<int64_t> tokens;              // [s]
   std::vector<int64_t> labels;              // [s] the next token
@@ -18,8 +18,7 @@ struct PretrainSample {
   bool operator==(const PretrainSample&) const = default;
 };
 
-// Immutable and thread-safe.
-// A GptDataset or a blend of them.
+// Immutable and thread-safe. A GptDataset or a blend of them.
 class PretrainDataset {
  public:
   virtual ~PretrainDataset() = default;

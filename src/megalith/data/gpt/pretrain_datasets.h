@@ -44,8 +44,7 @@ struct IndexedSettings {
   bool reset_attention_mask = false;                  // documents do not attend to one another
 };
 
-// The arguments of make_pretrain_datasets.
-// Everything that decides which samples a run sees, and in which order.
+// The arguments of make_pretrain_datasets. Everything that decides which samples a run sees, and in which order.
 struct PretrainDataRequest {
   IndexedSettings data;
   int64_t seq_length = 0;

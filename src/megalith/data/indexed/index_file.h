@@ -29,8 +29,7 @@ template <typename T>
 class PackedArray {
  public:
   PackedArray() = default;
-  // `size` counts elements. The bytes must outlive the view; reading is a memcpy, which compilers turn into one
-  // load.
+  // `size` counts elements. The bytes must outlive the view; reading is a memcpy, which compilers turn into one load.
   PackedArray(const std::byte* data, size_t size) : data_(data), size_(size) {}
 
   size_t size() const { return size_; }
@@ -48,8 +47,8 @@ class PackedArray {
 
 inline constexpr size_t kIndexHeaderBytes = 34;
 
-// The parsed file: a view of its bytes.
-// Valid as long as the bytes are; reading an entry does not check it (check_index does).
+// The parsed file: a view of its bytes. Valid as long as the bytes are; reading an entry does not check it (check_index
+// does).
 struct IndexView {
   TokenType type = TokenType::kInt32;
   PackedArray<int32_t> lengths;    // [S]

@@ -15,8 +15,8 @@ std::filesystem::path bin_path(const std::string& prefix);
 std::filesystem::path idx_path(const std::string& prefix);
 
 // Opening checks the header and the sizes of both files, not every entry; check() does that. Whatever an entry says,
-// nothing outside the files is read. The files must not change while they are open.
-// Thread-safe: both files are mapped read-only.
+// nothing outside the files is read. The files must not change while they are open. Thread-safe: both files are mapped
+// read-only.
 class IndexedDataset final : public SequenceSource {
  public:
   // Throws a DataError that names the file and the byte if a file is missing or malformed. With `vocab_size`, reading a

@@ -1,5 +1,5 @@
-// Tokens go to the .bin file as they come, through a buffer; lengths and documents stay in memory until
-// finish(), since the .idx file holds one array after the other and their places depend on the final counts.
+// Tokens go to the .bin file as they come, through a buffer; lengths and documents stay in memory until finish(), since
+// the .idx file holds one array after the other and their places depend on the final counts.
 #include "megalith/data/indexed/indexed_writer.h"
 
 #include <cstring>

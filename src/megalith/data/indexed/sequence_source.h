@@ -7,8 +7,7 @@
 
 namespace megalith::data {
 
-// Immutable and thread-safe.
-// Tokens are read as int64 whatever their stored type, and are never negative.
+// Immutable and thread-safe. Tokens are read as int64 whatever their stored type, and are never negative.
 class SequenceSource {
  public:
   virtual ~SequenceSource() = default;

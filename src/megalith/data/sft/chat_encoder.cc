@@ -1,7 +1,6 @@
-// Two ways from a conversation to ids share one interface: a named template knows the texts of each turn
-// (Template), while the tokenizer's own Jinja template renders a conversation as a whole and marks what the
-// assistant writes (RenderedTurnEncoder). The second is bound here to a tokenizer, a system text and the
-// template's variables.
+// Two ways from a conversation to ids share one interface: a named template knows the texts of each turn (Template),
+// while the tokenizer's own Jinja template renders a conversation as a whole and marks what the assistant writes
+// (RenderedTurnEncoder). The second is bound here to a tokenizer, a system text and the template's variables.
 #include "megalith/data/sft/chat_encoder.h"
 
 #include <ctime>

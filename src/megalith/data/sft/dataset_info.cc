@@ -168,8 +168,8 @@ DatasetDescription read_dataset_entry(const Json& entry, const std::string& plac
   return result;
 }
 
-// {"messages": […]} -> kMessages, {"instruction": …, "output": …} -> kAlpaca, {"text": …} -> kAlpaca with the
-// text as its prompt, and so on; see the message at the end for all.
+// {"messages": […]} -> kMessages, {"instruction": …, "output": …} -> kAlpaca, {"text": …} -> kAlpaca with the text as
+// its prompt, and so on; see the message at the end for all.
 DatasetDescription infer_format(const Json& first_record, const std::string& place) {
   const auto has = [&](const char* column) { return first_record.contains(column); };
   // The order of the cases matters: records may have columns of several formats, and the most specific one wins.

@@ -1,5 +1,5 @@
-// The strategies of LLaMA-Factory (those of Hugging Face's `datasets`), as a picker that sees one record at a
-// time: it serves tokenized data, where sizes are known, and streams, where a dataset ends when it ends.
+// The strategies of LLaMA-Factory (those of Hugging Face's `datasets`), as a picker that sees one record at a time: it
+// serves tokenized data, where sizes are known, and streams, where a dataset ends when it ends.
 #include "megalith/data/sft/mix.h"
 
 #include <algorithm>

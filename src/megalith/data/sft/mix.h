@@ -11,8 +11,7 @@
 
 namespace megalith::data {
 
-// How several datasets are mixed.
-// config::MixStrategy names the strategies listed below.
+// How several datasets are mixed. config::MixStrategy names the strategies listed below.
 struct MixOptions {
   config::MixStrategy strategy = config::MixStrategy::kConcat;
   std::vector<double> probabilities;  // one per dataset; if empty, datasets take turns

@@ -9,8 +9,8 @@
 
 namespace megalith::data {
 
-// Logs a warning for the first few. Not thread-safe.
-// A dataset with a systematic mistake would otherwise print one warning per record.
+// Logs a warning for the first few. Not thread-safe. A dataset with a systematic mistake would otherwise print one
+// warning per record.
 class ProblemLog {
  public:
   // `place` is "file:line". Beyond the first kShown, problems are only counted.

@@ -92,8 +92,8 @@ double BuildReport::packing_efficiency() const {
   return room == 0 ? 1.0 : static_cast<double>(tokens) / static_cast<double>(room);
 }
 
-// "950 samples of 1000 records, 81234 tokens (40211 trained), longest 2048; 12 were longer than cutoff_len and
-// were cut".
+// "950 samples of 1000 records, 81234 tokens (40211 trained), longest 2048; 12 were longer than cutoff_len and were
+// cut".
 std::string BuildReport::text() const {
   std::string text = fmt::format("{} samples of {} records, {} tokens ({} trained), longest {}", samples, records,
                                  tokens, loss_tokens, longest);

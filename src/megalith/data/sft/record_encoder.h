@@ -13,8 +13,7 @@
 namespace megalith::data {
 
 // How rows are made. After the collator has shifted it, a row has at most cutoff_len tokens, or exactly that many if
-// packed.
-// Derived from the options once, so that cutoff_len and its off-by-one cases are treated in one place.
+// packed. Derived from the options once, so that cutoff_len and its off-by-one cases are treated in one place.
 struct RowPlan {
   SampleKind kind = SampleKind::kConversation;
   int64_t cutoff = 2049;  // tokens of a sample
@@ -53,8 +52,8 @@ struct BuildReport {
   bool operator==(const BuildReport&) const = default;
 };
 
-// Options of a RecordEncoder.
-// Everything that changes the ids or labels of a sample, besides the template and the tokenizer.
+// Options of a RecordEncoder. Everything that changes the ids or labels of a sample, besides the template and the
+// tokenizer.
 struct RecordEncoderOptions {
   RowPlan plan;
   bool train_on_prompt = false;
@@ -63,8 +62,8 @@ struct RecordEncoderOptions {
   std::optional<int64_t> vocab_size;  // vocabulary size of the model; larger ids are refused
 };
 
-// Immutable and thread-safe.
-// encode() is called from many threads; rows() needs a whole batch, and its result depends on the batch's size.
+// Immutable and thread-safe. encode() is called from many threads; rows() needs a whole batch, and its result depends
+// on the batch's size.
 class RecordEncoder {
  public:
   // `turns` may be nullptr if no record holds conversations, `tokenizer` std::nullopt if all hold ids. Throws a

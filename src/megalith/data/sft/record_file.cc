@@ -164,8 +164,7 @@ void RecordScanner::take_value(std::string& text) {
   while (true) {
     const int byte = peek();
     if (byte < 0) fail("the file ends inside a record; it was cut off");
-    // A bare value (a number, a word) ends at a comma, a bracket or a blank; it is refused later, when it is
-    // parsed.
+    // A bare value (a number, a word) ends at a comma, a bracket or a blank; it is refused later, when it is parsed.
     if (depth == 0 && (byte == ',' || byte == ']' || (is_blank(byte) && !text.empty()))) break;
     if (byte == '"') {
       take_string(text);

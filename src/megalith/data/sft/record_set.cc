@@ -1,5 +1,5 @@
-// Selection works on numbers alone: which records of each dataset, in which mixture, and which of them are held
-// out. The records themselves are read later, by the threads that encode them, each by its place in its file.
+// Selection works on numbers alone: which records of each dataset, in which mixture, and which of them are held out.
+// The records themselves are read later, by the threads that encode them, each by its place in its file.
 #include "megalith/data/sft/record_set.h"
 
 #include <algorithm>

@@ -19,15 +19,15 @@ struct RecordRef {
   bool operator==(const RecordRef&) const = default;
 };
 
-// Options of RecordSet::select.
-// The order and number of records follow from these and from the sizes of the datasets alone.
+// Options of RecordSet::select. The order and number of records follow from these and from the sizes of the datasets
+// alone.
 struct SelectionOptions {
   std::optional<int64_t> max_samples;  // keep only the first records of each dataset; std::nullopt: all
   MixOptions mix;
 };
 
-// Keeps the files open. Immutable and thread-safe.
-// Construction reads every file once to find its records; afterwards each is read by its place.
+// Keeps the files open. Immutable and thread-safe. Construction reads every file once to find its records; afterwards
+// each is read by its place.
 class RecordSet {
  public:
   // Throws a DataError for a dataset without records.
@@ -52,8 +52,7 @@ class RecordSet {
   std::vector<int64_t> sizes_;
 };
 
-// The result of split_records.
-// No record is in both parts.
+// The result of split_records. No record is in both parts.
 struct RecordSplit {
   std::vector<RecordRef> train;
   std::vector<RecordRef> validation;

@@ -14,8 +14,7 @@
 
 namespace megalith::data {
 
-// A record and its position.
-// `dataset`, `file` and `line` are for messages, and tell parse_record what it reads.
+// A record and its position. `dataset`, `file` and `line` are for messages, and tell parse_record what it reads.
 struct StreamedRecord {
   std::string text;  // not parsed yet
   RecordFormat format = RecordFormat::kJson;
@@ -24,8 +23,7 @@ struct StreamedRecord {
   int64_t line = 1;
 };
 
-// Reads the files of one dataset from the first record to the last. Not thread-safe.
-// Opens one file at a time.
+// Reads the files of one dataset from the first record to the last. Not thread-safe. Opens one file at a time.
 class DatasetReader {
  public:
   // `dataset` must outlive this object; `number` is its place in the list, for StreamedRecord::dataset.
@@ -41,9 +39,8 @@ class DatasetReader {
 };
 
 // Mixes several datasets and shuffles the result in a buffer: each record returned is drawn at random from the buffer,
-// which is then refilled. Not thread-safe.
-// Memory is bounded by the buffer and one record per dataset. Datasets that the mix may draw again are opened
-// again.
+// which is then refilled. Not thread-safe. Memory is bounded by the buffer and one record per dataset. Datasets that
+// the mix may draw again are opened again.
 class RecordStream {
  public:
   // `datasets` must outlive this object. A buffer of 0 or 1 records does not shuffle. The first `left_out` mixed

@@ -1,6 +1,6 @@
-// A chat template of the tokenizer knows the format, and its generation marks tell which ids the assistant
-// writes. So turns need not be known in advance: a run of marked ids is a target, everything before it since
-// the last target its source.
+// A chat template of the tokenizer knows the format, and its generation marks tell which ids the assistant writes. So
+// turns need not be known in advance: a run of marked ids is a target, everything before it since the last target its
+// source.
 #include "megalith/data/sft/rendered_encoder.h"
 
 #include <utility>

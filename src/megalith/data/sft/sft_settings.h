@@ -14,8 +14,7 @@
 
 namespace megalith::data {
 
-// Whether several samples share a row.
-// LLaMA-Factory's packing and neat_packing.
+// Whether several samples share a row. LLaMA-Factory's packing and neat_packing.
 enum class Packing {
   kNone,   // one sample per row
   kPlain,  // a row is treated as one text: samples attend to those before them

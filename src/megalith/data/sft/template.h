@@ -19,8 +19,8 @@ enum class Thinking {
   kUnset,  // keep thoughts; the empty one belongs to the prompt. A Jinja template does not get enable_thinking
 };
 
-// Options of a template, named or the tokenizer's own.
-// Named like the options default_system, enable_thinking and preserve_thinking.
+// Options of a template, named or the tokenizer's own. Named like the options default_system, enable_thinking and
+// preserve_thinking.
 struct TemplateOptions {
   // System text of conversations that have none; std::nullopt: the template's own, if any.
   std::optional<std::string> default_system;
@@ -28,8 +28,8 @@ struct TemplateOptions {
   bool preserve_thinking = false;  // keep thoughts of earlier turns that would otherwise be removed
 };
 
-// A row of the table, bound to a tokenizer.
-// Texts are tokenized on their own, turn by turn, so that tokens never merge across the border of a turn.
+// A row of the table, bound to a tokenizer. Texts are tokenized on their own, turn by turn, so that tokens never merge
+// across the border of a turn.
 class Template : public TurnEncoder {
  public:
   // Throws a ConfigError for an unknown name, or if the tokenizer lacks a token that the template needs.
@@ -66,8 +66,8 @@ TemplateTokens template_tokens(const TemplateSpec& spec, const tokenizer::Tokeni
 // none.
 TemplateTokens own_tokens(const tokenizer::Tokenizer& tokenizer);
 
-// Whether texts begin with bos according to `add_bos_token` in tokenizer_config.json. False for an empty path.
-// Only pre-training documents follow it; templates write bos themselves where they want it.
+// Whether texts begin with bos according to `add_bos_token` in tokenizer_config.json. False for an empty path. Only
+// pre-training documents follow it; templates write bos themselves where they want it.
 bool adds_bos_token(const std::filesystem::path& tokenizer_folder);
 
 }  // namespace megalith::data

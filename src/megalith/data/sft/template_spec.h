@@ -9,8 +9,8 @@
 
 namespace megalith::data {
 
-// How tools and tool calls are written: kNone has no format for them.
-// A conversation with tools needs a template that has one.
+// How tools and tool calls are written: kNone has no format for them. A conversation with tools needs a template that
+// has one.
 enum class ToolFormat { kNone, kQwen };
 
 // Texts with the markers {{content}}, {{bos}} and {{eos}}. Text between two token markers is tokenized as one piece.

@@ -23,16 +23,15 @@ struct TemplateTokens {
   bool operator==(const TemplateTokens&) const = default;
 };
 
-// A turn: what is given (source) and what is to be answered (target), each tokenized on its own.
-// Only targets are trained, unless train_on_prompt asks for more.
+// A turn: what is given (source) and what is to be answered (target), each tokenized on its own. Only targets are
+// trained, unless train_on_prompt asks for more.
 struct EncodedTurn {
   std::vector<int32_t> source;
   std::vector<int32_t> target;
   bool operator==(const EncodedTurn&) const = default;
 };
 
-// Immutable and thread-safe.
-// The ids of all turns, one after the other, are the ids of the conversation.
+// Immutable and thread-safe. The ids of all turns, one after the other, are the ids of the conversation.
 class TurnEncoder {
  public:
   virtual ~TurnEncoder() = default;

@@ -40,14 +40,13 @@ std::vector<fs::path> runs_in(const fs::path& folder) {
   return run_folders.empty() ? std::vector{folder} : run_folders;
 }
 
-// Returns the last part of each path, prefixed by as many parts as it takes to make the names unique.
-// Example: /a/x/out, /a/y/out, /b/z -> "x/out", "y/out", "z".
+// Returns the last part of each path, prefixed by as many parts as it takes to make the names unique. Example:
+// /a/x/out, /a/y/out, /b/z -> "x/out", "y/out", "z".
 std::vector<std::string> names_of(const std::vector<fs::path>& paths) {
   std::vector<fs::path> rest, names(paths.size());
   for (const fs::path& path : paths) rest.push_back(fs::canonical(path));
   const auto same = [&](size_t i) { return std::ranges::count(names, names[i]) > 1; };
-  // Each round lengthens all names that are still ambiguous, by one folder; it ends, because canonical paths
-  // differ.
+  // Each round lengthens all names that are still ambiguous, by one folder; it ends, because canonical paths differ.
   for (bool again = true; again;) {
     again = false;
     std::vector<size_t> to_lengthen;

@@ -15,8 +15,7 @@
 
 namespace megalith::observe {
 
-// The answer to a request.
-// `type` is a MIME type; `nonce` is empty for everything but the page.
+// The answer to a request. `type` is a MIME type; `nonce` is empty for everything but the page.
 struct DashboardAnswer {
   int status = 200;
   std::string type = "application/json";

@@ -19,8 +19,7 @@ class DownsampledSeries {
     int64_t points = 0;
     double mean() const;  // NaN without a finite value
   };
-  // 2048 buckets are more than a chart has pixels, so nothing visible is lost. Throws InternalError for an odd
-  // number.
+  // 2048 buckets are more than a chart has pixels, so nothing visible is lost. Throws InternalError for an odd number.
   explicit DownsampledSeries(size_t capacity = 2048);  // even
 
   // Amortized O(1). `y` may be infinite or NaN; such values are only counted.

@@ -1,7 +1,6 @@
-// Events are kept as text: the page gets them unchanged, and only a few are looked into here (start and end
-// decide whether the run is live and how its ranks are laid out). The file belongs to a job and may be damaged
-// or made up, so each line is checked before it counts, and numbers of a layout are bounded before a grid is
-// built from them.
+// Events are kept as text: the page gets them unchanged, and only a few are looked into here (start and end decide
+// whether the run is live and how its ranks are laid out). The file belongs to a job and may be damaged or made up, so
+// each line is checked before it counts, and numbers of a layout are bounded before a grid is built from them.
 #include "megalith/observe/dashboard/events_reader.h"
 
 #include <algorithm>
@@ -97,8 +96,9 @@ std::optional<std::string> layout_json(const std::string& start_event) {
     const layout::RankGrid grid(*shape);
     Json places = Json::array();
     for (int rank = 0; rank < shape->world_size; ++rank) {
-      const layout::RankPlace place = grid.place(rank);
-      places.push_back({place.tp_rank, place.cp_rank, place.dp_rank, place.pp_rank, place.ep_rank});
+      const layout::RankPlace coordinates = grid.place(rank);
+      places.push_back(
+          {coordinates.tp_rank, coordinates.cp_rank, coordinates.dp_rank, coordinates.pp_rank, coordinates.ep_rank});
     }
     json["places"] = std::move(places);
   }

@@ -11,9 +11,8 @@
 
 namespace megalith::observe {
 
-// Keeps the newest kMostEvents events. One thread.
-// A file that is cut or replaced is read again from its start. Lines that are not events are counted and
-// skipped.
+// Keeps the newest kMostEvents events. One thread. A file that is cut or replaced is read again from its start. Lines
+// that are not events are counted and skipped.
 class EventsReader {
  public:
   // `folder` is the run's folder, canonical.

@@ -1,6 +1,6 @@
-// A web page from elsewhere can make a browser send requests to 127.0.0.1 under a host name of its own (DNS
-// rebinding) and read the answers. A server that listens on loopback therefore answers only requests whose Host
-// header names loopback; one that listens on a public address has opted for visitors by any name.
+// A web page from elsewhere can make a browser send requests to 127.0.0.1 under a host name of its own (DNS rebinding)
+// and read the answers. A server that listens on loopback therefore answers only requests whose Host header names
+// loopback; one that listens on a public address has opted for visitors by any name.
 #include <algorithm>
 
 #include "megalith/base/text.h"

@@ -1,7 +1,6 @@
 // A run's folder may contain anything, also a link that somebody placed there to make the dashboard serve a private
-// file of its owner. Checking a path before opening it would leave a gap in which it can be swapped; so the file
-// is opened first, and then the kernel tells what was opened: its kind (fstat) and its true path
-// (/proc/self/fd).
+// file of its owner. Checking a path before opening it would leave a gap in which it can be swapped; so the file is
+// opened first, and then the kernel tells what was opened: its kind (fstat) and its true path (/proc/self/fd).
 #include "megalith/observe/dashboard/inside_file.h"
 
 #include <fcntl.h>

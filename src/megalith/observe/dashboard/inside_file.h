@@ -8,8 +8,8 @@
 
 namespace megalith::observe {
 
-// Identifies a file and its state: changes when the file is replaced or modified.
-// Two equal versions mean that nothing has to be read again.
+// Identifies a file and its state: changes when the file is replaced or modified. Two equal versions mean that nothing
+// has to be read again.
 struct FileVersion {
   uint64_t device = 0, inode = 0, bytes = 0;
   int64_t changed_ns = 0;  // last modification, since 1970

@@ -1,7 +1,6 @@
-// A file that grows is read from the position reached before; a file that was rewritten must be read from its
-// start. Size and inode alone cannot tell the two apart: a resumed run replaces metrics.jsonl by a shorter copy
-// and appends to it, and a file system may reuse the inode. So the last bytes read are kept and compared with
-// those on disk.
+// A file that grows is read from the position reached before; a file that was rewritten must be read from its start.
+// Size and inode alone cannot tell the two apart: a resumed run replaces metrics.jsonl by a shorter copy and appends to
+// it, and a file system may reuse the inode. So the last bytes read are kept and compared with those on disk.
 #include "megalith/observe/dashboard/line_tail.h"
 
 #include <algorithm>

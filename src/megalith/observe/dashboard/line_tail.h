@@ -21,8 +21,8 @@ class LineTail {
     kGrown,        // there are new lines
     kStartedAnew,  // earlier lines are no longer in the file; `line` was called with all that are there now
   };
-  // Follows the file `name` below `folder`, which is canonical; it need not exist yet.
-  // Opens nothing: the file is opened for each poll, so a run may replace it at any time.
+  // Follows the file `name` below `folder`, which is canonical; it need not exist yet. Opens nothing: the file is
+  // opened for each poll, so a run may replace it at any time.
   LineTail(std::filesystem::path folder, std::string name) : folder_(std::move(folder)), name_(std::move(name)) {}
 
   // Calls `line` with each complete new line, without its end. A line without an end is left for later; one of more
@@ -30,8 +30,7 @@ class LineTail {
   // earlier lines no longer count. Throws DataError (see InsideFile); what was read before stays valid.
   Change poll(const std::function<void(std::string_view)>& line, const std::function<void()>& start_anew);
 
-  // The state at the last poll: whether the file was there, how much of it has been passed on, and when it
-  // changed.
+  // The state at the last poll: whether the file was there, how much of it has been passed on, and when it changed.
   bool exists() const { return version_.has_value(); }
   uint64_t bytes() const { return done_; }  // bytes of the complete lines that were read
   int64_t changed_ns() const { return version_ ? version_->changed_ns : 0; }

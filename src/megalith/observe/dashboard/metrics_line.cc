@@ -71,8 +71,7 @@ class Cursor {
 
  private:
   bool is_digit(const char* at) const { return at < end_ && *at >= '0' && *at <= '9'; }
-  // from_chars reads the shortest form that nlohmann writes, without a locale. 1e999 is not an error but not
-  // finite.
+  // from_chars reads the shortest form that nlohmann writes, without a locale. 1e999 is not an error but not finite.
   bool take_number(double& value) {
     const auto [stop, error] = std::from_chars(at_, end_, value);
     if (error == std::errc::result_out_of_range) value = kNone;

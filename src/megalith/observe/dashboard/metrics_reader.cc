@@ -1,7 +1,6 @@
-// A run of a million steps has a file of hundreds of megabytes. It is read once, in the order of its lines, and
-// each number goes straight into a series of bounded size, so that neither the text nor the points pile up. The
-// cost per number is what matters: MetricsLine parses without allocating, and series_at() guesses the series
-// from its place.
+// A run of a million steps has a file of hundreds of megabytes. It is read once, in the order of its lines, and each
+// number goes straight into a series of bounded size, so that neither the text nor the points pile up. The cost per
+// number is what matters: MetricsLine parses without allocating, and series_at() guesses the series from its place.
 #include "megalith/observe/dashboard/metrics_reader.h"
 
 #include <algorithm>
@@ -32,8 +31,8 @@ const MetricsReader::Series* MetricsReader::find(std::string_view name) const {
   return entry == index_.end() ? nullptr : &series_[entry->second];
 }
 
-// Tries the series of the same place in the line before, which saves a hash lookup per value.
-// New names are taken until kMostSeries: a file with a fresh name on each line must not fill the memory.
+// Tries the series of the same place in the line before, which saves a hash lookup per value. New names are taken until
+// kMostSeries: a file with a fresh name on each line must not fill the memory.
 DownsampledSeries* MetricsReader::series_at(size_t place, std::string_view name) {
   if (place < guesses_.size() && guesses_[place] < series_.size() && series_[guesses_[place]].name == name)
     return &series_[guesses_[place]].values;

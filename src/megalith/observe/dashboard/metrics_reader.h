@@ -13,12 +13,10 @@
 namespace megalith::observe {
 
 // Makes one pass over the file, then over what is appended; memory does not grow with the number of lines. One thread.
-// A file that is cut or replaced (a resumed run drops the lines of steps that it repeats) is read again from
-// its start.
+// A file that is cut or replaced (a resumed run drops the lines of steps that it repeats) is read again from its start.
 class MetricsReader {
  public:
-  // One curve.
-  // Points beyond the capacity of DownsampledSeries are merged with their neighbors.
+  // One curve. Points beyond the capacity of DownsampledSeries are merged with their neighbors.
   struct Series {
     std::string name;
     DownsampledSeries values;

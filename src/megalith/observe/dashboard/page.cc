@@ -1,7 +1,6 @@
-// The page is one self-contained document: styles and scripts are compiled into the program and pasted into
-// index.html at its @MARKS@, so the server has a single file to serve and a report can be mailed. Its security
-// policy allows only what carries the nonce of this very page; a text from a run that managed to become markup
-// would not run.
+// The page is one self-contained document: styles and scripts are compiled into the program and pasted into index.html
+// at its @MARKS@, so the server has a single file to serve and a report can be mailed. Its security policy allows only
+// what carries the nonce of this very page; a text from a run that managed to become markup would not run.
 #include "megalith/observe/dashboard/page.h"
 
 #include <fmt/format.h>
@@ -45,8 +44,7 @@ std::string policy(std::string_view nonce) {
 }  // namespace
 
 std::string page_html(std::string_view data, std::string_view nonce) {
-  // One script after the other in one element; a later one uses functions of those before it, app.js starts
-  // them.
+  // One script after the other in one element; a later one uses functions of those before it, app.js starts them.
   std::string scripts;
   for (const std::string_view script : {page_files::format_js, page_files::chart_js, page_files::timeline_js,
                                         page_files::ranks_js, page_files::tables_js, page_files::app_js})

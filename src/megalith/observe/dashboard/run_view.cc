@@ -89,8 +89,7 @@ void RunView::update() {
   if (problems_ != before) ++version_;
 }
 
-// The version is noted before the text is read: a file that is too large is reported once per change, not read
-// again.
+// The version is noted before the text is read: a file that is too large is reported once per change, not read again.
 bool RunView::refresh(WholeFile& file) {
   const std::optional<InsideFile> open = InsideFile::open(folder_, file.name);
   const std::optional<FileVersion> now = open ? std::optional(open->version()) : std::nullopt;
@@ -101,8 +100,7 @@ bool RunView::refresh(WholeFile& file) {
   return true;
 }
 
-// Parsed and written again: the page gets this text as part of its JSON, so it must be JSON whatever the file
-// holds.
+// Parsed and written again: the page gets this text as part of its JSON, so it must be JSON whatever the file holds.
 void RunView::refresh_live() {
   guarded([this] {
     if (!refresh(live_)) return false;
@@ -122,8 +120,7 @@ void RunView::refresh_trace() {
   });
 }
 
-// Folders have no version of their own (a file in them may grow), so the list is made each time and compared as
-// text.
+// Folders have no version of their own (a file in them may grow), so the list is made each time and compared as text.
 void RunView::refresh_checkpoints() {
   guarded([this] {
     Json all = Json::array();

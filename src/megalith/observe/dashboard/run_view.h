@@ -15,8 +15,7 @@ namespace megalith::observe {
 // Only reads. What cannot be read is shown as a problem and never throws. One thread.
 class RunView {
  public:
-  // The folder must exist. `name` is the name of the run on the page.
-  // Reads nothing yet; update() does.
+  // The folder must exist. `name` is the name of the run on the page. Reads nothing yet; update() does.
   RunView(const std::filesystem::path& folder, std::string name);
 
   const std::string& name() const { return name_; }
@@ -36,8 +35,8 @@ class RunView {
   //   checkpoints  [{name, step, bytes, time, latest}]
   //   args         text of args.yaml
   std::string json() const;
-  // Returns one step of the timeline; std::nullopt when there is no such step.
-  // Steps count from 0 within the timeline, not from the start of the run.
+  // Returns one step of the timeline; std::nullopt when there is no such step. Steps count from 0 within the timeline,
+  // not from the start of the run.
   std::optional<std::string> trace_step_json(size_t step) const;
   size_t trace_steps() const { return trace_ ? trace_->steps().size() : 0; }
 

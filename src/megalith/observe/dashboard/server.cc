@@ -1,6 +1,5 @@
-// cpp-httplib runs a thread per connection from its own pool; the handler only calls Dashboard::answer, which
-// locks. There is one route, for GET and HEAD: paths are judged by Dashboard, and everything else about a
-// request is ignored.
+// cpp-httplib runs a thread per connection from its own pool; the handler only calls Dashboard::answer, which locks.
+// There is one route, for GET and HEAD: paths are judged by Dashboard, and everything else about a request is ignored.
 #include "megalith/observe/dashboard/server.h"
 
 #include <httplib.h>

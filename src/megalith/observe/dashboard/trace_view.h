@@ -12,8 +12,8 @@ namespace megalith::observe {
 // Immutable after parse(), and then safe to read from several threads.
 class TraceView {
  public:
-  // Something that a rank did.
-  // Names are indices into a table: a timeline repeats a few dozen names in millions of spans.
+  // Something that a rank did. Names are indices into a table: a timeline repeats a few dozen names in millions of
+  // spans.
   struct Span {
     double begin = 0, duration = 0;
     uint32_t name = 0;     // index into names()
@@ -27,8 +27,8 @@ class TraceView {
     std::string label;
     std::vector<Span> spans;  // ordered by begin
   };
-  // A step is one `forward-backward` of each rank, plus everything until the next one.
-  // Steps of the timeline, counted from 0; trace.json does not say which steps of the run they were.
+  // A step is one `forward-backward` of each rank, plus everything until the next one. Steps of the timeline, counted
+  // from 0; trace.json does not say which steps of the run they were.
   struct Step {
     double begin = 0, end = 0;            // from its first span to the next step
     double work_begin = 0, work_end = 0;  // forward and backward: from the first rank's start to the last rank's end
@@ -62,8 +62,7 @@ class TraceView {
 
  private:
   friend class TraceParser;
-  // find_steps() cuts the timeline at the forward-backward spans; measure() computes bubble and busy shares of
-  // a step.
+  // find_steps() cuts the timeline at the forward-backward spans; measure() computes bubble and busy shares of a step.
   void find_steps();
   void measure(Step& step) const;
 

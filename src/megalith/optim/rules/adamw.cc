@@ -1,5 +1,5 @@
-// Per element and step the fused kernel reads main, gradient and two moments, and writes main, the moments and,
-// for a 16-bit model, the parameter; ops/update has the formula and the kernels.
+// Per element and step the fused kernel reads main, gradient and two moments, and writes main, the moments and, for a
+// 16-bit model, the parameter; ops/update has the formula and the kernels.
 #include "megalith/optim/rules/adamw.h"
 
 #include <cmath>

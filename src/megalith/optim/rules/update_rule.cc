@@ -1,5 +1,5 @@
-// The default way to apply a rule written with tensor operations. Such a rule makes temporaries of the size of
-// its input, so the block is cut into pieces: memory stays bounded, at the price of some launches.
+// The default way to apply a rule written with tensor operations. Such a rule makes temporaries of the size of its
+// input, so the block is cut into pieces: memory stays bounded, at the price of some launches.
 #include "megalith/optim/rules/update_rule.h"
 
 #include <ATen/ATen.h>

@@ -1,5 +1,5 @@
-// The format and the rules are Megatron's, so that its tools and its files can be used: events are lines of
-// key=value pairs, and a step is skipped when the same rank has rejected it reproducibly in two starts.
+// The format and the rules are Megatron's, so that its tools and its files can be used: events are lines of key=value
+// pairs, and a step is skipped when the same rank has rejected it reproducibly in two starts.
 #include "megalith/train/faults/rejection_tracker.h"
 
 #include <fcntl.h>

@@ -1,6 +1,6 @@
-// Replicas apply the same update to the same numbers, so their parameters must agree to the last bit. A
-// checksum per parameter is enough to find a difference, and 16 bytes per parameter are cheap to exchange; the
-// parameters themselves are read once, at the bandwidth of the device's memory.
+// Replicas apply the same update to the same numbers, so their parameters must agree to the last bit. A checksum per
+// parameter is enough to find a difference, and 16 bytes per parameter are cheap to exchange; the parameters themselves
+// are read once, at the bandwidth of the device's memory.
 #include "megalith/train/faults/replica_check.h"
 
 #include <ATen/ATen.h>

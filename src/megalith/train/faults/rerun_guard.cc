@@ -100,8 +100,7 @@ void RerunGuard::run(int64_t number, const std::function<void()>& pass) {
   if (collects && number % kStatisticsEvery == 0) report_statistics(number);
 }
 
-// Any number of ranks may have rejected something; all of them throw the same error, about the likeliest
-// culprit.
+// Any number of ranks may have rejected something; all of them throw the same error, about the likeliest culprit.
 void RerunGuard::leave() {
   const RerunMachine::Demand& demand = machine_.demand();
   std::vector<RejectedResult> own_results;

@@ -16,8 +16,8 @@
 
 namespace megalith::train {
 
-// Ends the run with an exit code, the same on all ranks. The message says what rank `rank` has found.
-// It becomes the exit code of the process (run/exit_code.h), which launchers and schedulers act on.
+// Ends the run with an exit code, the same on all ranks. The message says what rank `rank` has found. It becomes the
+// exit code of the process (run/exit_code.h), which launchers and schedulers act on.
 class RerunExit : public Error {
  public:
   // The facts that the caller acts on.

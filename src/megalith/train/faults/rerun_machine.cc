@@ -32,8 +32,7 @@ double percentile(const std::vector<double>& sorted, double p) {
 
 }  // namespace
 
-// Symmetric, so that it does not matter which device is right. Two NaNs count as equal: the rerun reproduced
-// it.
+// Symmetric, so that it does not matter which device is right. Two NaNs count as equal: the rerun reproduced it.
 double relative_difference(double a, double b) {
   if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
   if (!std::isfinite(a) || !std::isfinite(b)) return kInfinite;
@@ -176,8 +175,8 @@ void RerunMachine::resume(const std::vector<RejectedResult>& of_all_ranks) {
     if (each.rank == settings_.place.rank) rejected_ = each;
 }
 
-// Calls are counted by message, also for values that are fine, so that the n-th call of a rerun meets the n-th
-// of the first run.
+// Calls are counted by message, also for values that are fine, so that the n-th call of a rerun meets the n-th of the
+// first run.
 void RerunMachine::validate(const CheckedResult& result) {
   if (settings_.mode == RerunMode::kDisabled) return validate_disabled(result);
   const int64_t call = calls_[result.message]++;

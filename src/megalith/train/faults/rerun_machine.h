@@ -50,8 +50,8 @@ enum class RerunState {
   kRerunningAgainFromCheckpoint,  // the rerun was on the same device: try once more
 };
 
-// A value of a step, with the verdict on it.
-// A value that is not fatal is reported and the run continues, whatever the reruns say.
+// A value of a step, with the verdict on it. A value that is not fatal is reported and the run continues, whatever the
+// reruns say.
 struct CheckedResult {
   std::string message;  // "found NaN in local forward loss calculation"; the same on every rank and in every run
   double value = 0;

@@ -34,8 +34,8 @@ enum class OnNonFinite {
   kRerun      // a fatal result for the RerunMachine
 };
 
-// One thread per rank. `machine` and `tracker`, which may be nullptr, outlive it.
-// Decides; RerunMachine remembers and compares, RerunGuard acts.
+// One thread per rank. `machine` and `tracker`, which may be nullptr, outlive it. Decides; RerunMachine remembers and
+// compares, RerunGuard acts.
 class ResultCheck {
  public:
   // `rank` is for messages.

@@ -1,5 +1,5 @@
-// The formulas of the header on tensors of all pairs at once. A micro-batch holds the chosen answers first,
-// then the rejected ones, so both halves are views of one tensor, and the policy runs over them in one pass.
+// The formulas of the header on tensors of all pairs at once. A micro-batch holds the chosen answers first, then the
+// rejected ones, so both halves are views of one tensor, and the policy runs over them in one pass.
 #include "megalith/train/preference/preference_loss.h"
 
 #include <ATen/ATen.h>

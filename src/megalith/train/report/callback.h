@@ -22,8 +22,8 @@ namespace megalith::train {
 
 struct TrainerSettings;
 
-// The trainer's next actions. Callbacks set the flags; the trainer reads and clears them.
-// Setting a flag twice is harmless; no callback may clear one that another has set.
+// The trainer's next actions. Callbacks set the flags; the trainer reads and clears them. Setting a flag twice is
+// harmless; no callback may clear one that another has set.
 struct TrainerControl {
   bool should_training_stop = false;  // after this step; stays set
   bool should_epoch_stop = false;     // after this step; cleared at the start of an epoch
@@ -38,8 +38,8 @@ struct TrainerControl {
   void new_step() { should_save = should_evaluate = should_log = false; }
 };
 
-// The data of every event. References are valid only during the call.
-// `metrics` may be changed: callbacks later in the list see the result.
+// The data of every event. References are valid only during the call. `metrics` may be changed: callbacks later in the
+// list see the result.
 struct TrainerEvent {
   const TrainerSettings& settings;
   TrainerState& state;
@@ -51,9 +51,8 @@ struct TrainerEvent {
   double clock_seconds = 0;
 };
 
-// Receives the events of a run. Every function does nothing unless overridden.
-// Functions run on the trainer's thread, between the device's work; a slow one delays the next step on all
-// ranks.
+// Receives the events of a run. Every function does nothing unless overridden. Functions run on the trainer's thread,
+// between the device's work; a slow one delays the next step on all ranks.
 class TrainerCallback {
  public:
   virtual ~TrainerCallback() = default;

@@ -1,5 +1,5 @@
-// Callbacks never act themselves: they set flags, and the trainer acts on all of them at one place. What
-// differs from Hugging Face is only where flags come from: exit_interval is Megatron's.
+// Callbacks never act themselves: they set flags, and the trainer acts on all of them at one place. What differs from
+// Hugging Face is only where flags come from: exit_interval is Megatron's.
 #include "megalith/train/report/intervals.h"
 
 #include <cmath>

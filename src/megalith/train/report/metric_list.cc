@@ -1,5 +1,5 @@
-// A list and not a map: lines have some twenty entries, which are shown in the order in which they were set,
-// and a linear search over them is as fast as a lookup.
+// A list and not a map: lines have some twenty entries, which are shown in the order in which they were set, and a
+// linear search over them is as fast as a lookup.
 #include "megalith/train/report/metric_list.h"
 
 #include <algorithm>

@@ -11,8 +11,7 @@
 
 namespace megalith::train {
 
-// An ordered map from names to numbers; names are unique.
-// Not thread-safe; cheap to copy.
+// An ordered map from names to numbers; names are unique. Not thread-safe; cheap to copy.
 class MetricList {
  public:
   using Entry = std::pair<std::string, double>;

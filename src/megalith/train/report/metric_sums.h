@@ -25,8 +25,8 @@ struct MetricTotal {
   }
 };
 
-// Collects the sums of one step or evaluation. One thread per rank.
-// Announcing all names in advance is what lets one collective of fixed size carry everything.
+// Collects the sums of one step or evaluation. One thread per rank. Announcing all names in advance is what lets one
+// collective of fixed size carry everything.
 class MetricSums {
  public:
   // `names` must be the same, in the same order, on all ranks.

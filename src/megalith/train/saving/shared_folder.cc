@@ -1,6 +1,5 @@
-// The usual mistake is an output_dir on a local disk of each machine: every rank writes happily, and the
-// checkpoint is scattered. So rank 0 leaves a file with a random name, and the others look for it before any
-// work is spent.
+// The usual mistake is an output_dir on a local disk of each machine: every rank writes happily, and the checkpoint is
+// scattered. So rank 0 leaves a file with a random name, and the others look for it before any work is spent.
 #include "megalith/train/saving/shared_folder.h"
 
 #include <fmt/format.h>

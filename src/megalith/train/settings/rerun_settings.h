@@ -12,8 +12,7 @@ enum class InjectedFault {
   kPersistentError,  // the same value on this device, another one elsewhere
 };
 
-// See faults/result_check.h for the checks.
-// With all three checks off nothing is ever rerun.
+// See faults/result_check.h for the checks. With all three checks off nothing is ever rerun.
 struct RerunSettings {
   config::RerunMode mode = config::RerunMode::kValidateResults;
   bool check_for_nan = true;           // reject losses and gradients that are not finite

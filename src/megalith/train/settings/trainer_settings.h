@@ -32,8 +32,7 @@ struct LengthSettings {
   int early_stopping_steps = 0;             // > 0: ends after this many evaluations in a row without improvement
 };
 
-// How a step runs its micro-batches.
-// Equal on all ranks of a run.
+// How a step runs its micro-batches. Equal on all ranks of a run.
 struct StepSettings {
   layout::PipelineShape pipeline{.kind = layout::ScheduleKind::kNone};  // number of micro-batches: see shape()
   bool overlap_p2p_comm = false;  // interleaved schedules receive one action ahead
@@ -45,8 +44,8 @@ struct StepSettings {
   layout::PipelineShape shape(int microbatches, bool forward_only = false) const;
 };
 
-// How gradients become new parameters, except for the schedule.
-// The scaler is a value: each run starts with a copy of it.
+// How gradients become new parameters, except for the schedule. The scaler is a value: each run starts with a copy of
+// it.
 struct UpdateSettings {
   optim::OptimizerSettings optimizer;
   optim::DdpSettings gradients;  // for the chunk that is cut into buckets (optim::settings_of_chunk)
@@ -54,8 +53,8 @@ struct UpdateSettings {
   bool overlap_param_gather = false;                          // gather parameters while the next step's forward runs
 };
 
-// When a run logs a line, and what the line contains.
-// Intervals below 1 are resolved once the length of the run is known (resolve_intervals).
+// When a run logs a line, and what the line contains. Intervals below 1 are resolved once the length of the run is
+// known (resolve_intervals).
 struct LogSettings {
   config::Interval strategy = config::Interval::kSteps;
   double steps = 500;                                        // between lines; below 1: a fraction of the whole run
@@ -115,8 +114,7 @@ struct ResumeSettings {
   bool data_may_change = false;  // data that differs from the save point's causes a warning, not an error
 };
 
-// All settings of a run.
-// Plain data: equal on all ranks, and never changed by the trainer.
+// All settings of a run. Plain data: equal on all ranks, and never changed by the trainer.
 struct TrainerSettings {
   LengthSettings length;
   layout::BatchPlan batch;  // its data_parallel_size is that of the grid

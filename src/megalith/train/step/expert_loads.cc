@@ -6,9 +6,9 @@
 
 namespace megalith::train {
 
-// Called in every step, so it must not touch the device: it keeps references to the routers' counters, and only
-// take(), which runs when the dashboard's file is written, sums and reads them. A router without tokens counts
-// as zeros, so that all ranks have the same shapes.
+// Called in every step, so it must not touch the device: it keeps references to the routers' counters, and only take(),
+// which runs when the dashboard's file is written, sums and reads them. A router without tokens counts as zeros, so
+// that all ranks have the same shapes.
 void ExpertLoads::note() {
   noted_.clear();
   const auto options = at::dtype(at::kFloat).device(models_.context().device());

@@ -1,6 +1,6 @@
-// Each chunk of the model has its own gradient buffers (DistributedDataParallel); one optimizer and one
-// schedule serve all of them. Construction moves parameters into the buffers, which is why weights must be
-// loaded before, or refreshed by reload_parameters().
+// Each chunk of the model has its own gradient buffers (DistributedDataParallel); one optimizer and one schedule serve
+// all of them. Construction moves parameters into the buffers, which is why weights must be loaded before, or refreshed
+// by reload_parameters().
 #include "megalith/train/step/optimized_model.h"
 
 #include "megalith/base/error.h"

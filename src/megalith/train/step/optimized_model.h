@@ -14,8 +14,7 @@
 
 namespace megalith::train {
 
-// The outcome of one update.
-// The same on all ranks.
+// The outcome of one update. The same on all ranks.
 struct UpdateResult {
   optim::StepResult step;
   double learning_rate = 0;  // the rate of this step

@@ -1,6 +1,5 @@
-// Routers count tokens during forward, per rank. At the end of a step one all-reduce of [layers, E] makes the
-// counts those of all ranks, from which both the reported imbalance and the new biases (loss-free balancing)
-// follow.
+// Routers count tokens during forward, per rank. At the end of a step one all-reduce of [layers, E] makes the counts
+// those of all ranks, from which both the reported imbalance and the new biases (loss-free balancing) follow.
 #include "megalith/train/step/routing_step.h"
 
 #include <ATen/ATen.h>
