@@ -1,4 +1,7 @@
 // BatchLoader: delivers the micro-batches of each step to one data-parallel rank.
+//
+//   const auto loader = make_batch_loader(dataset, sampler, collator, shape, start);
+//   while (const auto step = loader->next()) train(step->microbatches);   // step->after goes into checkpoints
 #pragma once
 
 #include <functional>

@@ -1,4 +1,13 @@
 // Sampler: decides which samples a step takes, and which of them belong to this data-parallel rank.
+//
+// A run asks for one step after the other; the position is all that a checkpoint keeps of the data:
+//
+//   const Sampler sampler({.size = 1000, .seed = 42});
+//   SamplerPosition at;                                   // or that of a checkpoint
+//   while (const auto step = sampler.step(at, 32)) {      // 32 samples, the same on all ranks
+//     const auto microbatches = deal(step->samples, shape);  // those of this rank
+//     at = step->after;
+//   }
 #pragma once
 
 #include <cstdint>

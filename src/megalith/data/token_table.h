@@ -1,4 +1,9 @@
 // TokenTable: samples as flat arrays, the form of a tokenized dataset in memory and on disk.
+//
+//   TokenFolderWriter writer(folder);                     // one process, with bounded memory
+//   writer.append(rows);
+//   writer.finish(info);
+//   const auto [dataset, info] = open_token_folder(folder);  // any number of processes: the files are mapped
 #pragma once
 
 #include <cstdint>

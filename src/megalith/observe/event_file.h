@@ -30,6 +30,7 @@ class EventFile {
 
   const std::filesystem::path& path() const { return file_.path(); }
   // Adds a point to a curve. `wall_time` is in seconds since 1970; TensorBoard stores values in single precision.
+  // Points of a tag need not come in the order of their steps.
   void add_scalar(std::string_view tag, double value, int64_t step, double wall_time);
   // Adds Markdown, shown under "Text".
   void add_text(std::string_view tag, std::string_view markdown, int64_t step, double wall_time);

@@ -27,8 +27,8 @@ struct TraceSteps {
   bool operator==(const TraceSteps&) const = default;
 };
 
-// Settings of all reports. It is plain data, equal on all ranks; callbacks and open files are made from it by
-// make_observers.
+// Settings of all reports: what is written, where, how often and in which vocabulary. It is plain data, equal on all
+// ranks; callbacks and open files are made from it by make_observers.
 struct ReportSettings {
   ReportStyle style = ReportStyle::kHuggingFace;
   std::filesystem::path output_dir;       // folder of the run's files; empty for none

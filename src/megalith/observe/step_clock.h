@@ -1,4 +1,7 @@
 // StepClock: splits a rank's time in steps into its own work and waiting for others.
+//
+//   step    |--- work ---|-- wait --|- work -|-- wait --|    compute = length - wait
+//           begin                                       end
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,8 @@
 // Finds the rank that keeps the others waiting (log_straggler).
+//
+//   rank 0   compute 0.30 s  wait 0.22 s
+//   rank 1   compute 0.50 s  wait 0.02 s                  the straggler: 0.50 > 1.5 times the median of the others
+//   rank 2   compute 0.31 s  wait 0.21 s
 #pragma once
 
 #include <functional>

@@ -58,6 +58,7 @@ struct EndSummary {
 //   done        1,000 steps in 0:02:03 (8.13 steps/s, 16.6k tokens/s)
 //   loss        8.3176 -> 2.3456; best eval_loss 2.2500
 //   …
+// Lines without content are left out, as above.
 std::string text_of(const EndSummary& summary);
 
 // Collects what settings and state say about a run that started at `start_step` and took `seconds`: steps, first and

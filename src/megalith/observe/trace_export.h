@@ -1,4 +1,9 @@
 // Exports the timelines of all ranks, on one clock, as one file for chrome://tracing and ui.perfetto.dev.
+//
+// The clocks of machines differ, so ranks first measure their offsets:
+//
+//   rank 0   entered |---- barrier ----| left
+//   rank r      entered |-- barrier --| left              nobody leaves before all have entered
 #pragma once
 
 #include <filesystem>

@@ -7,6 +7,7 @@
 
 namespace megalith::observe {
 
+// For files that other machines read; durations inside a run use a monotonic clock.
 double seconds_since_1970();               // now, to the millisecond
 std::string grouped(int64_t number);       // "1,234,567"
 std::string bytes_text(double bytes);      // "980 B", "1.5 MB", "12.3 GB": powers of 1024, at most one decimal

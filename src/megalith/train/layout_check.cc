@@ -101,6 +101,7 @@ class LayoutChecker {
     });
   }
 
+  // Two operations: with and without the distributed optimizer; likewise a save and a load below.
   void check_norm() {
     named("gradient norm", [&] { agree({.name = "gradient norm", .operations = 2}, check_gradient_norm(context_)); });
   }

@@ -1,5 +1,8 @@
 // Self-check of a layout on the machines of a run, printed by `megalith doctor --nproc N`: are its groups right, how
 // fast are they, do a gradient norm, a save and a load work?
+//
+//   const LayoutReport report = check_layout(context);    // all ranks
+//   for (const std::string& problem : report.problems()) log_warning("{}", problem);
 #pragma once
 
 #include <cstdint>

@@ -221,6 +221,7 @@ void load_checkpoint_weights(const model::VirtualModels& models, const fs::path&
   model::load_weights(models, folder, saved, seed);
 }
 
+// Compares texts, so an option that is written differently but means the same counts as changed.
 std::vector<std::string> changed_options(const std::string& before, const std::string& now) {
   static const std::set<std::string> kLeftOut{"output_dir", "save", "load", "resume_from_checkpoint",
                                               "overwrite_output_dir"};

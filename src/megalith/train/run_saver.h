@@ -22,7 +22,7 @@ namespace megalith::train {
 // outlives it.
 class RunSaver {
  public:
-  // Everything that a saver works with.
+  // Everything that a saver works with. References must outlive the saver.
   struct Setup {
     const SaveSettings& settings;
     TrainerState& state;           // best_model_checkpoint is updated with each save

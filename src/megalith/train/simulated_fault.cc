@@ -51,7 +51,8 @@ constexpr auto kKinds =
   while (true) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
-// State shared by the waiting thread and the wrappers in the run.
+// State shared by the waiting thread and the wrappers in the run. Set once by the waiting thread, and read by the
+// training thread at its next opportunity.
 struct Armed {
   std::atomic<bool> up{false};  // the time has come
   // Returns true once, for faults that happen once.

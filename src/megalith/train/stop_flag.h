@@ -1,4 +1,7 @@
 // StopFlag: lets a signal handler or another thread request a graceful stop.
+//
+//   StopFlag stop;                                        // a handler calls stop.request()
+//   Trainer(models, settings, {.stop = &stop}).train();   // saves and returns after the current step
 #pragma once
 
 #include <atomic>

@@ -215,12 +215,14 @@ void Trainer::compare_replicas() {
   check_replicas(models_, state_.global_step);
 }
 
+// Cleared first: a save point written below must not call on_epoch_end again when it is resumed.
 void Trainer::end_epoch() {
   epoch_end_pending_ = false;
   emit(&TrainerCallback::on_epoch_end);
   log_evaluate_save();
 }
 
+// The span shows how long training waited for data; loading itself runs on another thread.
 std::optional<data::StepBatch> Trainer::next_step(EpochReader& data) {
   const auto span = trace_.span({.name = "batch-generator", .lane = TraceLane::kHost, .level = 1});
   return data.next();

@@ -42,7 +42,8 @@ std::optional<int64_t> trained_tokens(const std::vector<MicrobatchLoss>& losses,
 }
 
 // Collects this rank's share of all reported numbers. On the last stage every context-parallel rank adds its part of
-// the losses, but only the first one adds counts: the others count the same tokens.
+// the losses, but only the first one adds counts: the others count the same tokens. The list of names must be the same
+// on every rank, so it is made from the configuration, not from what this rank saw.
 MetricSums sums_of(const std::vector<MicrobatchLoss>& losses, const data::StepBatch& batch,
                    const MicrobatchRunner& runner, const model::VirtualModels& models, const StopFlag* stop) {
   std::vector<std::string> names{kLossSum, kTokens, kTrained, kStop, kClock};
@@ -94,6 +95,7 @@ StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuar
   guard.run(number, [&] {
     begun.reset();
     model.zero_grad();
+    // Ends where the host has to wait for the norm anyway.
     std::optional<ForbidDeviceWaits> search(std::in_place, looks_for_waits(number));
     results.begin(number, batch.microbatches.size());
     {

@@ -9,6 +9,7 @@ namespace megalith::train {
 
 namespace {
 
+// Language modeling unless the program brings an objective.
 TrainerSetup with_defaults(TrainerSetup setup) {
   if (!setup.objective) setup.objective = std::make_unique<Objective>();
   return setup;

@@ -92,7 +92,7 @@ class Trainer {
   // names start with `prefix`, or with prefix_name when there are several data sets. Throws ConfigError without
   // eval_data.
   MetricList evaluate(const std::string& prefix = "eval");
-  // Does the same for other data, and calls on_predict.
+  // Does the same for other data, and calls on_predict. The results are not logged as a line.
   EvalLoopOutput predict(const EvalData& data, const std::string& prefix = "test");
 
   // Exports the model or its adapter; see saving/save_model.h.

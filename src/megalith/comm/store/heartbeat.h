@@ -1,5 +1,9 @@
 // Signs of life: what each rank of a machine is doing, and since when, in memory that ranks and launcher share. The
 // launcher sees a rank that is stopped, stuck or gone without asking it.
+//
+//   HeartbeatPage page(8);                                // launcher, before it forks
+//   Heartbeat beat(page.slot(3));                         // rank 3
+//   beat.enter(Section::kStep, /*step=*/120);             // launcher: page.slot(3).since_ns tells how long ago
 #pragma once
 
 #include <array>

@@ -1,4 +1,10 @@
 // OrderedPipeline: processes a stream in parallel, with results in the order of the stream and bounded memory.
+//
+//   OrderedPipeline<std::string, int> pipeline;
+//   pipeline.produce = [&](const std::stop_token&) { return next_line(); };
+//   pipeline.transform = [](std::string& line) { return my_word_count(line); };
+//   pipeline.consume = [&](int& words) { total += words; };
+//   pipeline.run(/*workers=*/8, /*in_flight=*/18);
 #pragma once
 
 #include <condition_variable>

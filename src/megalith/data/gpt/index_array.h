@@ -1,4 +1,7 @@
 // IndexArray: a table of integers, in memory or in a mapped .npy file.
+//
+//   const IndexArray array = IndexArray::open_npy("document_index.npy");
+//   for (int64_t i = 0; i < array.rows(); ++i) use(array[i]);
 #pragma once
 
 #include <cstdint>

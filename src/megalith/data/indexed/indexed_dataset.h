@@ -1,4 +1,8 @@
 // IndexedDataset: Megatron's pair of files PREFIX.bin and PREFIX.idx, mapped into memory.
+//
+//   const IndexedDataset corpus("data/corpus_text_document");   // without .bin and .idx
+//   std::vector<int64_t> tokens(static_cast<size_t>(corpus.length(7)));
+//   corpus.read(/*sequence=*/7, /*offset=*/0, tokens);
 #pragma once
 
 #include <filesystem>

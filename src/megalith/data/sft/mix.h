@@ -1,4 +1,10 @@
 // DatasetPicker: the order in which records are drawn from several datasets.
+//
+//   DatasetPicker picker(2, {.strategy = config::MixStrategy::kInterleaveUnder, .probabilities = {0.3, 0.7}});
+//   while (const auto dataset = picker.next()) {
+//     my_take(*dataset);
+//     if (my_is_at_end(*dataset)) picker.exhausted(*dataset);
+//   }
 #pragma once
 
 #include <cstdint>

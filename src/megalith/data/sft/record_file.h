@@ -2,6 +2,10 @@
 //
 // Memory is bounded by the longest record, plus 24 bytes per record for random access; a file is never in memory as a
 // whole.
+//
+//   RecordScanner scanner("train.jsonl");                 // sequential: streams
+//   const RecordFile file("train.jsonl");                 // by number: tokenization on many threads
+//   const io::Json record = file.record(17);
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,8 @@
 // TemplateSpec: named chat templates as data. The rows are those of LLaMA-Factory; template.h turns them into ids.
+//
+// Example, the user's text of qwen:
+//
+//   <|im_start|>user\n{{content}}<|im_end|>\n<|im_start|>assistant\n
 #pragma once
 
 #include <optional>

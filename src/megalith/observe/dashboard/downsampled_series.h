@@ -1,4 +1,8 @@
 // DownsampledSeries: any number of points in bounded memory, without losing visible peaks.
+//
+// With capacity 4, the points 1 to 4 are exact; the fifth merges them in pairs:
+//
+//   [1] [2] [3] [4]   ->   [1 2] [3 4] [5 _]              each bucket keeps min, max, mean and the range of x
 #pragma once
 
 #include <cstdint>

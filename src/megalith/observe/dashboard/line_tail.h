@@ -1,4 +1,10 @@
 // LineTail: reads the lines of a file to which another process appends, each line once.
+//
+//   LineTail tail(folder, "metrics.jsonl");
+//   while (open) {
+//     tail.poll([&](std::string_view line) { add(line); }, [&] { clear(); });
+//     pause();
+//   }
 #pragma once
 
 #include <filesystem>

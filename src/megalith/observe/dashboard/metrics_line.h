@@ -1,4 +1,6 @@
 // MetricsLine: a fast parser for lines of metrics.jsonl, nearly all of which are flat objects of numbers.
+//
+//   {"step":10,"loss":2.5,"note":"x","grad_norm":null}  ->  step 10, loss 2.5, grad_norm NaN
 #pragma once
 
 #include <string>

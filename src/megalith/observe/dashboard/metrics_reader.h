@@ -31,6 +31,7 @@ class MetricsReader {
   const std::vector<Series>& series() const { return series_; }
   // Returns the curve of that name, or nullptr. Valid until the next update().
   const Series* find(std::string_view name) const;
+  // Counts since the file was last read from its start.
   int64_t lines() const { return lines_; }          // lines with a step
   int64_t malformed() const { return malformed_; }  // lines that were skipped: not a JSON object, or without a step
   int64_t left_out() const { return left_out_; }    // values of series beyond kMostSeries, or with too long a name

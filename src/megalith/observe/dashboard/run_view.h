@@ -23,7 +23,8 @@ class RunView {
 
   // Reads what is new in the folder. Costs a few system calls when nothing has changed.
   void update();
-  // Grows whenever json() or the trace have changed.
+  // Grows whenever json() or the trace have changed. The page keeps the version that it has drawn, and asks for json()
+  // only when this one differs.
   int64_t version() const { return version_; }
 
   // Returns one object:

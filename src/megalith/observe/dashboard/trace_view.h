@@ -53,6 +53,7 @@ class TraceView {
   //    "names":["forward-compute",…],
   //    "ranks":[{"label":"rank 0: …","busy":0.83,
   //              "spans":[[begin,duration,name,micro-batch,chunk,communication,purpose],…]}]}
+  // Costs a pass over all spans, which is why the page asks for one step at a time.
   std::string step_json(size_t step) const;
 
   // Bounds for files that come from elsewhere: memory (some 40 bytes per span), the page, and ranks.

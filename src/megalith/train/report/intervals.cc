@@ -18,6 +18,7 @@ int64_t resolved(double steps, int64_t max_steps) {
   return static_cast<int64_t>(steps);
 }
 
+// An interval of 0 means never.
 bool is_multiple(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
 
 // Throws for a metric that no evaluation reports, with the names of those that it does.

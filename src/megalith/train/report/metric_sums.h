@@ -1,4 +1,8 @@
 // MetricSums: weighted means over micro-batches and ranks, with one collective and one read from the device.
+//
+//   MetricSums sums({"loss", "accuracy"});                // the same names on all ranks
+//   for (…) sums.add("loss", my_loss, tokens);            // tensors stay on the device
+//   for (const MetricTotal& total : sums.reduce(context, "step")) report(total.name, total.mean());
 #pragma once
 
 #include <ATen/core/Tensor.h>

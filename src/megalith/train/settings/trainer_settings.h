@@ -75,7 +75,7 @@ struct BestMetric {
   bool better(double value, double than) const { return greater ? value > than : value < than; }
 };
 
-// When a run evaluates, and what follows from the result.
+// When a run evaluates, and what follows from the result. `strategy` decides whether `delay` counts steps or epochs.
 struct EvalPlan {
   config::Interval strategy = config::Interval::kNo;
   double steps = 0;                // between evaluations; below 1: a fraction of the whole run; 0: never
@@ -87,12 +87,12 @@ struct EvalPlan {
   bool loads_best_at_end = false;  // finally load the best save point into the model
 };
 
-// When a run saves, and what.
+// When a run saves, and what. Save points are written by RunSaver.
 struct SaveSettings {
   std::filesystem::path output_dir;  // folder of all files; if empty, the run writes none
   config::Interval strategy = config::Interval::kSteps;
   double steps = 500;                      // between save points; below 1: a fraction of the whole run; 0: never
-  std::optional<int> total_limit;          // save points to keep besides the best; std::nullopt keeps all
+  std::optional<int> total_limit;          // save points to keep (checkpoint::Retention); std::nullopt keeps all
   std::optional<int64_t> retain_interval;  // multiples of it are never removed
   bool optimizer = true;                   // save the optimizer's state
   bool rng = true;                         // save the random states

@@ -1,5 +1,11 @@
 // OptimizedModel: this rank's chunks together with everything that changes them: gradient buffers, optimizer, schedule
 // and loss scale. A checkpoint of a run is this plus the position in the data and the random streams.
+//
+//   model.zero_grad();
+//   … forward and backward of all micro-batches, with the loss times model.loss_scale() …
+//   model.finalize_gradients(tokens);
+//   model.check_gradients();
+//   model.update(samples);
 #pragma once
 
 #include <cstdint>
