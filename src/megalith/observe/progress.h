@@ -24,7 +24,6 @@ struct ProgressNumbers {
 };
 // Returns one line of ASCII: "step 120/1000 | epoch 0.12 | loss 2.3456 | lr 1.00e-04 | grad 1.234 | 12.3k tok/s | 45.1
 // TFLOP/s (MFU 38.0 %) | 12.3 GB | ETA 1:23:45".
-//
 std::string progress_line(const ProgressNumbers& numbers);
 
 // The numbers of Megatron's line. Counts and rates are those of the whole job; `milliseconds` is the mean since the

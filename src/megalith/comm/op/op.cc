@@ -60,6 +60,7 @@ const char* to_string(OpKind kind) {
   return "?";
 }
 
+// Sizes fit into the inline storage of SmallVector for up to four dimensions, so recording allocates nothing.
 OpInfo::OpInfo(const Op& op) : kind(op.kind), label(op.label), reduce(op.reduce), peer(op.peer), sequence(op.sequence) {
   const at::Tensor& tensor = common_tensor(op);
   if (!tensor.defined()) return;

@@ -117,6 +117,7 @@ void OpRecorder::finish_all_done() {
   for (auto& [group, known] : groups_) finish_done(known.on_device);
 }
 
+// 0 for an operation that has ended meanwhile.
 std::chrono::milliseconds OpRecorder::age(uint64_t record) const {
   std::lock_guard lock(mutex_);
   const auto it = running_.find(record);
@@ -124,6 +125,7 @@ std::chrono::milliseconds OpRecorder::age(uint64_t record) const {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - it->second.begun);
 }
 
+// Called by the watchdog at every beat, so it is also the regular occasion to notice what the device has finished.
 RankStatus OpRecorder::status(int rank) {
   std::lock_guard lock(mutex_);
   finish_all_done();
@@ -169,6 +171,7 @@ std::string OpRecorder::last_words() const {
                      seconds(now - last.ended));
 }
 
+// Groups with transfers only are left out: there is no common order to compare.
 std::vector<const GroupInfo*> OpRecorder::groups() const {
   std::lock_guard lock(mutex_);
   std::vector<const GroupInfo*> list;

@@ -34,6 +34,7 @@ class PackedArray {
 
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
+  // Requires i < size(), which is not checked.
   T operator[](size_t i) const {
     T value;
     std::memcpy(&value, data_ + i * sizeof(T), sizeof(T));

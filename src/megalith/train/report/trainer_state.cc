@@ -46,6 +46,7 @@ Json record_json(const MetricList& numbers) {
   return object;
 }
 
+// {"EarlyStoppingCallback": {"args": {…}, "attributes": {…}}}, as Hugging Face writes it.
 Json callbacks_json(const std::vector<CallbackRecord>& records) {
   Json object = Json::object();
   for (const CallbackRecord& record : records)
