@@ -26,7 +26,7 @@ using io::Json;
 constexpr const char* kFormat = "megalith-checkpoint";
 constexpr uint64_t kMaxManifestBytes = 1'000'000'000;  // refuse absurd files before reading them into memory
 
-// Checksums are text in the file: JSON numbers lose digits in some readers.
+// Checksums are 8 hexadecimal digits in the file, as other tools print them.
 std::string hex(uint32_t value) { return fmt::format("{:08x}", value); }
 
 uint32_t from_hex(const std::string& text, const std::string& file_name) {
