@@ -11,6 +11,7 @@ namespace megalith::checkpoint {
 // Not thread-safe.
 class ChunkSums {
  public:
+  // Starts with all chunks empty; a file of 0 bytes has none.
   explicit ChunkSums(uint64_t file_bytes);
 
   // Adds data written at `offset`. Each byte of the file must be added once, in any order and on any rank.

@@ -41,9 +41,9 @@ void join_pieces(const std::vector<hf::WeightSpec>& tensors, const StateFiles& f
   hf::WeightWriter writer(to, tensors, options);
   writer.create_files();
   for (const hf::WeightSpec& spec : tensors) {
-    const at::Tensor whole = at::empty(spec.shape, hf::scalar_type(spec.dtype));
-    files.read({spec.name, spec.shape, std::vector<int64_t>(spec.shape.size()), whole, 0});
-    writer.write(spec.name, whole);
+    const at::Tensor tensor = at::empty(spec.shape, hf::scalar_type(spec.dtype));
+    files.read({spec.name, spec.shape, std::vector<int64_t>(spec.shape.size()), tensor, 0});
+    writer.write(spec.name, tensor);
   }
   writer.sync();
   writer.write_index();
@@ -73,12 +73,14 @@ void copy_tensors(const fs::path& source, const Manifest& manifest, const std::s
   writer.write_index();
 }
 
+// Last of all files, since its presence says that the folder is complete.
 void write_manifest(const fs::path& folder, const Manifest& manifest) {
   io::write_text_file(folder / kManifestName, manifest.to_json());
 }
 
 }  // namespace
 
+// Reads the file once, through a mapping.
 FileRecord record_of(const fs::path& file) {
   const io::MappedFile mapped(file);
   ChunkSums sums(mapped.size());
@@ -95,6 +97,7 @@ std::vector<FileRecord> file_records(const fs::path& folder) {
   return records;
 }
 
+// A model of another program gets checksums, and can then be verified and copied like a checkpoint.
 void add_manifest(const fs::path& folder) {
   write_manifest(folder, {.step = 0, .layout = {}, .holds = {"model"}, .files = file_records(folder)});
 }

@@ -1,3 +1,6 @@
+// Two events order the copies: `begun_` makes them start after the work that produced the state, `done_` makes later
+// work (and the writing thread) start after them. The caller's stream never waits in between, so forward and backward
+// of the next step overlap with the copies.
 #include "megalith/checkpoint/copy_stream.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>

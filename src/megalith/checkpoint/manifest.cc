@@ -26,6 +26,7 @@ using io::Json;
 constexpr const char* kFormat = "megalith-checkpoint";
 constexpr uint64_t kMaxManifestBytes = 1'000'000'000;  // refuse absurd files before reading them into memory
 
+// Checksums are 8 hexadecimal digits in the file, as other tools print them.
 std::string hex(uint32_t value) { return fmt::format("{:08x}", value); }
 
 uint32_t from_hex(const std::string& text, const std::string& file_name) {
@@ -35,6 +36,7 @@ uint32_t from_hex(const std::string& text, const std::string& file_name) {
   return static_cast<uint32_t>(std::stoul(text, nullptr, 16));
 }
 
+// Names and order are part of the format: the checksum covers them.
 Json layout_json(const SavedLayout& layout) {
   return Json{{"world_size", layout.world_size},
               {"tp", layout.tp},
@@ -82,11 +84,11 @@ FileRecord read_record(const Json& entry, const std::string& file_name) {
 void check_unchanged(Json& root, const std::string& file_name) {
   const auto own = root.find("crc32c");
   check<DataError>(own != root.end() && own->is_string(), "{}: \"crc32c\", its own checksum, is missing", file_name);
-  const std::string said = own->get<std::string>();
+  const std::string stored = own->get<std::string>();
   root.erase("crc32c");
-  const std::string found = hex(crc32c(root.dump()));
-  check<DataError>(said == found, "{} was changed after it was written: its checksum is {}, and it says {}", file_name,
-                   found, said);
+  const std::string computed = hex(crc32c(root.dump()));
+  check<DataError>(stored == computed, "{} was changed after it was written: its checksum is {}, and it says {}",
+                   file_name, computed, stored);
 }
 
 }  // namespace
@@ -133,7 +135,7 @@ std::string Manifest::to_json() const {
             {"holds", holds},
             {"chunk_bytes", kChunkBytes},
             {"files", std::move(list)}};
-  root["crc32c"] = hex(crc32c(root.dump()));  // of the compact form; the file itself is indented
+  root["crc32c"] = hex(crc32c(root.dump()));  // over the compact form; the file itself is indented
   return root.dump(1) + "\n";
 }
 

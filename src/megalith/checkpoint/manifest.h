@@ -56,6 +56,7 @@ struct Manifest {
   bool has(std::string_view part) const;
   uint64_t total_bytes() const;
 
+  // Returns the text of the file, with its own checksum.
   std::string to_json() const;
   // Throws a DataError that names `file_name` and the problem: not JSON, not a Megalith checkpoint, changed after it
   // was written, a newer version (with both numbers), or a field that is missing or has the wrong type.

@@ -1,3 +1,6 @@
+// A rank that writes its rectangles one after the other into its own file is faster than one that scatters them over
+// shared files, above all on network file systems. The price is that a reader must put tensors together again, so each
+// piece carries its place in its name, and a list beside the files names all tensors.
 #include "megalith/checkpoint/pieces.h"
 
 #include <fmt/ranges.h>
@@ -30,6 +33,7 @@ std::optional<std::vector<int64_t>> parse_extents(std::string_view text) {
   return extents;
 }
 
+// One entry of the list; sizes are checked, since buffers are allocated from them.
 hf::WeightSpec read_listed_tensor(const io::Json& entry, const std::string& file_name) {
   const io::JsonFile file(entry, file_name);
   const io::JsonFields fields = file.fields();
@@ -53,10 +57,10 @@ std::string PieceName::text() const {
 std::optional<PieceName> PieceName::parse(std::string_view text) {
   const size_t at = text.rfind('@');  // the last one: the tensor's own name may contain '@'
   if (at == std::string_view::npos) return std::nullopt;
-  const std::string_view place = text.substr(at + 1);
-  const size_t plus = place.find('+');
-  const auto shape = parse_extents(place.substr(0, plus));
-  const auto offset = plus == std::string_view::npos ? std::nullopt : parse_extents(place.substr(plus + 1));
+  const std::string_view shape_and_offset = text.substr(at + 1);
+  const size_t plus = shape_and_offset.find('+');
+  const auto shape = parse_extents(shape_and_offset.substr(0, plus));
+  const auto offset = plus == std::string_view::npos ? std::nullopt : parse_extents(shape_and_offset.substr(plus + 1));
   check<DataError>(shape && offset && shape->size() == offset->size(),
                    "\"{}\" is not the name of a piece of a tensor, such as NAME@4096x14336+0x1792", text);
   return PieceName{std::string(text.substr(0, at)), *shape, *offset};

@@ -25,6 +25,7 @@ struct PieceName {
   std::vector<int64_t> offset;  // in each dimension
   bool operator==(const PieceName&) const = default;
 
+  // Returns the name in its stored form.
   std::string text() const;
   // Returns std::nullopt for the name of a whole tensor, which has no '@'. Throws a DataError for a malformed piece.
   static std::optional<PieceName> parse(std::string_view text);

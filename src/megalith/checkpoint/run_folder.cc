@@ -28,6 +28,7 @@ std::optional<int64_t> step_of(const std::string& name) {
   return step && *step >= 0 && name == folder_name(*step) ? step : std::nullopt;
 }
 
+// Compares files, not names: `best` may be a relative path.
 bool same_folder(const fs::path& a, const fs::path& b) {
   std::error_code error;
   return fs::equivalent(a, b, error) && !error;
@@ -49,15 +50,16 @@ std::optional<std::string> remove_checkpoint(const fs::path& folder) {
 std::string folder_name(int64_t step) { return fmt::format("{}{}", kPrefix, step); }
 
 std::vector<StepFolder> list_checkpoints(const fs::path& run) {
-  std::vector<StepFolder> found;
+  std::vector<StepFolder> folders;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(run, error))
     if (const auto step = step_of(entry.path().filename().string()); step && entry.is_directory(error))
-      found.push_back({*step, entry.path()});
-  std::ranges::sort(found, std::less<>(), &StepFolder::step);
-  return found;
+      folders.push_back({*step, entry.path()});
+  std::ranges::sort(folders, std::less<>(), &StepFolder::step);
+  return folders;
 }
 
+// The folder is synced too: after a power failure the rename must still be there.
 void write_tracker(const fs::path& checkpoint) {
   const fs::path run = checkpoint.parent_path();
   io::replace_text_file(run / kTrackerName, checkpoint.filename().string() + "\n");
@@ -83,20 +85,21 @@ std::optional<fs::path> latest_checkpoint(const fs::path& run) {
   return std::nullopt;
 }
 
+// Example with steps 10 20 30 40, limit 2 and best 10: 20 and 30 go, 10 and 40 stay.
 std::vector<fs::path> to_remove(const std::vector<StepFolder>& all, const Retention& keep) {
   if (all.empty()) return {};
   const fs::path newest = all.back().folder;
-  const auto stays = [&](const StepFolder& each) {
-    return each.folder == newest || (keep.best && same_folder(each.folder, *keep.best));
+  const auto stays = [&](const StepFolder& saved) {
+    return saved.folder == newest || (keep.best && same_folder(saved.folder, *keep.best));
   };
   std::vector<fs::path> gone;
   size_t left = all.size();
   const size_t limit = keep.total_limit.value_or(0) > 0 ? static_cast<size_t>(*keep.total_limit) : all.size();
-  for (const StepFolder& each : all) {  // oldest first
-    if (stays(each)) continue;
+  for (const StepFolder& saved : all) {  // oldest first
+    if (stays(saved)) continue;
     const bool over_limit = left > limit;
-    if (!over_limit && !(keep.retain_interval && each.step % *keep.retain_interval != 0)) continue;
-    gone.push_back(each.folder);
+    if (!over_limit && !(keep.retain_interval && saved.step % *keep.retain_interval != 0)) continue;
+    gone.push_back(saved.folder);
     --left;
   }
   return gone;

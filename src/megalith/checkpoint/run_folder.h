@@ -33,7 +33,7 @@ std::optional<std::filesystem::path> read_tracker(const std::filesystem::path& r
 // there is none.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& run);
 
-// Which checkpoints are kept.
+// The rule for the checkpoints to keep.
 struct Retention {
   std::optional<int> total_limit;               // save_total_limit; std::nullopt or 0 means all
   std::optional<int64_t> retain_interval;       // save_retain_interval: only multiples of it, and the newest

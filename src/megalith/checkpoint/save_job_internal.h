@@ -48,6 +48,7 @@ class Saver::Job {
   static double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
   }
+  // In the order of save_job.cc, which says which of them are collective.
   void plan_files();
   void make_writer(size_t number, const std::vector<hf::WeightSpec>& tensors, hf::WeightWriterOptions options);
   void plan_own_files();

@@ -1,3 +1,5 @@
+// Saver owns at most one job at a time. A save in the foreground is a job on the stack; one in the background stays in
+// job_, with the host buffer kept for the next save, until poll() or wait() completes it.
 #include "megalith/checkpoint/saver.h"
 
 #include <ATen/ATen.h>
@@ -46,6 +48,7 @@ SaveReport Saver::wait() {
   return job->finish();
 }
 
+// Bytes of the generators, as opaque tensors: only the same layout can use them again.
 TensorFiles rng_files(const parallel::ParallelContext& context, const std::string& state) {
   const int size = context.world().size(), rank = context.rank();
   // Sizes may differ between ranks, and every rank has to plan all tensors alike.

@@ -38,7 +38,7 @@ namespace megalith::checkpoint {
 struct TensorFiles {
   std::string stem;                     // also the entry in the manifest's "holds"
   std::vector<hf::WeightSpec> tensors;  // the same on all ranks
-  std::vector<hf::HeldRectangle> held;  // what this rank holds; read until the save has ended or the data is copied
+  std::vector<hf::HeldRectangle> held;  // rectangles on this rank; read until the save has ended or the data is copied
   bool one_file = false;                // never split into shards, however large
   // Each rank writes what it holds into its own file, <stem>-rank-00007.safetensors, sequentially, instead of into
   // shared files. Only StateFiles can read these files (pieces.h).

@@ -18,15 +18,17 @@ struct Rectangle {
 
 }  // namespace
 
+// Deterministic: the order of `all` depends on sizes and keys alone, and ties go to the first holder, so that every
+// member computes the same assignment without a further message.
 std::vector<bool> share_work(const std::vector<std::vector<ShareItem>>& items, size_t mine) {
   std::unordered_map<uint64_t, size_t> by_key;
   std::vector<Rectangle> all;
   for (size_t member = 0; member < items.size(); ++member)
     for (size_t number = 0; number < items[member].size(); ++number) {
       const ShareItem& item = items[member][number];
-      const auto [found, fresh] = by_key.emplace(item.key, all.size());
-      if (fresh) all.push_back({item.key, item.bytes, false, {}});
-      Rectangle& rectangle = all[found->second];
+      const auto [entry, is_new] = by_key.emplace(item.key, all.size());
+      if (is_new) all.push_back({item.key, item.bytes, false, {}});
+      Rectangle& rectangle = all[entry->second];
       rectangle.written |= item.written;
       rectangle.holders.emplace_back(member, number);
     }

@@ -89,11 +89,12 @@ StateFiles::StateFiles(const fs::path& folder, const Manifest& manifest, const s
   unopened_.assign(paths.begin(), paths.end());
 }
 
+// The same tensor may be in the list of pieces and in several files; the first entry decides its shape.
 StateFiles::Whole& StateFiles::add_tensor(const std::string& name, hf::Dtype dtype,
                                           const std::vector<int64_t>& shape) const {
-  const auto [place, is_new] = places_.emplace(name, wholes_.size());
+  const auto [entry, is_new] = places_.emplace(name, wholes_.size());
   if (is_new) wholes_.push_back({name, dtype, shape, {}});
-  return wholes_[place->second];
+  return wholes_[entry->second];
 }
 
 // Opens a file and enters its tensors, or pieces of tensors, into wholes_.
@@ -176,6 +177,7 @@ void StateFiles::read(const parallel::ShardedTensor& wanted) const {
   }
 }
 
+// For random states, whose bytes only the generator understands.
 std::string StateFiles::bytes(const std::string& name) const {
   const auto place = places_.find(name);
   check<DataError>(place != places_.end(), "{} holds no tensor {}", folder_.string(), name);

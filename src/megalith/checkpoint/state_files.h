@@ -35,10 +35,11 @@ class StateFiles : public optim::StateSource {
   std::string bytes(const std::string& name) const;
 
  private:
+  // An open file: mapped for copies, and as a descriptor for direct reads.
   struct File {
     hf::SafetensorsFile tensors;
     io::FileHandle handle;
-    uint64_t data_offset;  // where the tensor data begins
+    uint64_t data_offset;  // first byte of the tensor data
   };
   // A rectangle of a tensor, or a whole tensor.
   struct Piece {
@@ -46,12 +47,14 @@ class StateFiles : public optim::StateSource {
     const hf::TensorInfo* info;
     std::vector<int64_t> offset;
   };
+  // A tensor of the checkpoint, with the pieces known so far.
   struct Whole {
     std::string name;
     hf::Dtype dtype;
     std::vector<int64_t> shape;
     std::vector<Piece> pieces;  // found in the files opened so far
   };
+  // Returns the entry of a tensor, added if it is new.
   Whole& add_tensor(const std::string& name, hf::Dtype dtype, const std::vector<int64_t>& shape) const;
   void open(const std::filesystem::path& path) const;
   bool read_directly(const File& file, const hf::TensorInfo& info, const parallel::ShardedTensor& wanted) const;

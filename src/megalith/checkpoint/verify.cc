@@ -45,10 +45,10 @@ void check_chunks(const fs::path& path, const FileRecord& file, uint64_t first, 
   const io::MappedFile mapped(path);
   for (uint64_t chunk = first; chunk < file.crc32c.size(); chunk += shares) {
     const uint64_t begin = chunk * kChunkBytes, end = std::min(file.bytes, begin + kChunkBytes);
-    const uint32_t found = crc32c(mapped.text(begin, end - begin));
-    if (found != file.crc32c[chunk])
+    const uint32_t computed = crc32c(mapped.text(begin, end - begin));
+    if (computed != file.crc32c[chunk])
       problems.push_back(fmt::format("{}: bytes {} to {} were changed: their checksum is {:08x}, it was {:08x}",
-                                     path.string(), begin, end - 1, found, file.crc32c[chunk]));
+                                     path.string(), begin, end - 1, computed, file.crc32c[chunk]));
   }
 }
 
@@ -61,16 +61,18 @@ std::vector<std::string> problems_here(const fs::path& folder, uint64_t share, u
   }
 }
 
+// YAML users write true, True or TRUE.
 bool is_word(const std::string& wanted, const char* word) { return to_lower(wanted) == word; }
 
 // Returns the checkpoints of a run, newest first.
 std::vector<fs::path> candidates(const fs::path& run) {
   std::vector<fs::path> folders;
-  for (const StepFolder& each : list_checkpoints(run)) folders.insert(folders.begin(), each.folder);
+  for (const StepFolder& saved : list_checkpoints(run)) folders.insert(folders.begin(), saved.folder);
   return folders;
 }
 
-std::string said(const std::vector<std::string>& problems) { return list_in_words(problems, 8); }
+// The first eight: a lost disk would otherwise fill the screen.
+std::string first_problems(const std::vector<std::string>& problems) { return list_in_words(problems, 8); }
 
 }  // namespace
 
@@ -99,10 +101,10 @@ std::vector<std::string> problems_of_content(const fs::path& folder, const Manif
 // Every rank finds the problems of sizes and manifest, so duplicates are removed.
 std::vector<std::string> verify(const fs::path& folder, const parallel::ParallelContext& context) {
   const comm::Group everyone = context.world().world();
-  const auto mine =
+  const auto own_problems =
       problems_here(folder, static_cast<uint64_t>(everyone.rank()), static_cast<uint64_t>(everyone.size()));
   std::vector<std::string> all;
-  for (const std::string& text : everyone.all_gather_bytes(to_text(mine), "checkpoint: verify"))
+  for (const std::string& text : everyone.all_gather_bytes(to_text(own_problems), "checkpoint: verify"))
     for (std::string& problem : from_text(text))
       if (std::ranges::find(all, problem) == all.end()) all.push_back(std::move(problem));
   return all;
@@ -162,7 +164,7 @@ ResumeChoice choose_checkpoint(const std::string& wanted, const fs::path& run,
       choice.folder = folder;
       return choice;
     }
-    const std::string sentence = fmt::format("{} is broken: {}", folder, said(problems));
+    const std::string sentence = fmt::format("{} is broken: {}", folder, first_problems(problems));
     check<DataError>(automatic, "{}. Set resume_from_checkpoint to auto to use the newest checkpoint that is whole",
                      sentence);
     choice.skipped.push_back(sentence);

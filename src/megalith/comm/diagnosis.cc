@@ -1,3 +1,6 @@
+// The message for a hang is made from three sources: the operation that this rank waits in, the newest status that each
+// other member has posted, and (for threads) the backend's own knowledge. The cause is usually not in this rank, so the
+// text leads to the rank to look at: the first that has not begun the operation, with its last known activity.
 #include "megalith/comm/diagnosis.h"
 
 #include <fmt/format.h>
@@ -13,7 +16,7 @@ namespace {
 constexpr double kSilentSeconds = 5;  // a status older than this suggests a dead or frozen process
 constexpr size_t kListed = 8;         // ranks that are described individually
 
-// What a rank posted last, with a hint if that was long ago.
+// Returns what a rank posted last, with a hint if that was long ago.
 std::string last_words(const TimeoutFacts& facts, int rank) {
   const auto it = facts.status.find(rank);
   if (it == facts.status.end()) return "has never been heard from: it did not start or never connected";
@@ -29,6 +32,7 @@ std::string last_words(const TimeoutFacts& facts, int rank) {
 std::vector<int> ranks_not_arrived(const TimeoutFacts& facts) {
   if (!facts.missing.empty()) return facts.missing;
   std::vector<int> absent;
+  // The sequence of a transfer counts one direction between two ranks, so it cannot be compared with collectives.
   if (is_point_to_point(facts.op.kind)) return {facts.group.ranks.at(static_cast<size_t>(facts.op.peer))};
   for (int rank : facts.group.ranks) {
     if (rank == facts.world_rank) continue;
@@ -47,6 +51,7 @@ std::string describe_timeout(const TimeoutFacts& facts) {
   std::string text = fmt::format("rank {}: {} of group {} (ranks {}) did not finish within {:g} s.", facts.world_rank,
                                  facts.op.describe(), facts.group.name, list_in_words(facts.group.ranks), limit);
   const std::vector<int> absent = ranks_not_arrived(facts);
+  // Everyone has begun, and still nobody has finished: not a rank that is late, but the transport.
   if (absent.empty()) {
     text +=
         "\n  All ranks arrived: the transfer itself is stuck. Check the network and the interface in use"

@@ -42,6 +42,8 @@ at::Tensor bytes_tensor(const std::string& bytes, int64_t size) {
 
 }  // namespace
 
+// Collectives of a group have one order on all members, so one counter does. Transfers have an order only between the
+// two ranks, in each direction.
 uint64_t GroupState::next_sequence(const Op& op) {
   return is_point_to_point(op.kind) ? ++transfers[{op.kind, op.peer}] : ++collectives;
 }
@@ -147,6 +149,7 @@ Work Group::start(Op op) const {
   return start_all({std::move(op)}, /*as_batch=*/false);
 }
 
+// A single send is a batch of one, so all transfers take one path.
 Work Group::start_transfers(const std::vector<Transfer>& transfers, const char* label) const {
   std::vector<Op> ops;
   for (const Transfer& transfer : transfers) {
@@ -163,6 +166,7 @@ Work Group::start_transfers(const std::vector<Transfer>& transfers, const char* 
 
 Work Group::start_all(std::vector<Op> ops, bool as_batch) const {
   GroupState& group = *state_;
+  // Fails at once after a failure elsewhere: an operation that the others will never join would wait for its limit.
   group.owner->throw_if_over();
   Starting starting(group);
   for (Op& op : ops) starting.add(op);
@@ -188,7 +192,7 @@ void Group::open_transfers(const std::vector<int>& send_to, const std::vector<in
   if (missing.empty()) return;
   batch(missing, "connecting");
   // On CUDA only the stream has waited; reading the values makes the host wait, too.
-  for (const Transfer& each : missing) (void)each.tensor.item();
+  for (const Transfer& transfer : missing) (void)transfer.tensor.item();
 }
 
 // ---- The operations ----
@@ -308,6 +312,7 @@ std::vector<std::string> Group::gather_bytes(const std::string& bytes, int root,
 std::string Group::broadcast_bytes(const std::string& bytes, int root, const char* label) const {
   at::Tensor length = at::full({1}, static_cast<int64_t>(bytes.size()), at::TensorOptions(at::kLong).device(device()));
   broadcast(length, root, label);
+  // Every member needs the length before it can allocate; the second broadcast is skipped on all of them alike.
   const auto size_in_bytes = length.item<int64_t>();
   if (size_in_bytes == 0) return "";
   at::Tensor data = bytes_tensor(rank() == root ? bytes : "", size_in_bytes).to(device());

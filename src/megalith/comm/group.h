@@ -28,7 +28,7 @@ class PeerFailure : public CommError {
 // an error in it is then noticed only by the watchdog.
 class [[nodiscard]] Work {
  public:
-  Work() = default;  // nothing to wait for: a group of one rank
+  Work() = default;  // has nothing to wait for, as in a group of one rank
   ~Work();
   Work(Work&&) = default;
   Work& operator=(Work&&) = default;
@@ -41,6 +41,7 @@ class [[nodiscard]] Work {
 
  private:
   friend class Group;
+  // One operation; a batch of transfers has several.
   struct Part {
     std::shared_ptr<PendingOp> pending;
     uint64_t record = 0;  // the recorder's number
@@ -68,11 +69,11 @@ class Group {
  public:
   Group() = default;  // not usable; assign one from World::group
 
-  const std::string& name() const;  // "tp"
-  int rank() const;                 // this rank's place in the group
-  int size() const;
+  const std::string& name() const;        // "tp"
+  int rank() const;                       // this rank's place in the group
+  int size() const;                       // number of members
   const std::vector<int>& ranks() const;  // world ranks, by group rank
-  at::Device device() const;              // of the run; the tensors of every operation must be on it
+  at::Device device() const;              // device of the run; the tensors of every operation must be on it
 
   // Reduces in place over all members; every member ends with the same bits. kAvg divides the sum by size() (floating
   // point only).

@@ -28,9 +28,11 @@ struct RankState {
   int rank = 0;
   int size = 1;
   std::atomic<std::chrono::milliseconds> timeout{};  // set_timeout writes it while the watchdog reads
-  at::Device device = at::kCPU;                      // of the tensors of all operations
+  at::Device device = at::kCPU;                      // device of the tensors of all operations
+  // Opens the connections of a group, at its first operation and on the rank's own thread. World::connect sets it.
   std::function<std::shared_ptr<Backend>(const GroupState&)> connect;
   OpComparer compare;  // debug mode only; may be empty
+  // The other ranks' status and failures; nullptr for a world of one rank.
   std::shared_ptr<StatusBoard> board;
   OpRecorder recorder;
   std::atomic<int64_t> waited_ns{0};  // time that the rank's thread has waited for operations

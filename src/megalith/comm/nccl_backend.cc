@@ -10,6 +10,7 @@ namespace {
 
 using NcclOptions = c10d::ProcessGroupNCCL::Options;
 
+// Copies the fields that are set. The others keep the value "undefined", with which NCCL reads its own variables.
 void apply_settings(const NcclGroupSettings& settings, NcclOptions& options) {
   if (settings.cga_cluster_size) options.config.cgaClusterSize = *settings.cga_cluster_size;
   if (settings.min_ctas) options.config.minCTAs = *settings.min_ctas;

@@ -65,6 +65,8 @@ void throw_timeout(const GroupState& group, const OpInfo& op, const std::vector<
   throw CommError(message);
 }
 
+// Statuses are read twice, with the wait for a reported failure in between: a rank that posts nothing in that time is
+// named as silent.
 void throw_failed(const GroupState& group, const OpInfo& op, const std::string& reason) {
   constexpr std::chrono::milliseconds kPatience{1500};  // a launcher reports the death of a rank within this time
   const RankState& owner = *group.owner;
@@ -83,6 +85,7 @@ void RankState::end_run(const std::string& reason) {
     std::lock_guard lock(mutex_);
     if (over_.empty()) over_ = reason;
   }
+  // The handles are weak: an operation whose Work was dropped needs no abort.
   for (const auto& running : recorder.in_flight())
     if (const auto pending = running.pending.lock()) pending->abort(reason);
 }
@@ -100,15 +103,16 @@ std::string RankState::timeout_message(const GroupInfo& group, const OpInfo& op,
   return describe_timeout(facts);
 }
 
-// Looks at the oldest first. An operation that the device has not reached is late because of the work before it.
+// Looks at the oldest first. An operation that the device has not reached is late because of the work before it. Called
+// on the watchdog's thread at every beat.
 std::optional<std::string> RankState::overdue_message(std::chrono::milliseconds limit) {
   const auto now = OpRecorder::Clock::now();
   const std::vector<OpRecorder::InFlight> running = recorder.in_flight();
-  const auto overdue = std::ranges::find_if(running, [&](const OpRecorder::InFlight& each) {
-    if (now - each.begun < limit) return false;
-    const auto pending = each.pending.lock();
+  const auto overdue = std::ranges::find_if(running, [&](const OpRecorder::InFlight& running_op) {
+    if (now - running_op.begun < limit) return false;
+    const auto pending = running_op.pending.lock();
     // If it is done on the host, its owner has simply not asked for the result yet.
-    return each.completion || !each.reached() || !pending || !is_done(pending);
+    return running_op.completion || !running_op.reached() || !pending || !is_done(pending);
   });
   if (overdue == running.end()) return std::nullopt;
   if (!overdue->reached())

@@ -1,5 +1,5 @@
-// What a rank does through the store, on three connections: the rank's own (reports, debug mode, the end of the run),
-// the watchdog's, and the groups'. Keys live in two spaces:
+// A rank uses the store over three connections: its own (reports, debug mode, the end of the run), the watchdog's, and
+// the groups'. Keys live in two spaces:
 //
 //   megalith/failure            the first failure of the run; launchers read and write it, too
 //   megalith/connected/R        how often rank R has connected to this store: its generation
@@ -37,6 +37,7 @@ milliseconds beat(int world_size) { return milliseconds(500) + milliseconds(worl
 // Outside any generation, since launchers use it, too.
 constexpr const char* kFailureKey = "megalith/failure";
 
+// The store is served by a launcher or by rank 0, which end last, so its end means that the run has ended.
 constexpr const char* kStoreGone = "the store is gone: the launcher, or the rank that served it, has ended";
 
 std::string status_key(int rank) { return fmt::format("status/{}", rank); }
@@ -50,6 +51,7 @@ void report_failure_in(c10d::Store& store, const Failure& failure) {
   store.compareSet(kFailureKey, std::string(), fmt::format("{}\n{}", failure.rank, failure.reason));
 }
 
+// The value is "rank\nreason"; the reason may have several lines.
 std::optional<Failure> failure_in(c10d::Store& store) {
   if (!store.check({kFailureKey})) return std::nullopt;
   const std::string text = store.get_to_str(kFailureKey);
@@ -83,14 +85,15 @@ StoreLink::Connections StoreLink::connect_anew() const {
 StoreLink::~StoreLink() { stop(); }
 
 std::map<int, RankStatus> StoreLink::read(const std::vector<int>& ranks) {
-  std::map<int, RankStatus> found;
+  std::map<int, RankStatus> statuses;
   try {
     for (int rank : ranks)
-      if (store_->check({status_key(rank)})) found[rank] = RankStatus::from_json(store_->get_to_str(status_key(rank)));
+      if (store_->check({status_key(rank)}))
+        statuses[rank] = RankStatus::from_json(store_->get_to_str(status_key(rank)));
   } catch (const std::exception&) {
     // The store is gone; the message gets by without the status.
   }
-  return found;
+  return statuses;
 }
 
 void StoreLink::report_failure(const Failure& failure) {
@@ -101,6 +104,7 @@ void StoreLink::report_failure(const Failure& failure) {
   }
 }
 
+// Polls instead of waiting in the store, which would hold the connection that report_failure needs.
 std::optional<Failure> StoreLink::failure(milliseconds patience) {
   const auto deadline = std::chrono::steady_clock::now() + patience;
   try {
@@ -147,6 +151,7 @@ bool StoreLink::compare(const GroupState& group, const Op& op) {
   const std::string signature =
       transfer ? fmt::format("{} {}", c10::toString(op.output.scalar_type()), op.output.numel()) : op.signature();
   if (op.kind != OpKind::kRecv) store_->set(key(group.rank, op.sequence), signature + "\n" + op.describe());
+  // A sender only announces: waiting for the receiver would forbid sends that run ahead.
   if (op.kind == OpKind::kSend) return true;
 
   for (int member = 0; member < static_cast<int>(group.ranks.size()); ++member) {
@@ -157,12 +162,12 @@ bool StoreLink::compare(const GroupState& group, const Op& op) {
       if (std::chrono::steady_clock::now() >= deadline) return false;
       std::this_thread::sleep_for(milliseconds(1));
     }
-    const std::string theirs = store_->get_to_str(key(member, op.sequence));
-    const size_t cut = theirs.find('\n');
-    if (theirs.substr(0, cut) == signature) continue;
-    const std::string message =
-        fmt::format("the ranks of group {} are not doing the same thing:\n  rank {}: {}\n  rank {}: {}", group.name,
-                    group.owner->rank, op.describe(), group.ranks[static_cast<size_t>(member)], theirs.substr(cut + 1));
+    const std::string peer_op = store_->get_to_str(key(member, op.sequence));
+    const size_t cut = peer_op.find('\n');
+    if (peer_op.substr(0, cut) == signature) continue;
+    const std::string message = fmt::format(
+        "the ranks of group {} are not doing the same thing:\n  rank {}: {}\n  rank {}: {}", group.name,
+        group.owner->rank, op.describe(), group.ranks[static_cast<size_t>(member)], peer_op.substr(cut + 1));
     report_failure({group.owner->rank, message});
     throw CommError(message);
   }
@@ -184,6 +189,7 @@ void StoreLink::watch(std::shared_ptr<RankState> state, std::function<void(const
   });
 }
 
+// The flag is set under the lock that pause() waits with, so the watchdog cannot miss the wake-up.
 void StoreLink::stop() {
   {
     std::lock_guard lock(mutex_);
@@ -230,9 +236,11 @@ void StoreLink::run_watchdog() {
   if (!over) return;
   state_->end_run(*over);
   if (state_->device.is_cuda()) write_flight_record(rank_);
+  // The rank's own thread gets some seconds to throw and unwind; then the process is ended from here.
   if (pause(kGrace) && on_stuck_) on_stuck_(*over);
 }
 
+// One beat: post first, so that the others see a sign of life even if the checks below find something.
 std::optional<std::string> StoreLink::look_around(const Connections& own) {
   own.generation->set(status_key(rank_), own_status().to_json());
   if (auto found = failure_in(*own.shared)) return found->reason;
@@ -331,6 +339,7 @@ bool StoreLink::compare_at_end() {
   };
   add(own_status());
   for (const std::string& key : keys_of_others("closing")) add(RankStatus::from_json(store_->get_to_str(key)));
+  // Group ids begin with the name of the group, "tp:0-3:…", which is what the message shows.
   for (const auto& [id, members] : groups) {
     const auto split = find_split(members, /*all_have_ended=*/true);
     if (!split) continue;

@@ -77,13 +77,17 @@ class StoreLink : public StatusBoard {
   // Waits for keys of this generation, in slices, so that a failure elsewhere ends the wait (unless `despite_failure`).
   bool wait_for_keys(const std::vector<std::string>& keys, std::chrono::steady_clock::time_point deadline,
                      bool despite_failure = false);
+  // Returns "name/R" for every other rank R.
   std::vector<std::string> keys_of_others(const char* name) const;
   void run_watchdog();
   // Returns the reason why the run is over, if it is.
   std::optional<std::string> look_around(const Connections& own);
+  // The three kinds of trouble that the watchdog looks for besides reported failures: an operation past its limit,
+  // members that have started different operations, and a shutdown that does not end. Each returns the message.
   std::optional<std::string> overdue_operation();
   std::optional<std::string> split_operations(const Connections& own);
   bool compare_at_end();
+  // Returns the status to post; before watch() it contains the rank only.
   RankStatus own_status() const;
   bool pause(std::chrono::milliseconds time);  // returns false once stop() was called
   std::optional<std::string> overdue_stop();

@@ -38,11 +38,12 @@ class ThreadBoard : public StatusBoard {
   explicit ThreadBoard(std::vector<std::weak_ptr<RankState>> ranks) : ranks_(std::move(ranks)) {}
 
   std::map<int, RankStatus> read(const std::vector<int>& ranks) override {
-    std::map<int, RankStatus> found;
+    std::map<int, RankStatus> statuses;
     for (int rank : ranks)
-      if (const auto state = ranks_.at(static_cast<size_t>(rank)).lock()) found[rank] = state->recorder.status(rank);
-    return found;
+      if (const auto state = ranks_.at(static_cast<size_t>(rank)).lock()) statuses[rank] = state->recorder.status(rank);
+    return statuses;
   }
+  // The lock is released before end_run, which wakes threads that may report a failure of their own.
   void report_failure(const Failure& failure) override {
     {
       std::lock_guard lock(mutex_);
@@ -99,6 +100,7 @@ std::string group_id(const std::string& name, const std::vector<int>& ranks) {
              : fmt::format("{}:{}-{}:{}:{:016x}", name, ranks.front(), ranks.back(), ranks.size(), fnv1a64(bytes));
 }
 
+// Checks the ranks before they become part of an id: a wrong list on one rank would otherwise be another group there.
 std::shared_ptr<GroupState> make_group(const std::string& id, const std::string& name, const std::vector<int>& ranks,
                                        const std::shared_ptr<RankState>& owner) {
   const std::string members = list_in_words(ranks);
@@ -219,6 +221,7 @@ std::unique_ptr<World> World::connect(Rendezvous place, const WorldOptions& opti
     return make_pairwise_backend(
         rank, [=, id = group.id] { return connect_members(id, rank, size); },
         [=, id = group.id](int peer) {
+          // Both ends form the same id, so they meet in the same keys of the store.
           const auto [low, high] = std::minmax(rank, peer);
           return connect_members(fmt::format("{}/{}-{}", id, low, high), rank == low ? 0 : 1, 2);
         });
@@ -260,14 +263,15 @@ int World::size() const { return state_->size; }
 
 Group World::world() { return group("world", all_ranks(size()), kControlLane); }
 
+// Groups are kept for the life of the World: the recorder refers to them.
 Group World::group(const std::string& name, const std::vector<int>& ranks, const std::string& lane) {
   const std::string id = group_id(name, ranks);
-  auto found = groups_.find(id);
-  if (found == groups_.end()) {
-    found = groups_.emplace(id, make_group(id, name, ranks, state_)).first;
-    if (!lane.empty()) found->second->lane = group_id("lane:" + lane, ranks);
+  auto entry = groups_.find(id);
+  if (entry == groups_.end()) {
+    entry = groups_.emplace(id, make_group(id, name, ranks, state_)).first;
+    if (!lane.empty()) entry->second->lane = group_id("lane:" + lane, ranks);
   }
-  return Group(found->second);
+  return Group(entry->second);
 }
 
 int World::connected_groups() const {
@@ -294,6 +298,8 @@ std::string World::claim(const std::string& what, const std::string& holder) {
   return {held.begin(), held.end()};
 }
 
+// Meet, shut down, leave: see the top of the file. The watchdog runs until the end, and ends the process if one of the
+// three hangs.
 void World::close() {
   if (size() > 1 && link_) {
     const bool all_here = link_->meet_at_end(state_->timeout.load());

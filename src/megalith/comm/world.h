@@ -68,7 +68,7 @@ class World {
   World& operator=(const World&) = delete;
 
   int rank() const;
-  int size() const;
+  int size() const;                                        // number of ranks
   const std::string& backend() const { return backend_; }  // "gloo", "nccl", "threads" or "none" (one rank)
   // Returns the place in the run, with the number of restarts that all ranks agree on.
   const Rendezvous& place() const { return place_; }

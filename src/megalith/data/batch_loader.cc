@@ -37,6 +37,7 @@ class NumberedLoader : public BatchLoader {
       for (const int64_t index : members) samples.push_back(dataset_->sample(index));
       result.microbatches.push_back(collator_.collate(samples, parts_));
     }
+    // Only after everything was read: a failed next() can be repeated.
     at_ = {step->after, at_.consumed_samples + shape.samples()};
     return result;
   }
@@ -63,6 +64,7 @@ class StreamLoader : public BatchLoader {
 
   std::optional<StepBatch> next() override {
     StepBatch step = ahead_ ? std::move(*ahead_) : first_step();
+    // The lookahead stops at the end of the epoch; the next call then opens the next one.
     ahead_ = try_step(shape_(at_.consumed_samples));
     step.ends_epoch = !ahead_;
     return step;
@@ -87,7 +89,7 @@ class StreamLoader : public BatchLoader {
 
   // Returns std::nullopt if the epoch does not have enough samples left. The dealing is that of deal() (sampler.h).
   std::optional<StepBatch> try_step(const BatchShape& shape) {
-    std::vector<std::vector<Sample>> mine(static_cast<size_t>(shape.num_microbatches));
+    std::vector<std::vector<Sample>> own_samples(static_cast<size_t>(shape.num_microbatches));
     for (int64_t i = 0; i < shape.samples(); ++i) {
       const int64_t chunk = i / shape.micro_batch_size;  // chunks of micro_batch_size samples go to the ranks in turn
       if (chunk % shape.dp_size != shape.dp_rank) {
@@ -96,10 +98,11 @@ class StreamLoader : public BatchLoader {
       }
       auto sample = stream_->next();
       if (!sample) return std::nullopt;
-      mine[static_cast<size_t>(chunk / shape.dp_size)].push_back(std::move(*sample));
+      own_samples[static_cast<size_t>(chunk / shape.dp_size)].push_back(std::move(*sample));
     }
     StepBatch result{.samples = shape.samples()};
-    for (const std::vector<Sample>& samples : mine) result.microbatches.push_back(collator_.collate(samples, parts_));
+    for (const std::vector<Sample>& samples : own_samples)
+      result.microbatches.push_back(collator_.collate(samples, parts_));
     at_.position.consumed += shape.samples();
     at_.consumed_samples += shape.samples();
     result.after = at_.position;

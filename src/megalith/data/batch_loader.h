@@ -1,4 +1,7 @@
 // BatchLoader: delivers the micro-batches of each step to one data-parallel rank.
+//
+//   const auto loader = make_batch_loader(dataset, sampler, collator, shape, start);
+//   while (const auto step = loader->next()) train(step->microbatches);   // step->after goes into checkpoints
 #pragma once
 
 #include <functional>
@@ -14,8 +17,8 @@ namespace megalith::data {
 
 // The data of one training step.
 struct StepBatch {
-  std::vector<MicroBatch> microbatches;  // those of this rank
-  SamplerPosition after;                 // where the next step begins; checkpoints store it
+  std::vector<MicroBatch> microbatches;  // this rank's own, in the order of the schedule
+  SamplerPosition after;                 // start of the next step; checkpoints store it
   int64_t samples = 0;                   // consumed by all ranks in this step
   bool ends_epoch = false;               // the next step belongs to another epoch, or there is none
 };
@@ -24,13 +27,15 @@ struct StepBatch {
 // that grows (layout::MicrobatchCalculator). The same on all ranks.
 using ShapeOfStep = std::function<BatchShape(int64_t consumed_samples)>;
 
-// Where a loader begins. Both values come from a checkpoint.
+// The point at which a loader begins. Both values come from a checkpoint.
 struct LoaderStart {
   SamplerPosition position;
   int64_t consumed_samples = 0;  // in the whole run, over all epochs
 };
 
-// Not thread-safe, but next() may be the produce function of a Prefetcher.
+// Not thread-safe, but next() may be the produce function of a Prefetcher. All ranks of a replica get the same
+// micro-batches (or their layout), and all ranks the same number of steps, so that collectives inside the step stay
+// matched.
 class BatchLoader {
  public:
   virtual ~BatchLoader() = default;
@@ -38,12 +43,14 @@ class BatchLoader {
   virtual std::optional<StepBatch> next() = 0;
 };
 
-// Returns a loader over numbered samples, in the order of `sampler`.
+// Returns a loader over numbered samples, in the order of `sampler`. `parts` leaves out what a middle pipeline stage
+// does not need. Throws InternalError if the sampler was made for another size of dataset.
 std::unique_ptr<BatchLoader> make_batch_loader(std::shared_ptr<const Dataset> dataset, const Sampler& sampler,
                                                const Collator& collator, ShapeOfStep shape, LoaderStart start = {},
                                                CollateParts parts = CollateParts::kAll);
 
-// A sequence of samples without random access, for `streaming`. Not thread-safe.
+// A sequence of samples without random access, for `streaming`. Not thread-safe. skip() and next() must advance alike,
+// or ranks would read different samples.
 class SampleStream {
  public:
   virtual ~SampleStream() = default;
@@ -53,7 +60,8 @@ class SampleStream {
   virtual bool skip() = 0;
 };
 
-// Opens the stream of an epoch at its first sample.
+// Opens the stream of an epoch at its first sample. Called once per epoch; equal epochs must give equal streams, on
+// every rank and in every run.
 using OpenStream = std::function<std::unique_ptr<SampleStream>(int64_t epoch)>;
 
 // Returns a loader over a stream. All ranks read the same stream and keep their own samples. Samples at the end of an

@@ -27,6 +27,7 @@ int64_t count_of(const Field& field) {
   return std::visit([](const auto& numbers) { return std::ssize(numbers); }, field.numbers);
 }
 
+// "float [2] per label, fill 0": everything that must agree between rows, for a message.
 std::string field_in_words(const Field& field) {
   const char* const of[] = {"label", "token", "row"};
   return fmt::format("{} [{}] per {}, fill {}", field.numbers.index() == 0 ? "float" : "int64",
@@ -74,12 +75,14 @@ void check_rows(std::span<const Sequence* const> rows) {
   }
 }
 
+// Returns the sizes {first, rest…} of a tensor: one value of shape `rest` for each token or row.
 std::vector<int64_t> with_rest(int64_t first, const std::vector<int64_t>& rest) {
   std::vector<int64_t> sizes{first};
   sizes.insert(sizes.end(), rest.begin(), rest.end());
   return sizes;
 }
 
+// Writes one value per row, in the order of the micro-batch. [rows, …]
 template <typename T>
 void write_rows(std::span<const Sequence* const> rows, const std::string& name, T* out) {
   for (const Sequence* row : rows)
@@ -99,6 +102,7 @@ void write_strips(std::span<const Strip> strips, const std::string& name, T* out
   }
 }
 
+// T is the type of the numbers: float becomes fp32, int64_t stays.
 template <typename T>
 ExtraTensor collate_field(const std::string& name, std::span<const Sequence* const> rows, std::span<const Strip> strips,
                           int64_t total) {

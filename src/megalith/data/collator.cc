@@ -44,6 +44,7 @@ void add_strips(const Sequence& row, std::vector<Strip>& strips) {
   }
 }
 
+// Whether the row is packed such that its samples must not see one another.
 bool separate_pieces(const Sequence& row) { return row.pieces.size() > 1 && !row.pieces_attend; }
 
 // Writes positions that restart at every piece of a strip whose pieces attend to one another: for attention they are a
@@ -55,6 +56,8 @@ void write_positions(const Strip& strip, int64_t* out) {
   std::fill(out + at, out + strip.length, 0);
 }
 
+// The labels of the strip's tokens, already shifted by label_begin(). Empty for a strip without tokens, where the
+// beginning may lie after the end of the row.
 std::span<const int32_t> labels_of(const Strip& strip) {
   if (strip.tokens == 0) return {};
   return std::span(strip.row->labels)
@@ -98,6 +101,7 @@ std::vector<const Sequence*> rows_of(std::span<const Sample> samples, bool prefe
   return rows;
 }
 
+// In the order of the rows; a row of separate pieces gives several strips, or none if all pieces are single tokens.
 std::vector<Strip> strips_of(std::span<const Sequence* const> rows) {
   std::vector<Strip> strips;
   for (const Sequence* row : rows) add_strips(*row, strips);
@@ -182,6 +186,7 @@ MicroBatch Collator::collate_built_in(std::span<const Sample> samples, CollatePa
   batch.sequences = std::ssize(strips);
   batch.reference = reference_of(samples);
   batch.extras = collate_fields(rows, strips, total);
+  // The fill is a sequence of its own: appended to the last strip it would change that one's length for cp.
   if (total > filled) lengths.push_back(total - filled);
   batch.layout = with_restarts(ops::SequenceLayout::packed(lengths), strips);
   if (parts == CollateParts::kAll) {

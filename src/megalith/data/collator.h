@@ -17,14 +17,14 @@
 
 namespace megalith::data {
 
-// How sequences are brought to a length.
+// How sequences are brought to a length. kLongest and kFixed give a dense layout, unless rows are packed neatly.
 enum class Padding {
   kLongest,  // all sequences as long as the longest: the dense attention path
   kFixed,    // all sequences of fixed_length
   kNone,     // each sequence keeps its own length: the packed attention path
 };
 
-// Options of a Collator.
+// Options of a Collator. The same on all ranks of a run: each collates on its own, and the layouts must agree.
 struct CollatorOptions {
   int32_t pad_id = 0;
   Padding padding = Padding::kLongest;
@@ -56,7 +56,8 @@ class Collator;
 // resumed run calls it again.
 using CollateFunction = std::function<MicroBatch(std::span<const Sample> samples, const Collator& built_in)>;
 
-// Immutable and thread-safe. The same samples give the same layout on every rank.
+// Immutable and thread-safe. The same samples give the same layout on every rank. collate() allocates the tensors of
+// the batch and nothing else; it never touches a device.
 class Collator {
  public:
   // Throws a ConfigError for sizes that are not positive.

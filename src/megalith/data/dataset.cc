@@ -7,6 +7,7 @@
 namespace megalith::data {
 namespace {
 
+// A view: pairs are still read one at a time, and only 8 bytes of scores per pair are kept in memory.
 class ScoredPairs : public Dataset {
  public:
   ScoredPairs(std::shared_ptr<const Dataset> pairs, std::vector<ReferenceScores> scores)

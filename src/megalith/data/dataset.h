@@ -9,10 +9,12 @@
 
 namespace megalith::data {
 
-// Immutable and thread-safe. All functions return the same on every rank.
+// Immutable and thread-safe. All functions return the same on every rank. Samples may be made on the fly; sample() is
+// called from loader threads, so it should not be slow by accident.
 class Dataset {
  public:
   virtual ~Dataset() = default;
+  // Returns the number of samples.
   virtual int64_t size() const = 0;
   // Requires 0 <= index < size().
   virtual Sample sample(int64_t index) const = 0;

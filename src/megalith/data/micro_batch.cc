@@ -9,6 +9,7 @@ namespace megalith::data {
 
 namespace {
 
+// Throws with the names that exist: the usual mistake is a misspelled field, or a collator that forgets it.
 const ExtraTensor& find_extra(const MicroBatch& batch, std::string_view name) {
   const auto found = batch.extras.find(name);
   if (found != batch.extras.end()) return found->second;

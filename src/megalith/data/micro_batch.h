@@ -23,7 +23,8 @@ enum class ExtraOf {
   kBatch,   // any shape; not sliced
 };
 
-// A tensor that the library carries without knowing what it means. On the CPU; of any dtype.
+// A tensor that the library carries without knowing what it means. On the CPU; of any dtype. Objective and loss get it
+// by its name (MicroBatch::extra).
 struct ExtraTensor {
   at::Tensor values;
   ExtraOf of = ExtraOf::kTokens;

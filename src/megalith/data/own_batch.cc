@@ -35,6 +35,7 @@ std::string tensor_in_words(const at::Tensor& tensor) {
   return tensor.is_cpu() ? text : text + " on " + tensor.device().str();
 }
 
+// ids and labels are int64 on the CPU, as from the built-in collator.
 void check_token_tensor(const char* name, const at::Tensor& tensor, const std::string& allowed) {
   check<DataError>(tensor.defined(), "the collator has not set \"{}\"; a batch needs it: {}", name, allowed);
   check<DataError>(tensor.scalar_type() == at::kLong && tensor.is_cpu(),
@@ -93,6 +94,7 @@ void check_multiples(const MicroBatch& batch, const CollatorOptions& options) {
       tensor_in_words(batch.ids), tokens, options.cp * options.tp, total, (tokens + total - 1) / total * total);
 }
 
+// [4, 8, 2] begins with [4, 8].
 bool begins_with(at::IntArrayRef sizes, at::IntArrayRef start) {
   return sizes.size() >= start.size() && sizes.slice(0, start.size()) == start;
 }
@@ -131,6 +133,7 @@ void check_counts(const MicroBatch& batch) {
 
 }  // namespace
 
+// Checks come before the tensors are flattened, so that messages show the shapes that the program made.
 MicroBatch completed_batch(MicroBatch batch, std::span<const Sample> samples, const CollatorOptions& options) {
   check_tokens(batch);
   batch.layout = layout_of(batch);

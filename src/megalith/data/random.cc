@@ -1,3 +1,5 @@
+// Everything here is written out rather than taken from <random>, whose distributions differ between libraries: a run
+// that resumes on another machine must see the same order of samples.
 #include "megalith/data/random.h"
 
 #include <algorithm>
@@ -8,7 +10,7 @@
 namespace megalith::data {
 namespace {
 
-constexpr int kRounds = 6;  // of the Feistel network; Luby and Rackoff need at least four
+constexpr int kRounds = 6;  // rounds of the Feistel network; Luby and Rackoff need at least four
 
 // The output function of SplitMix64: every bit of the input changes about half of the output's.
 uint64_t scrambled(uint64_t value) {
@@ -60,6 +62,7 @@ int64_t Permutation::operator[](int64_t index) const {
   return static_cast<int64_t>(value);
 }
 
+// Each element once before any is repeated.
 std::vector<int64_t> random_selection(int64_t n, int64_t count, uint64_t seed) {
   const Permutation order(n, seed);
   RandomStream repeats(mix_seed(seed, 1));

@@ -9,7 +9,9 @@ namespace megalith::data {
 // A generator of random numbers (SplitMix64).
 class RandomStream {
  public:
+  // Equal seeds give equal streams; mix_seed makes seeds for streams that must differ.
   explicit RandomStream(uint64_t seed) : state_(seed) {}
+  // Returns 64 random bits.
   uint64_t next();
   // Returns a number uniformly distributed in [0, bound); bound > 0.
   uint64_t below(uint64_t bound);
@@ -27,6 +29,7 @@ uint64_t mix_seed(uint64_t a, uint64_t b);
 // same. A Feistel network over the next even power of two, applied until the result is less than n.
 class Permutation {
  public:
+  // Requires n >= 0. Costs nothing: elements are computed when they are asked for.
   Permutation(int64_t n, uint64_t seed);
   // Requires 0 <= index < n.
   int64_t operator[](int64_t index) const;
@@ -38,6 +41,7 @@ class Permutation {
 };
 
 // Returns the first `count` elements of a random order of 0 … n-1, followed by draws with repetition if count > n.
+// Requires n > 0 unless count is 0.
 std::vector<int64_t> random_selection(int64_t n, int64_t count, uint64_t seed);
 
 }  // namespace megalith::data

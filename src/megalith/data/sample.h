@@ -13,7 +13,7 @@ namespace megalith::data {
 // Label of a token that does not contribute to the loss. Stored on disk and in users' files: must not change.
 inline constexpr int32_t kIgnoredLabel = -100;
 
-// What the values of a field belong to.
+// The part of a row that a value of a field belongs to.
 enum class FieldOf {
   kLabel,  // one value per label. It is shifted with its label, so it lines up with the loss of the prediction
   kToken,  // one value per token
@@ -58,7 +58,8 @@ struct ReferenceScores {
   bool operator==(const ReferenceScores&) const = default;
 };
 
-// One item of a dataset. Preference pairs have two rows with the same prompt: the chosen one, then the rejected one.
+// One item of a dataset. Preference pairs have two rows with the same prompt: the chosen one, then the rejected one. A
+// value: the collator copies from it and does not keep it.
 struct Sample {
   Sequence row;
   std::optional<Sequence> rejected;

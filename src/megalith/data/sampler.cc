@@ -1,3 +1,6 @@
+// The sampler has no state: a step is a function of the position, and the position of the next step is part of the
+// answer. So a checkpoint stores two numbers, ranks need not talk to agree on samples, and a run that resumes with
+// another number of ranks or another batch size continues exactly where the data was left.
 #include "megalith/data/sampler.h"
 
 #include "megalith/base/error.h"
@@ -16,6 +19,8 @@ int64_t Sampler::sample_at(const SamplerPosition& position) const {
   return Permutation(options_.size, seed)[position.consumed];
 }
 
+// Example, 10 samples, 4 per step, after 8 consumed: kDrop gives samples 0 to 3 of epoch 1, kWrap 8 9 0 1 of epoch 0,
+// kContinue 8 9 of epoch 0 and 0 1 of epoch 1, kStop the end.
 std::optional<SampledStep> Sampler::step(const SamplerPosition& position, int64_t count) const {
   check(position.epoch >= 0 && position.consumed >= 0 && count > 0, "position {}/{}, {} samples", position.epoch,
         position.consumed, count);
@@ -48,8 +53,8 @@ std::optional<SampledStep> Sampler::step(const SamplerPosition& position, int64_
 }
 
 int64_t Sampler::steps_per_epoch(int64_t count) const {
-  const bool whole = options_.end == EpochEnd::kWrap || options_.end == EpochEnd::kContinue;
-  return (options_.size + (whole ? count - 1 : 0)) / count;
+  const bool rounds_up = options_.end == EpochEnd::kWrap || options_.end == EpochEnd::kContinue;
+  return (options_.size + (rounds_up ? count - 1 : 0)) / count;
 }
 
 // kDrop and kWrap: every epoch takes whole steps, so its length in consumed samples is steps * count.
@@ -75,6 +80,8 @@ SamplerPosition Sampler::position_of(int64_t consumed_samples, int64_t count) co
   return {consumed_samples / (steps * count), consumed_samples % (steps * count)};
 }
 
+// Megatron's order: consecutive chunks of micro_batch_size go to the data-parallel ranks in turn. With 2 ranks and
+// chunks of 2, samples 0 … 7 give rank 0 {0 1}, {4 5} and rank 1 {2 3}, {6 7}.
 std::vector<std::vector<int64_t>> deal(const std::vector<int64_t>& samples, const BatchShape& shape) {
   check(std::ssize(samples) == shape.samples() && shape.dp_rank < shape.dp_size, "{} samples for {} places",
         samples.size(), shape.samples());

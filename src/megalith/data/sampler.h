@@ -1,4 +1,13 @@
 // Sampler: decides which samples a step takes, and which of them belong to this data-parallel rank.
+//
+// A run asks for one step after the other; the position is all that a checkpoint keeps of the data:
+//
+//   const Sampler sampler({.size = 1000, .seed = 42});
+//   SamplerPosition at;                                   // or that of a checkpoint
+//   while (const auto step = sampler.step(at, 32)) {      // 32 samples, the same on all ranks
+//     const auto microbatches = deal(step->samples, shape);  // those of this rank
+//     at = step->after;
+//   }
 #pragma once
 
 #include <cstdint>
@@ -7,7 +16,7 @@
 
 namespace megalith::data {
 
-// What happens if an epoch has fewer samples left than a step takes.
+// Treatment of the last samples of an epoch, if they are fewer than a step takes.
 enum class EpochEnd {
   kDrop,      // they are dropped and the next epoch begins (Hugging Face's drop_last)
   kWrap,      // the step is filled up with the epoch's first samples; every sample is seen at least once
@@ -15,7 +24,8 @@ enum class EpochEnd {
   kStop,      // they are dropped and the data ends: Megatron's `single`
 };
 
-// run::epoch_sampler and run::megatron_sampler make these from the options.
+// run::epoch_sampler and run::megatron_sampler make these from the options. The order of a run's samples is a function
+// of these alone; changing one changes the data of a resumed run.
 struct SamplerOptions {
   int64_t size = 0;     // number of samples in the dataset
   bool shuffle = true;  // a different order in each epoch; false: in the order of the dataset
@@ -34,12 +44,12 @@ struct SamplerPosition {
 // The samples of one step, in order.
 struct SampledStep {
   std::vector<int64_t> samples;
-  SamplerPosition after;  // where the next step begins
+  SamplerPosition after;  // start of the next step
   // An epoch ends with this step: the next step of this size belongs to another epoch, or there is none.
   bool ends_epoch = false;
 };
 
-// Stateless: results depend only on the arguments.
+// Stateless: results depend only on the arguments. Any thread may call it; copies are cheap.
 class Sampler {
  public:
   // Throws a DataError if there are no samples.
@@ -66,7 +76,7 @@ class Sampler {
 };
 
 // How the samples of a step are distributed. Micro-batch m of data-parallel rank r gets micro_batch_size samples from
-// (m * dp_size + r) * micro_batch_size on.
+// (m * dp_size + r) * micro_batch_size on. dp_rank is this rank; the other numbers are equal on all ranks.
 struct BatchShape {
   int64_t micro_batch_size = 1;
   int64_t num_microbatches = 1;
@@ -76,7 +86,8 @@ struct BatchShape {
   int64_t samples() const { return micro_batch_size * num_microbatches * dp_size; }  // per step, over all ranks
 };
 
-// Returns the samples of each micro-batch of this rank.
+// Returns the samples of each micro-batch of this rank. `samples` are those of the whole step, in order; there must be
+// shape.samples() of them.
 std::vector<std::vector<int64_t>> deal(const std::vector<int64_t>& samples, const BatchShape& shape);
 
 }  // namespace megalith::data

@@ -7,14 +7,15 @@
 
 namespace megalith::data {
 
-// One sequence of the layout: tokens [begin, begin + tokens) of a row.
+// One sequence of the layout: tokens [begin, begin + tokens) of a row. A row whose pieces do not attend to one another
+// gives one strip per piece; every other row gives one.
 struct Strip {
   const Sequence* row = nullptr;
   int64_t begin = 0;
   int64_t tokens = 0;
   int64_t length = 0;  // in the micro-batch, including padding
 
-  // Where its labels begin in the row. Unless the row is shifted, token i predicts label i + 1.
+  // Returns the start of its labels in the row. Unless the row is shifted, token i predicts label i + 1.
   int64_t label_begin() const { return begin + (row->shifted ? 0 : 1); }
 };
 

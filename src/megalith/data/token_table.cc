@@ -140,6 +140,7 @@ void check_columns(const TokenColumns& columns, int64_t rows, bool pairs, const 
     }
     return last == static_cast<int64_t>(total);
   };
+  // Ascending ends that finish at the number of elements keep every row inside the arrays.
   const bool sound = std::ssize(columns.row_ends) == rows && std::ssize(columns.piece_ends) == rows &&
                      columns.labels.size() == columns.ids.size() && ends_fit(columns.row_ends, columns.ids.size()) &&
                      ends_fit(columns.piece_ends, columns.pieces.size()) && pieces_fit(columns) &&
@@ -178,6 +179,7 @@ void TokenTable::append(const TokenTable& other) {
   for (const int64_t end : other.piece_ends) piece_ends.push_back(piece_count + end);
 }
 
+// The table moves to the heap, where the spans of the dataset can point to it.
 std::shared_ptr<const Dataset> dataset_of(TokenTable table, TokenTableInfo info) {
   const auto owner = std::make_shared<const TokenTable>(std::move(table));
   return std::make_shared<TokenDataset>(
@@ -223,6 +225,7 @@ void TokenFolderWriter::finish(const TokenTableInfo& info) {
   io::write_text_file(folder_ / "info.json", document.dump(2) + "\n");
 }
 
+// info.json alone is not enough: other formats have a file of that name, too.
 bool is_token_folder(const fs::path& folder) {
   return fs::exists(folder / "info.json") && fs::exists(folder / "ids.bin");
 }

@@ -1,4 +1,9 @@
 // TokenTable: samples as flat arrays, the form of a tokenized dataset in memory and on disk.
+//
+//   TokenFolderWriter writer(folder);                     // one process, with bounded memory
+//   writer.append(rows);
+//   writer.finish(info);
+//   const auto [dataset, info] = open_token_folder(folder);  // any number of processes: the files are mapped
 #pragma once
 
 #include <cstdint>
@@ -13,7 +18,8 @@
 namespace megalith::data {
 
 // The arrays. Row r has the tokens [row_ends[r-1], row_ends[r]) and the pieces [piece_ends[r-1], piece_ends[r]); row 0
-// begins at 0. A sample is one row, or two (chosen, rejected) in a table of pairs.
+// begins at 0. A sample is one row, or two (chosen, rejected) in a table of pairs. 8 bytes per token; a table of all
+// records of a run is kept only without a cache folder.
 struct TokenTable {
   std::vector<int32_t> ids;
   std::vector<int32_t> labels;
@@ -21,12 +27,13 @@ struct TokenTable {
   std::vector<int32_t> pieces;
   std::vector<int64_t> piece_ends;
 
+  // Append rows to the columns. Throw a DataError for rows with fields, which tables cannot hold.
   void append(const Sequence& row);
   void append(const Sample& sample);  // one or two rows
   void append(const TokenTable& other);
 };
 
-// Properties of a table as a whole.
+// Properties of a table as a whole. Stored in info.json, so that a reader need not look at the tokens.
 struct TokenTableInfo {
   bool pairs = false;
   bool pieces_attend = false;  // Sequence::pieces_attend of all rows with more than one piece
@@ -39,6 +46,7 @@ std::shared_ptr<const Dataset> dataset_of(TokenTable table, TokenTableInfo info)
 
 // Writes a folder with the arrays as files of little-endian numbers (ids.bin, labels.bin, row_ends.bin, pieces.bin,
 // piece_ends.bin) and info.json. Rows are written as they come; info.json, written last, marks the folder as complete.
+// A folder without info.json was not finished, and is not opened. Not thread-safe.
 class TokenFolderWriter {
  public:
   // `folder` must exist and be empty.
@@ -69,7 +77,8 @@ struct OpenedTokens {
 // Whether the folder was written by TokenFolderWriter.
 bool is_token_folder(const std::filesystem::path& folder);
 // Opens a folder written by TokenFolderWriter. Throws a DataError if it has another format (an Arrow dataset is named
-// as such), is broken, or was written by another version.
+// as such), is broken, or was written by another version. Costs a pass over the ends of rows, not over the tokens;
+// pages of the files are shared between processes.
 OpenedTokens open_token_folder(const std::filesystem::path& folder);
 
 }  // namespace megalith::data

@@ -1,3 +1,5 @@
+// Costs follow the convention of the literature: model FLOPs (what the mathematics of the model needs, without
+// recomputation) per second and device, and the peak of dense bf16 products as the base of the MFU.
 #include "megalith/observe/device_cost.h"
 
 #include <ATen/ATen.h>
@@ -12,8 +14,8 @@
 namespace megalith::observe {
 namespace {
 
-// TFLOP/s of dense bf16 products, without sparsity. The first entry that the name contains counts, so longer names come
-// first.
+// TFLOP/s of dense bf16 products, without sparsity, from the data sheets (the SXM version unless the name says more).
+// The first entry that the name contains counts, so longer names come first.
 constexpr auto kPeaks = std::to_array<std::pair<std::string_view, double>>({
     {"gb200", 2500},
     {"b200", 2250},
@@ -48,6 +50,7 @@ std::optional<double> peak_flops(std::string_view device_name) {
 void DeviceCostCallback::on_log(train::TrainerEvent& event) {
   const auto tokens_per_second = event.metrics.find("tokens_per_second");
   if (!tokens_per_second) return;  // the line of an evaluation
+  // tokens_per_second counts the tokens of all ranks.
   event.metrics.set("tflops_per_device", *tokens_per_second * settings_.flops_per_token / world_.size() * 1e-12);
   if (!settings_.peak_bytes) return;
   std::vector<int64_t> bytes{settings_.peak_bytes()};

@@ -11,7 +11,8 @@
 namespace megalith::observe {
 
 // Returns the FLOP/s of dense bf16 matrix products from the vendor's data sheet, for the name that the driver reports
-// for a GPU ("NVIDIA H100 80GB HBM3"); std::nullopt for devices that are not in the table, such as CPUs.
+// for a GPU ("NVIDIA H100 80GB HBM3"); std::nullopt for devices that are not in the table, such as CPUs. Upper and
+// lower case do not matter.
 std::optional<double> peak_flops(std::string_view device_name);
 
 // Adds to the trainer's lines, for the callbacks after it:
@@ -19,14 +20,17 @@ std::optional<double> peak_flops(std::string_view device_name);
 //   memory              bytes: peak of this run so far, the largest of all ranks
 //   memory_reserved     bytes held by the device's allocator now, the largest of all ranks; includes unused reserve
 // Collective over `world`: every rank needs one.
+// One small all-reduce per log line; none with a single rank.
 class DeviceCostCallback : public train::TrainerCallback {
  public:
+  // Sources of the numbers. The same functions must be set on every rank: the maxima are taken by a collective.
   struct Settings {
-    double flops_per_token = 0;               // of forward and backward; layout::model_flops
-    std::function<int64_t()> peak_bytes;      // of this rank; empty leaves out memory
-    std::function<int64_t()> reserved_bytes;  // of this rank; empty when there is no such allocator
+    double flops_per_token = 0;               // forward and backward of the whole model; layout::model_flops
+    std::function<int64_t()> peak_bytes;      // peak on this rank; empty leaves out memory
+    std::function<int64_t()> reserved_bytes;  // held on this rank; empty when there is no such allocator
     at::Device device = at::kCPU;             // device of the tensors that the group's collectives take
   };
+  // `world` contains every rank of the run; its size is the number of devices.
   DeviceCostCallback(comm::Group world, Settings settings) : world_(std::move(world)), settings_(std::move(settings)) {}
   void on_log(train::TrainerEvent& event) override;
 

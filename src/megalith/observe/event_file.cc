@@ -22,6 +22,7 @@ namespace {
 // meaningful.
 uint32_t masked_crc32c(std::string_view bytes) { return std::rotr(crc32c(bytes), 15) + 0xa282ead8U; }
 
+// Returns the lowest `bytes` bytes of a value, lowest first.
 std::string little_endian(uint64_t value, int bytes) {
   std::string text;
   for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * i) & 0xff);
@@ -79,6 +80,7 @@ constexpr int kPluginName = 1;         // SummaryMetadata.PluginData.plugin_name
 constexpr int kSessionStatus = 1;      // SessionLog.status
 constexpr uint64_t kSessionStart = 1;  // SessionLog.START
 
+// The frame of every event. As protobuf does, a step of 0 is left out: it is the default.
 Message event(double wall_time, int64_t step) {
   Message message;
   message.add_double(kWallTime, wall_time);
@@ -88,12 +90,14 @@ Message event(double wall_time, int64_t step) {
 
 Message with_value(Message event, const Message& value) { return event.add(kSummary, Message().add(kValue, value)); }
 
+// The name is only part of a file name, so a machine without one does not matter.
 std::string host_name() {
   std::array<char, 256> name{};
   if (::gethostname(name.data(), name.size() - 1) != 0) return "host";
   return name.data();
 }
 
+// TensorBoard orders the files of a folder by name, so the time comes first, with a fixed number of digits.
 std::filesystem::path free_name(const std::filesystem::path& folder, const EventFileOptions& options) {
   const std::string host = options.host.empty() ? host_name() : options.host;
   for (int number = 0;; ++number) {
@@ -122,6 +126,7 @@ void EventFile::add_scalar(std::string_view tag, double value, int64_t step, dou
 }
 
 void EventFile::add_text(std::string_view tag, std::string_view markdown, int64_t step, double wall_time) {
+  // The text plugin reads a string tensor of one element.
   const Message shape = Message().add(kShapeDim, Message().add_varint(kDimSize, 1));
   const Message tensor = Message().add_varint(kDtype, kStringType).add(kShape, shape).add_bytes(kStringValue, markdown);
   const Message metadata = Message().add(kPluginData, Message().add_bytes(kPluginName, "text"));

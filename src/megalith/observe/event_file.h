@@ -11,7 +11,8 @@
 
 namespace megalith::observe {
 
-// How a file is named, and what it supersedes.
+// How a file is named, and what it supersedes. TensorBoard merges all files of a folder into one set of curves, in the
+// order of their names.
 struct EventFileOptions {
   double wall_time = 0;   // seconds since 1970, for the name of the file
   std::string host = "";  // for the name of the file; empty for this machine's name
@@ -20,18 +21,22 @@ struct EventFileOptions {
 };
 
 // One file `events.out.tfevents.<seconds>.<host>.<process>.<n>` in a folder; n is the first free number. Every call
-// reaches the file before it returns. Throws DataError.
+// reaches the file before it returns. Throws DataError. One thread. A crash loses at most the record in progress, which
+// readers skip by its checksum.
 class EventFile {
  public:
+  // Creates the folder and a new file in it, which begins with the format's version.
   explicit EventFile(const std::filesystem::path& folder, const EventFileOptions& options = {});
 
   const std::filesystem::path& path() const { return file_.path(); }
   // Adds a point to a curve. `wall_time` is in seconds since 1970; TensorBoard stores values in single precision.
+  // Points of a tag need not come in the order of their steps.
   void add_scalar(std::string_view tag, double value, int64_t step, double wall_time);
   // Adds Markdown, shown under "Text".
   void add_text(std::string_view tag, std::string_view markdown, int64_t step, double wall_time);
 
  private:
+  // Appends a message as one TFRecord, with both checksums.
   void add_record(const std::string& event);
 
   io::FileHandle file_;

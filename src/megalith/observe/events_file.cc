@@ -1,3 +1,6 @@
+// One event is one line, appended by one write as soon as it happens, so that the dashboard can follow the file and a
+// crash loses at most the line in progress. The file is never rewritten: a run that resumes adds to the history of the
+// earlier ones, unlike metrics.jsonl, where a step has one line.
 #include "megalith/observe/events_file.h"
 
 #include <nlohmann/json.hpp>
@@ -11,6 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// The dashboard computes the place of every rank from these numbers (layout_json), so all that decide it are here.
 Json layout_of(const layout::GridShape& shape) {
   return {{"world_size", shape.world_size},
           {"tp", shape.tp},
@@ -38,6 +42,7 @@ EventsFileCallback::EventsFileCallback(std::filesystem::path folder, Settings se
     : folder_(std::move(folder)), settings_(std::move(settings)), launch_(std::move(launch)) {}
 
 void EventsFileCallback::append(const train::TrainerEvent& event, const char* what, const Json& details) {
+  // Closed on all ranks but world process zero, which makes every event a no-op there.
   if (!file_.is_open()) return;
   Json line{{"time", seconds_since_1970()}, {"step", event.state.global_step}, {"event", what}};
   line.update(details);
@@ -73,11 +78,13 @@ void EventsFileCallback::on_log(train::TrainerEvent& event) {
   const train::MetricList& line = event.metrics;
   if (line.find("skipped_iter").value_or(0) != 0) append(event, "skip", Json::object());
   const auto slowest = line.find("compute_seconds_max"), median = line.find("compute_seconds_median");
+  // The same threshold as the warning of StragglerCallback, which has put the numbers into the line.
   if (slowest && median && *slowest > kSlow * *median)
     append(event, "straggler",
            {{"rank", static_cast<int64_t>(line.find("slowest_rank").value_or(0))},
             {"compute_seconds", *slowest},
             {"median_seconds", *median}});
+  // eval_runtime is in every evaluation line; the loss is missing if the evaluation had no labels.
   if (!line.find("eval_runtime")) return;
   const auto loss = line.find("eval_loss");
   append(event, "evaluation", loss ? Json{{"loss", *loss}} : Json::object());

@@ -32,11 +32,12 @@ namespace megalith::observe {
 // started again appends to it: past events stay recorded.
 class EventsFileCallback : public train::TrainerCallback {
  public:
+  // Facts for the start event: the name of the run, and the layout of its ranks.
   struct Settings {
     std::string run_name;
     layout::GridShape grid;
   };
-  // `launch` says how the ranks were started, if known.
+  // `launch` says how the ranks were started, if known. Creates the folder when training begins.
   EventsFileCallback(std::filesystem::path folder, Settings settings, std::optional<comm::RankLaunch> launch);
   void on_train_begin(train::TrainerEvent& event) override;
   void on_log(train::TrainerEvent& event) override;

@@ -1,3 +1,6 @@
+// live.json shows the present only: it is replaced as a whole by a rename, so a reader sees one version or the next.
+// Writing is a gather over all ranks, and all of them must decide alike whether it happens. Clocks of ranks differ, so
+// the decision uses TrainerEvent::clock_seconds, which the trainer makes equal on every rank.
 #include "megalith/observe/live_file.h"
 
 #include <algorithm>
@@ -12,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double kLeastSeconds = 2;  // between two files
+constexpr double kLeastSeconds = 2;  // between two files: as often as the dashboard asks
 
 }  // namespace
 
@@ -28,12 +31,12 @@ void LiveFileCallback::write(const train::TrainerEvent& event) {
   if (clock_.steps() == 0) return;  // no step since the last file
   written_at_ = event.clock_seconds;
   const StepClock::Means times = clock_.take();
-  Json mine{{"compute_seconds", times.compute}, {"wait_seconds", times.wait}};
-  if (settings_.peak_bytes) mine["peak_bytes"] = settings_.peak_bytes();
+  Json own{{"compute_seconds", times.compute}, {"wait_seconds", times.wait}};
+  if (settings_.peak_bytes) own["peak_bytes"] = settings_.peak_bytes();
   if (settings_.take_experts)
-    for (const train::ExpertLoad& each : settings_.take_experts())
-      mine["experts"].push_back({{"layer", each.layer}, {"load", each.tokens}});
-  const std::vector<std::string> all = world_.gather_bytes(mine.dump(), /*root=*/0, "what the ranks did");
+    for (const train::ExpertLoad& expert_load : settings_.take_experts())
+      own["experts"].push_back({{"layer", expert_load.layer}, {"load", expert_load.tokens}});
+  const std::vector<std::string> all = world_.gather_bytes(own.dump(), /*root=*/0, "what the ranks did");
   if (world_.rank() != 0) return;
   Json live{{"time", seconds_since_1970()}, {"step", event.state.global_step}, {"ranks", Json::array()}};
   std::vector<Json> experts;

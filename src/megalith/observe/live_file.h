@@ -19,17 +19,20 @@
 namespace megalith::observe {
 
 // Rank 0 writes `<folder>/live.json` when training lines are logged, but at most every two seconds, and at the end.
-// Collective over `world` only when it is written; the ranks agree on that by TrainerEvent::clock_seconds.
+// Collective over `world` only when it is written; the ranks agree on that by TrainerEvent::clock_seconds. The file is
+// replaced as a whole, so a reader never sees a half-written one.
 class LiveFileCallback : public train::TrainerCallback {
  public:
-  // The target folder and the sources of the numbers.
+  // The target folder and the sources of the numbers. Empty functions leave their numbers out; they must be set, or
+  // empty, on all ranks alike.
   struct Settings {
     std::filesystem::path folder;
     std::function<double()> waited_seconds{};  // World::waited_seconds
-    std::function<int64_t()> peak_bytes{};     // of this rank's memory
+    std::function<int64_t()> peak_bytes{};     // peak memory of this rank in bytes
     std::function<void()> note_experts{};      // train::ExpertLoads::note, if the model has experts
     std::function<std::vector<train::ExpertLoad>()> take_experts{};
   };
+  // `world` is every rank of the run. The same functions must be set on all of them.
   LiveFileCallback(comm::Group world, Settings settings)
       : world_(std::move(world)), settings_(std::move(settings)), clock_(settings_.waited_seconds) {}
   void on_step_begin(train::TrainerEvent&) override { clock_.begin(); }
@@ -41,11 +44,13 @@ class LiveFileCallback : public train::TrainerCallback {
   void on_train_end(train::TrainerEvent& event) override;
 
  private:
+  // Gathers the numbers and replaces the file; does nothing when no step was done since the last time. Collective.
   void write(const train::TrainerEvent& event);
 
   comm::Group world_;
   Settings settings_;
   StepClock clock_;
+  // Every rank keeps it, so that all decide alike whether the next line writes the file.
   std::optional<double> written_at_;  // clock_seconds of the last file; the same on all ranks
 };
 

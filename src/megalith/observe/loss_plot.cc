@@ -20,6 +20,7 @@ constexpr double kLeft = 70, kRight = kWidth - 20, kTop = 40, kBottom = kHeight 
 constexpr std::array kColors{"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e"};
 constexpr size_t kFewPoints = 40;  // up to this many points are also drawn as dots
 
+// An interval of numbers on one axis.
 struct Range {
   double low = 0, high = 1;
   // Makes room around a single value, or when there is none.
@@ -31,6 +32,7 @@ struct Range {
   }
 };
 
+// Points that fail this are gaps: a skipped step with a NaN loss interrupts the line instead of distorting the axes.
 bool finite(const std::pair<double, double>& point) {
   return std::isfinite(point.first) && std::isfinite(point.second);
 }
@@ -63,6 +65,7 @@ struct Frame {
   }
 };
 
+// Names of runs come from users; in the text of an element only these three characters are markup.
 std::string escaped(std::string_view text) {
   std::string result;
   for (const char c : text) {
@@ -78,11 +81,13 @@ std::string escaped(std::string_view text) {
   return result;
 }
 
+// A text at (x, y) pixels. `anchor` is SVG's text-anchor, `more` further attributes with a leading blank.
 std::string label(double x, double y, std::string_view anchor, std::string_view text, std::string_view more = "") {
   return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>\n", x, y, anchor, more,
                      escaped(text));
 }
 
+// A straight line between two points in pixels.
 std::string line(double x1, double y1, double x2, double y2, std::string_view stroke) {
   return fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n", x1, y1, x2, y2,
                      stroke);
@@ -110,11 +115,12 @@ std::string axes(const Frame& frame, const PlotText& text) {
 
 // Draws one line for each part between missing points.
 std::string drawn(const Curve& curve, const Frame& frame, std::string_view color) {
-  std::string svg, places;
+  std::string svg, coordinates;
   const auto finish = [&] {
-    if (!places.empty())
-      svg += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.8\"/>\n", places, color);
-    places.clear();
+    if (!coordinates.empty())
+      svg += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.8\"/>\n", coordinates,
+                         color);
+    coordinates.clear();
   };
   for (const auto& point : curve.points) {
     if (!finite(point)) {
@@ -122,7 +128,7 @@ std::string drawn(const Curve& curve, const Frame& frame, std::string_view color
       continue;
     }
     const double x = frame.px(point.first), y = frame.py(point.second);
-    places += fmt::format("{}{:.1f},{:.1f}", places.empty() ? "" : " ", x, y);
+    coordinates += fmt::format("{}{:.1f},{:.1f}", coordinates.empty() ? "" : " ", x, y);
     if (curve.points.size() <= kFewPoints)
       svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"/>\n", x, y, color);
   }
@@ -130,6 +136,7 @@ std::string drawn(const Curve& curve, const Frame& frame, std::string_view color
   return svg;
 }
 
+// A short stroke and a name in the upper right corner; `place` counts from the top.
 std::string legend_entry(std::string_view name, size_t place, std::string_view color) {
   const double x = kRight - 110, y = kTop + 18 + 18 * static_cast<double>(place);
   return fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"18\" height=\"3\" fill=\"{}\"/>\n", x, y - 5, color) +
@@ -140,6 +147,7 @@ std::string legend_entry(std::string_view name, size_t place, std::string_view c
 
 // The step is the smallest of 1, 2, 5 or 10 times a power of ten that gives at most `most` intervals.
 std::vector<double> round_ticks(double low, double high, int most) {
+  // Example: [0, 37] with most = 8 gives rough 4.6, power 1, step 5 and the ticks 0, 5, …, 35.
   const double rough = (high - low) / most;
   const double power = std::pow(10, std::floor(std::log10(rough)));
   double step = 10 * power;
@@ -147,6 +155,7 @@ std::vector<double> round_ticks(double low, double high, int most) {
     if (factor * power >= rough) step = factor * power;
   std::vector<double> ticks;
   for (double index = std::ceil(low / step); index * step <= high; ++index)
+    // Multiples of the step rather than a running sum, which would drift; and 0 without a sign.
     ticks.push_back(index == 0 ? 0 : index * step);
   return ticks;
 }

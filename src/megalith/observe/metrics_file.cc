@@ -1,3 +1,7 @@
+// A run that resumes from step n repeats the steps after n that an earlier run had logged before it ended. To keep one
+// line per step, the file is cut when it is opened: the lines up to n are kept, in a new file that replaces the old one
+// by a rename, so a crash in between leaves one of the two. After that the file only grows, at a position kept here
+// rather than asked of the file system.
 #include "megalith/observe/metrics_file.h"
 
 #include <nlohmann/json.hpp>
@@ -10,6 +14,7 @@ namespace {
 
 constexpr uint64_t kMostBytes = uint64_t{1} << 32;  // a bound for reading an old file
 
+// Returns the "step" of a line. `place` ("out/metrics.jsonl, line 3") is for the message.
 int64_t step_of(std::string_view line, const std::string& place) {
   const io::Json object = io::parse_json(line, place);
   const bool has_step = object.is_object() && object.contains("step") && object["step"].is_number();
@@ -40,6 +45,7 @@ std::string kept_lines(const std::filesystem::path& path, int64_t resumed_step) 
 
 MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t resumed_step) {
   if (std::filesystem::exists(path)) {
+    // Rewritten only if something is dropped: the usual resume, from the newest checkpoint, changes nothing.
     const std::string kept = resumed_step > 0 ? kept_lines(path, resumed_step) : "";
     if (kept.size() != std::filesystem::file_size(path)) io::replace_text_file(path, kept);
     bytes_ = kept.size();
@@ -48,6 +54,7 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t resumed_step
 }
 
 void MetricsFile::append(int64_t step, std::optional<double> epoch, const train::MetricList& metrics) {
+  // A list keeps the order of insertion, so step and epoch lead the line.
   train::MetricList line{{"step", static_cast<double>(step)}};
   if (epoch) line.set("epoch", *epoch);
   for (const auto& [name, value] : metrics)

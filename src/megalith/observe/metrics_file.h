@@ -14,7 +14,7 @@
 
 namespace megalith::observe {
 
-// Appends lines to the file. One thread.
+// Appends lines to the file. One thread. Lines are never changed once written, so a reader may keep its position.
 class MetricsFile {
  public:
   // Opens or creates the file. Of an existing file, lines up to `resumed_step` stay: later lines are of steps that the
@@ -22,6 +22,8 @@ class MetricsFile {
   // Throws DataError when a complete line is not a JSON object with a step: such a file is not ours to cut.
   MetricsFile(const std::filesystem::path& path, int64_t resumed_step);
 
+  // Writes one line with one system call, so that a reader sees all of it or nothing. Throws DataError when the disk is
+  // full or the file is gone.
   void append(int64_t step, std::optional<double> epoch, const train::MetricList& metrics);
 
  private:
@@ -29,9 +31,11 @@ class MetricsFile {
   uint64_t bytes_ = 0;  // written so far
 };
 
-// Keeps `<folder>/metrics.jsonl` on world process zero; does nothing on other ranks.
+// Keeps `<folder>/metrics.jsonl` on world process zero; does nothing on other ranks. Expects to come after the
+// callbacks that add numbers to lines.
 class MetricsFileCallback : public train::TrainerCallback {
  public:
+  // Creates the folder, and opens the file in it, when training begins.
   explicit MetricsFileCallback(std::filesystem::path folder) : folder_(std::move(folder)) {}
   void on_train_begin(train::TrainerEvent& event) override;
   void on_log(train::TrainerEvent& event) override;

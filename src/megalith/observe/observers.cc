@@ -1,3 +1,8 @@
+// The list of observers is an order: a callback may add numbers to the line of an event, and those after it in the list
+// see them. So the list begins with the callbacks that measure (device cost, restarts, stragglers), continues with
+// those that store lines (metrics.jsonl, events.jsonl, live.json, TensorBoard), and ends with those that print. Several
+// of them are collective over the world; the list must therefore be the same on every rank, and only the callbacks
+// themselves decide that just world process zero writes.
 #include "megalith/observe/observers.h"
 
 #include <algorithm>
@@ -25,6 +30,7 @@ void add_files(Callbacks& callbacks, const ReportSettings& settings, const Obser
         folder, EventsFileCallback::Settings{settings.run_name, settings.grid}, setup.launch));
     LiveFileCallback::Settings live{folder, setup.waited_seconds, setup.peak_bytes};
     if (setup.experts) {
+      // The lambdas share ownership of the loads, which thus outlive the callback.
       live.note_experts = [experts = setup.experts] { experts->note(); };
       live.take_experts = [experts = setup.experts] { return experts->take(); };
     }
@@ -38,6 +44,7 @@ void add_files(Callbacks& callbacks, const ReportSettings& settings, const Obser
         TensorboardCallback::Settings{settings.style, settings.tensorboard_log_interval, settings.arguments}));
 }
 
+// Phases are timed only on request: each log line then costs a gather over all ranks.
 void add_timing(Callbacks& callbacks, const ReportSettings& settings, const ObserverSetup& setup) {
   if (!setup.timing) return;
   // Timers print to the same place as progress.
@@ -46,6 +53,7 @@ void add_timing(Callbacks& callbacks, const ReportSettings& settings, const Obse
       setup.world, *setup.trace, TimerCallback::Settings{settings.timing_log_level, settings.timing_log_option}, say));
 }
 
+// A timeline is a file, so it needs an output_dir. The steps of --trace win over those of profile.
 void add_timeline(Callbacks& callbacks, const ReportSettings& settings, const ObserverSetup& setup) {
   if (settings.output_dir.empty() || (!setup.steps && !settings.profile)) return;
   TraceCallback::Settings timeline;
@@ -58,6 +66,7 @@ void add_timeline(Callbacks& callbacks, const ReportSettings& settings, const Ob
   callbacks.push_back(std::make_unique<TraceCallback>(setup.world, *setup.trace, std::move(timeline)));
 }
 
+// The caller knows the terminal (write, columns), the options the contents (style, throughput, zeros).
 ProgressSettings progress_of(const ReportSettings& settings, ProgressSettings progress) {
   progress.style = settings.style;
   progress.throughput = settings.log_throughput;
@@ -89,6 +98,7 @@ Callbacks make_observers(const ReportSettings& settings, const ObserverSetup& se
 void RunFilesCallback::on_train_begin(train::TrainerEvent& event) {
   if (!event.state.is_world_process_zero) return;
   io::make_folders(folder_);
+  // Replaced as a whole, so that a reader never sees half of it.
   io::replace_text_file(folder_ / "args.yaml", arguments_);
 }
 

@@ -19,14 +19,17 @@ namespace {
 constexpr double kSecondsBetweenDraws = 0.1;          // redrawing more often only costs time
 constexpr std::string_view kClearLine = "\r\x1b[2K";  // carriage return, then ANSI "erase line"
 
+// The clock of a run: immune to changes of the wall clock. Tests pass their own.
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// The trainer logs three kinds of lines through the same event: training lines have "loss", evaluations "eval_loss".
 bool is_evaluation(const train::MetricList& metrics) { return metrics.find("eval_loss").has_value(); }
 // Lines without a loss and without an evaluation are the totals at the end, which the end summary shows.
 bool is_training(const train::MetricList& metrics) { return metrics.find("loss").has_value(); }
 
+// Metrics are doubles; counts are exact up to 2^53, and 0 when the line does not have them.
 int64_t count(const train::MetricList& metrics, std::string_view name) {
   return static_cast<int64_t>(metrics.find(name).value_or(0));
 }
@@ -46,6 +49,7 @@ MegatronNumbers megatron_numbers(const train::TrainerEvent& event, const Progres
   numbers.learning_rate = metrics.find("learning_rate").value_or(0);
   numbers.global_batch_size = count(metrics, "global_batch_size");
   for (const auto& [name, value] : metrics)
+    // "loss" and the further losses of an objective ("mtp_1_loss"), under the names that Megatron's curves have.
     if (name.ends_with("loss")) numbers.losses.set(tensorboard_tag(ReportStyle::kMegatron, name), value);
   numbers.loss_scale = metrics.find("loss_scale").value_or(1);
   numbers.grad_norm = metrics.find("grad_norm");
@@ -72,8 +76,9 @@ void ProgressCallback::on_train_begin(train::TrainerEvent& event) {
 std::optional<double> ProgressCallback::remaining_seconds(const train::TrainerState& state) const {
   const int64_t done = state.global_step - begin_step_;
   if (done <= 0) return std::nullopt;
-  const double each = (settings_.now() - begin_) / static_cast<double>(done);
-  return each * static_cast<double>(state.max_steps - state.global_step);
+  // Constant pace assumed: the time per step so far, times the steps to come.
+  const double seconds_per_step = (settings_.now() - begin_) / static_cast<double>(done);
+  return seconds_per_step * static_cast<double>(state.max_steps - state.global_step);
 }
 
 std::string ProgressCallback::current_line(const train::TrainerState& state) {
@@ -100,6 +105,7 @@ void ProgressCallback::say(std::string_view line) {
 
 void ProgressCallback::on_step_end(train::TrainerEvent& event) {
   if (!event.state.is_world_process_zero) return;
+  // A run of a single step has no step after the first, so its only one must serve for the ETA.
   const bool first = event.state.global_step == start_step_ + 1 && event.state.global_step < event.state.max_steps;
   if (is_live() && (first || settings_.now() - last_draw_ >= kSecondsBetweenDraws)) draw_live(event);
   if (!first) return;
@@ -133,6 +139,7 @@ void ProgressCallback::on_log(train::TrainerEvent& event) {
     say(current_line(event.state));
 }
 
+// "evaluation at step 20: loss 2.25, perplexity 9.48774, runtime 1.2", or Megatron's three lines.
 void ProgressCallback::say_evaluation(const train::TrainerEvent& event) {
   if (settings_.style == ReportStyle::kMegatron) {
     say(megatron_validation(event.state.global_step, *event.metrics.find("eval_loss")));
@@ -148,6 +155,7 @@ void ProgressCallback::say_evaluation(const train::TrainerEvent& event) {
   say(line);
 }
 
+// Megatron's time per iteration is the mean since the previous line, with everything in between: evaluations, saves.
 void ProgressCallback::say_megatron(const train::TrainerEvent& event) {
   const double now = settings_.now();
   const int64_t steps = std::max<int64_t>(event.state.global_step - last_line_step_, 1);
@@ -156,6 +164,7 @@ void ProgressCallback::say_megatron(const train::TrainerEvent& event) {
   last_line_step_ = event.state.global_step;
 }
 
+// The last live line stays on the screen, with the final step, and the shell's prompt gets a line of its own.
 void ProgressCallback::on_train_end(train::TrainerEvent& event) {
   if (!event.state.is_world_process_zero) return;
   if (is_live()) draw_live(event);
@@ -174,6 +183,7 @@ std::string progress_line(const ProgressNumbers& numbers) {
   if (numbers.tokens_per_second) part(rate_text(*numbers.tokens_per_second) + " tok/s");
   if (numbers.tflops_per_device) {
     const double tflops = *numbers.tflops_per_device;
+    // Three decimals below 1: a tiny model on a CPU would otherwise show "0.0".
     std::string text = fmt::format("{:.{}f} TFLOP/s", tflops, tflops < 1 ? 3 : 1);
     if (numbers.peak_tflops) text += fmt::format(" (MFU {:.1f} %)", 100 * tflops / *numbers.peak_tflops);
     part(text);
@@ -206,7 +216,7 @@ std::string megatron_line(const MegatronNumbers& numbers) {
 }
 
 std::string megatron_validation(int64_t iteration, double loss) {
-  constexpr double kLargestExponent = 20;  // of the perplexity
+  constexpr double kLargestExponent = 20;  // Megatron's cap: a perplexity above exp(20) would not fit its column
   const std::string line =
       fmt::format(" validation loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E} | ", iteration, loss,
                   std::exp(std::min(kLargestExponent, loss)));

@@ -12,12 +12,13 @@
 
 namespace megalith::observe {
 
-// The numbers of a line; unknown ones are left out.
+// The numbers of a line; unknown ones are left out. Rates and times are those of the last log line, except the step,
+// the epoch and the remaining time, which are current.
 struct ProgressNumbers {
   int64_t step = 0, max_steps = 0;
   std::optional<double> epoch, loss, learning_rate, grad_norm;
   std::optional<double> tokens_per_second, tflops_per_device;
-  std::optional<double> peak_tflops;  // of one device; gives the MFU
+  std::optional<double> peak_tflops;  // peak of one device; gives the MFU
   std::optional<double> memory;       // bytes
   std::optional<double> remaining_seconds;
 };
@@ -25,7 +26,8 @@ struct ProgressNumbers {
 // TFLOP/s (MFU 38.0 %) | 12.3 GB | ETA 1:23:45".
 std::string progress_line(const ProgressNumbers& numbers);
 
-// The numbers of Megatron's line.
+// The numbers of Megatron's line. Counts and rates are those of the whole job; `milliseconds` is the mean since the
+// previous line, with everything that happened in between.
 struct MegatronNumbers {
   std::string time;  // "2026-01-31 12:00:00"
   int64_t iteration = 0, train_iters = 0;
@@ -39,12 +41,13 @@ struct MegatronNumbers {
   std::optional<double> grad_norm, num_zeros, params_norm;
   int64_t skipped_iterations = 0, nan_iterations = 0;
 };
-// Returns the line, with the fields, widths and separators of Megatron's training_log.
+// Returns the line, with the fields, widths and separators of Megatron's training_log. Scripts that parse Megatron's
+// logs must read it, so its oddities stay: a leading blank, and a bar after the last field.
 std::string megatron_line(const MegatronNumbers& numbers);
-// Returns Megatron's three lines for a validation loss.
+// Returns Megatron's three lines for a validation loss. A ruler, the loss with its perplexity, and a ruler again.
 std::string megatron_validation(int64_t iteration, double loss);
 
-// How progress is shown.
+// How progress is shown. Megatron's style ignores `terminal`: its lines are meant for log files, and every one stays.
 struct ProgressSettings {
   ReportStyle style = ReportStyle::kHuggingFace;
   bool throughput = false;                      // add TFLOP/s to Megatron's line
@@ -52,15 +55,17 @@ struct ProgressSettings {
   std::function<void(std::string_view)> write;  // writes to stderr and flushes
   bool terminal = false;                        // the output is a terminal, where a line can be overwritten
   int columns = 0;                              // width of the terminal; 0 if unknown
-  std::optional<double> peak_flops;             // of one device, FLOP/s
+  std::optional<double> peak_flops;             // peak of one device, FLOP/s
   std::function<double()> now;                  // seconds; empty for a steady clock
 };
 
 // Prints on world process zero; silent on other ranks. In Megatron's style no line is live. Expects in the trainer's
 // log lines loss, learning_rate, grad_norm, tokens_per_second and the numbers of DeviceCostCallback; for Megatron's
-// line also consumed_samples, skipped_samples, global_batch_size, loss_scale and params_norm, if they apply.
+// line also consumed_samples, skipped_samples, global_batch_size, loss_scale and params_norm, if they apply. The ETA
+// leaves out the first step, which allocates, connects and plans.
 class ProgressCallback : public train::TrainerCallback {
  public:
+  // Fills in a steady clock where `settings.now` is empty. `settings.write` is called on the trainer's thread.
   explicit ProgressCallback(ProgressSettings settings);
 
   void on_train_begin(train::TrainerEvent& event) override;
@@ -69,15 +74,21 @@ class ProgressCallback : public train::TrainerCallback {
   void on_train_end(train::TrainerEvent& event) override;
 
  private:
+  // Whether a live line is drawn at all.
   bool is_live() const { return settings_.terminal && settings_.style != ReportStyle::kMegatron; }
-  // The numbers as last logged, with the current step and time.
+  // Returns the line of the numbers as last logged, with the current step and time.
   std::string current_line(const train::TrainerState& state);
+  // Overwrites the live line; it stays open (without a line break) until say() or the end of training.
   void draw_live(const train::TrainerEvent& event);
+  // Prints a line of its own; a live line is erased first, and reappears below at the next step.
   void say(std::string_view line);
+  // One line for an evaluation, in the style of the run; and Megatron's line for a logged step.
   void say_evaluation(const train::TrainerEvent& event);
   void say_megatron(const train::TrainerEvent& event);
+  // Returns the ETA in seconds; std::nullopt before a step has been timed.
   std::optional<double> remaining_seconds(const train::TrainerState& state) const;
 
+  // State of the display; the trainer's thread only.
   ProgressSettings settings_;
   ProgressNumbers numbers_;     // as last logged
   int64_t start_step_ = 0;      // at which the run started or resumed

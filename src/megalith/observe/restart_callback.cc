@@ -1,3 +1,6 @@
+// A restart costs the time until the failure is noticed, the time until the first new step, and the steps since the
+// last checkpoint, which are done twice. The launcher remembers earlier starts (comm::Attempt) and passes them to the
+// ranks; this callback adds its own, so that each line can tell what share of the job's time was useful (goodput).
 #include "megalith/observe/restart_callback.h"
 
 #include "megalith/base/log.h"
@@ -23,6 +26,7 @@ void RestartCallback::on_step_end(train::TrainerEvent& event) {
 
 // Goodput divides the time of useful steps in all starts by the time since the first start.
 void RestartCallback::on_log(train::TrainerEvent& event) {
+  // Written twice: with the first training line after the restart, and with the totals at the end of the run.
   const bool totals = event.metrics.find("train_runtime").has_value();
   const bool line = event.metrics.find("loss").has_value();
   if (launch_.restarts == 0 || (!totals && (told_ || !line))) return;
@@ -30,7 +34,7 @@ void RestartCallback::on_log(train::TrainerEvent& event) {
   event.metrics.set("restarts", launch_.restarts);
   if (launch_.earlier.empty()) return;
   double detect = 0;
-  for (const comm::Attempt& each : launch_.earlier) detect += each.detect_seconds;
+  for (const comm::Attempt& attempt : launch_.earlier) detect += attempt.detect_seconds;
   event.metrics.set("detect_seconds", detect / static_cast<double>(launch_.earlier.size()));
   if (resume_seconds_) event.metrics.set("resume_seconds", *resume_seconds_);
   std::vector<comm::Attempt> all = launch_.earlier;

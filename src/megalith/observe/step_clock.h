@@ -1,4 +1,7 @@
 // StepClock: splits a rank's time in steps into its own work and waiting for others.
+//
+//   step    |--- work ---|-- wait --|- work -|-- wait --|    compute = length - wait
+//           begin                                       end
 #pragma once
 
 #include <cstdint>
@@ -9,7 +12,8 @@
 
 namespace megalith::observe {
 
-// Call begin() and end() around each step; one thread.
+// Call begin() and end() around each step; one thread. Time between steps (evaluations, saves) counts neither as work
+// nor as waiting.
 class StepClock {
  public:
   // Seconds per step, as means.
@@ -21,15 +25,18 @@ class StepClock {
   // as work.
   explicit StepClock(std::function<double()> waited_seconds) : waited_seconds_(std::move(waited_seconds)) {}
 
+  // Notes the time and the wait so far, at the start of a step.
   void begin() {
     began_ = now();
     waited_ = waited();
   }
+  // Adds the step that begin() opened to the sums.
   void end() {
     ++steps_;
     seconds_ += now() - began_;
     wait_ += waited() - waited_;
   }
+  // Steps since the last take().
   int64_t steps() const { return steps_; }
   // Returns the means over the steps since the last call; there must be at least one.
   Means take() {
@@ -39,6 +46,7 @@ class StepClock {
   }
 
  private:
+  // Monotonic seconds.
   static double now() { return static_cast<double>(comm::monotonic_ns()) / 1e9; }
   double waited() const { return waited_seconds_ ? waited_seconds_() : 0; }
 

@@ -1,3 +1,6 @@
+// A step takes equally long on every rank, because the collectives make the fast ranks wait for the slow ones; so the
+// length of a step does not tell who is slow. The time outside of waits does: the straggler computes longest and waits
+// least. It is compared with the median of the others rather than the mean, which the straggler itself would raise.
 #include "megalith/observe/straggler.h"
 
 #include <ATen/ops/empty.h>
@@ -13,11 +16,12 @@ namespace megalith::observe {
 
 namespace {
 
+// "rank 3 (0.520 s compute, 0.010 s wait), rank 1 (…)".
 std::string names(const std::vector<RankTime>& ranks) {
   std::string text;
-  for (const RankTime& each : ranks)
-    text += fmt::format("{}rank {} ({:.3f} s compute, {:.3f} s wait)", text.empty() ? "" : ", ", each.rank,
-                        each.compute, each.wait);
+  for (const RankTime& time : ranks)
+    text += fmt::format("{}rank {} ({:.3f} s compute, {:.3f} s wait)", text.empty() ? "" : ", ", time.rank,
+                        time.compute, time.wait);
   return text;
 }
 
@@ -29,6 +33,7 @@ StragglerReport straggler_report(std::vector<RankTime> ranks, int count) {
   std::ranges::stable_sort(ranks, std::greater<>(), &RankTime::compute);
   StragglerReport report;
   report.slowest = ranks.front();
+  // ranks[1 …] are the others, slowest first. With an even number of them the upper of the two middle ones counts.
   const size_t others = ranks.size() - 1;
   report.median_compute = others == 0 ? ranks[0].compute : ranks[1 + others / 2 - (others % 2 == 0 ? 1 : 0)].compute;
   report.longest_wait = std::ranges::max_element(ranks, {}, &RankTime::wait)->wait;
@@ -43,9 +48,9 @@ StragglerReport straggler_report(std::vector<RankTime> ranks, int count) {
 void StragglerCallback::on_log(train::TrainerEvent& event) {
   if (!event.metrics.find("loss") || clock_.steps() == 0) return;
   const StepClock::Means times = clock_.take();
-  const at::Tensor mine = at::tensor({times.compute, times.wait}, at::kDouble).to(settings_.device);
-  const at::Tensor gathered = at::empty({world_.size() * 2}, mine.options());
-  world_.all_gather(gathered, mine, "times of all ranks");
+  const at::Tensor own_times = at::tensor({times.compute, times.wait}, at::kDouble).to(settings_.device);
+  const at::Tensor gathered = at::empty({world_.size() * 2}, own_times.options());
+  world_.all_gather(gathered, own_times, "times of all ranks");
   const at::Tensor read = gathered.to(at::kCPU);
   const double* values = read.const_data_ptr<double>();
   std::vector<RankTime> ranks;

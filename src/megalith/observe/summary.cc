@@ -29,6 +29,9 @@ std::string counted(int64_t number, std::string_view one, std::string_view many)
   return fmt::format("{} {}", grouped(number), number == 1 ? one : many);
 }
 
+// Ranks of different pipeline stages hold different numbers of parameters, so the line gives a range where they
+// do:
+//   "llama, 4 layers of width 256: 5,242,880 parameters, 1,310,720 to 1,572,864 per rank"
 std::string model_text(const StartSummary& summary) {
   std::string text = summary.model;
   if (summary.parameters > 0) text += fmt::format(": {} parameters", grouped(summary.parameters));
@@ -38,6 +41,7 @@ std::string model_text(const StartSummary& summary) {
   return text + fmt::format(", {} to {} per rank", grouped(summary.fewest_on_rank), grouped(summary.most_on_rank));
 }
 
+// "4 ranks = tp 2 x pp 2; gloo on CPU, fp32". Axes of size 1 say nothing and are left out.
 std::string layout_text(const StartSummary& summary) {
   std::string text = counted(summary.world_size, "rank", "ranks");
   const char* before = " = ";
@@ -49,6 +53,7 @@ std::string layout_text(const StartSummary& summary) {
   return summary.machinery.empty() ? text : text + "; " + summary.machinery;
 }
 
+// The parts come from the planner (or, where it does not know the run, from the state alone); nothing is measured yet.
 std::string memory_text(const StartSummary& summary) {
   if (summary.memory_bytes.empty()) return "";
   double all = 0;
@@ -60,6 +65,7 @@ std::string memory_text(const StartSummary& summary) {
   return fmt::format("{} per rank: {}", bytes_text(all), parts);
 }
 
+// "train: 1,024 sequences; evaluation: 64 sequences".
 std::string data_text(const StartSummary& summary) {
   std::string text;
   for (const auto& [name, what] : summary.data) text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", name, what);
@@ -79,6 +85,7 @@ std::string batch_text(const StartSummary& summary) {
   return text + " per step";
 }
 
+// "1,000 steps (7.81 epochs), resumed after step 400".
 std::string run_text(const StartSummary& summary) {
   if (summary.max_steps == 0) return "";
   std::string text = counted(summary.max_steps, "step", "steps");
@@ -87,6 +94,8 @@ std::string run_text(const StartSummary& summary) {
   return text;
 }
 
+// "8.3176 -> 2.3456; best eval_loss 2.2500". A run that logged a single line has a first and a last loss that are
+// equal.
 std::string loss_text(const EndSummary& summary) {
   std::string text;
   if (summary.last_loss) text = fmt::format("{:.4f}", *summary.last_loss);
@@ -141,7 +150,8 @@ EndSummary end_summary(const ReportSettings& settings, const train::TrainerState
   summary.last_step = state.global_step;
   summary.max_steps = state.max_steps;
   summary.seconds = seconds;
-  // Losses before the resume belong to an earlier run.
+  // Losses before the resume belong to an earlier run. The history of a resumed run also contains the lines of the runs
+  // before it, read from the checkpoint.
   for (const train::MetricList& line : state.log_history) {
     const auto loss = line.find("loss");
     if (!loss || line.find("step").value_or(0) <= static_cast<double>(start_step)) continue;

@@ -12,10 +12,11 @@
 
 namespace megalith::observe {
 
-// Facts about a run before its first step; parts that are empty or 0 are left out.
+// Facts about a run before its first step; parts that are empty or 0 are left out. Every number is known before the
+// first step; memory is planned, not measured.
 struct StartSummary {
   std::string model;       // "llama, 4 layers of width 256, vocabulary 4096"
-  int64_t parameters = 0;  // of the whole model
+  int64_t parameters = 0;  // in the whole model, over all ranks
   int64_t fewest_on_rank = 0, most_on_rank = 0;
   int world_size = 1;
   std::vector<std::pair<std::string, int>> axes;             // "tp" 2, "pp" 2, …; axes of size 1 are not shown
@@ -23,7 +24,7 @@ struct StartSummary {
   std::vector<std::pair<std::string, double>> memory_bytes;  // by part, on the fullest rank: "parameters", …
   std::vector<std::pair<std::string, std::string>> data;     // "train" "1,024 sequences", "evaluation" …
   int64_t micro_batch_size = 0, microbatches = 0, dp = 1;    // their product is the global batch
-  int64_t sequence_length = 0;                               // of the longest sequence, to compute the tokens per step
+  int64_t sequence_length = 0;                               // longest sequence, to compute the tokens per step
   int64_t max_steps = 0;
   std::optional<double> epochs;
   int64_t resumed_step = 0;  // > 0: the run continues from there
@@ -39,7 +40,8 @@ struct StartSummary {
 //   output      out
 std::string text_of(const StartSummary& summary);
 
-// Facts about a run after its last step.
+// Facts about a run after its last step. A resumed run reports only its own part: steps, time and tokens since the
+// resume.
 struct EndSummary {
   int64_t steps = 0;      // done since the start or the resume
   int64_t last_step = 0;  // at which the run stopped
@@ -48,7 +50,7 @@ struct EndSummary {
   int64_t tokens = 0;  // seen in that time by all ranks
   std::optional<double> first_loss, last_loss, best_metric;
   std::string best_metric_name;
-  std::optional<double> peak_bytes;                        // of the fullest rank
+  std::optional<double> peak_bytes;                        // largest peak over the ranks
   std::vector<std::pair<std::string, std::string>> files;  // "model" "out", "plot" "out/loss.svg", …
   std::string wandb_folder;                                // with report_to wandb: the folder for its sync command
 };
@@ -56,6 +58,7 @@ struct EndSummary {
 //   done        1,000 steps in 0:02:03 (8.13 steps/s, 16.6k tokens/s)
 //   loss        8.3176 -> 2.3456; best eval_loss 2.2500
 //   …
+// Lines without content are left out, as above.
 std::string text_of(const EndSummary& summary);
 
 // Collects what settings and state say about a run that started at `start_step` and took `seconds`: steps, first and

@@ -1,3 +1,6 @@
+// Names and rhythm of the curves follow the system whose options the run uses, so that its curves lie over old ones in
+// the same TensorBoard: Hugging Face's integration ("train/loss", "eval/loss", every logged step) or Megatron's
+// training_log ("lm loss", also over samples, every tensorboard_log_interval steps).
 #include "megalith/observe/tensorboard.h"
 
 #include <fmt/format.h>
@@ -23,6 +26,8 @@ constexpr auto kMegatronTags = std::to_array<std::pair<std::string_view, std::st
     {"eval_perplexity", "lm loss validation ppl"},
 });
 
+// "eval_loss" -> "eval/loss", "test_loss" -> "test/loss", "grad_norm" -> "train/grad_norm"; as Hugging Face's
+// rewrite_logs.
 std::string hf_tag(std::string_view metric) {
   for (const std::string_view part : {"eval", "test"})
     if (metric.starts_with(part) && metric.substr(part.size()).starts_with('_'))

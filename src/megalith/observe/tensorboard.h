@@ -10,7 +10,7 @@
 namespace megalith::observe {
 
 // Returns the tag of a metric: Hugging Face's ("train/loss", "eval/loss") or Megatron's ("lm loss", "learning-rate",
-// "lm loss validation").
+// "lm loss validation"). A metric without a name of its own in the style keeps the one that it has.
 std::string tensorboard_tag(ReportStyle style, std::string_view metric);
 
 // Returns the command that sends these files to Weights & Biases; Megalith itself sends nothing.
@@ -18,14 +18,17 @@ std::string wandb_sync_command(const std::filesystem::path& folder);
 
 // Writes, on world process zero, the arguments as text and then every logged number. In Megatron's style a loss is also
 // plotted over the consumed samples ("lm loss vs samples"), and only every log_interval-th step is written. The files
-// of a resumed run tell TensorBoard to forget the steps that are repeated.
+// of a resumed run tell TensorBoard to forget the steps that are repeated. Points get the wall-clock time of the log
+// line.
 class TensorboardCallback : public train::TrainerCallback {
  public:
+  // How the numbers are named and how often they are written.
   struct Settings {
     ReportStyle style = ReportStyle::kHuggingFace;
     int log_interval = 1;   // see above
     std::string arguments;  // the text that is written first
   };
+  // Creates `folder` and a file in it when training begins; other processes may write their own files there.
   TensorboardCallback(std::filesystem::path folder, Settings settings)
       : folder_(std::move(folder)), settings_(std::move(settings)) {}
   void on_train_begin(train::TrainerEvent& event) override;

@@ -15,19 +15,21 @@ namespace {
 // Megatron's layout: the name, filled up with dots.
 std::string dotted(const std::string& name) { return fmt::format("{:.<48}", name + " "); }
 
+// Milliseconds; both 0 when no rank has the phase.
 struct Extremes {
   double low = 0, high = 0;
 };
 
 // Smallest and largest time over the ranks that have the phase.
 Extremes min_max(const PhaseTimes& phase) {
-  Extremes found;
+  Extremes extremes;
   for (const double ms : phase.milliseconds) {
+    // 0 stands for "this rank does not have the phase": the first stage has no receive-forward, for instance.
     if (ms <= 0) continue;
-    found.low = found.low == 0 ? ms : std::min(found.low, ms);
-    found.high = std::max(found.high, ms);
+    extremes.low = extremes.low == 0 ? ms : std::min(extremes.low, ms);
+    extremes.high = std::max(extremes.high, ms);
   }
-  return found;
+  return extremes;
 }
 
 // One phase in Megatron's layout; "" if no rank has it.
@@ -44,8 +46,8 @@ std::string phase_line(std::string_view option, const PhaseTimes& phase) {
 
 // Returns the entry of a phase, added on first sight.
 PhaseTimes& phase_of(std::vector<PhaseTimes>& phases, const std::string& name, size_t ranks) {
-  const auto found = std::ranges::find(phases, name, &PhaseTimes::name);
-  if (found != phases.end()) return *found;
+  const auto entry = std::ranges::find(phases, name, &PhaseTimes::name);
+  if (entry != phases.end()) return *entry;
   phases.push_back({name, std::vector<double>(ranks, 0)});
   return phases.back();
 }
@@ -63,6 +65,7 @@ TraceSteps TraceSteps::parse(std::string_view text) {
 void TraceCallback::on_step_begin(train::TrainerEvent& event) {
   const int64_t step = event.state.global_step + 1;
   if (open_ || step < settings_.steps.first || step > settings_.steps.last) return;
+  // Ranks that do not record open the timeline too: they take part in the gather of write().
   open_ = true;
   if (settings_.records) recorder_.start_timeline();
 }
@@ -73,6 +76,7 @@ void TraceCallback::on_step_end(train::TrainerEvent& event) {
 
 void TraceCallback::on_train_end(train::TrainerEvent&) { write(); }
 
+// Collective. A run that ends before the last step of the range writes what it has recorded, from on_train_end.
 void TraceCallback::write() {
   if (!open_) return;
   open_ = false;
@@ -80,6 +84,10 @@ void TraceCallback::write() {
   write_trace(world_, recorder_, settings_.label, settings_.file);
 }
 
+// The three layouts, for a phase "forward-compute":
+//   minmax   forward-compute ................................: (1.20, 3.40)
+//   max      forward-compute ................................: 3.40
+//   all      forward-compute:, then a line "rank  0: 1.20" for each rank that has it
 std::string timer_text(std::string_view option, const std::vector<PhaseTimes>& phases) {
   check<ConfigError>(option == "minmax" || option == "max" || option == "all",
                      "timing_log_option is \"{}\"; it must be minmax, max or all", option);
@@ -92,11 +100,13 @@ std::string timer_text(std::string_view option, const std::vector<PhaseTimes>& p
 
 // Ranks of different stages may have different phases, so names travel with the times.
 std::vector<PhaseTimes> gather_times(const comm::Group& group, TraceRecorder& recorder, int64_t steps) {
-  nlohmann::json mine = nlohmann::json::array();
+  nlohmann::json own_times = nlohmann::json::array();
+  // Totals since the last line become milliseconds per step.
   const double to_ms = 1e3 / static_cast<double>(std::max<int64_t>(steps, 1));
-  for (const TraceRecorder::Total& total : recorder.take_totals()) mine.push_back({total.name, total.seconds * to_ms});
+  for (const TraceRecorder::Total& total : recorder.take_totals())
+    own_times.push_back({total.name, total.seconds * to_ms});
   std::vector<PhaseTimes> phases;
-  const std::vector<std::string> all = group.gather_bytes(mine.dump(), /*root=*/0, "times of all ranks");
+  const std::vector<std::string> all = group.gather_bytes(own_times.dump(), /*root=*/0, "times of all ranks");
   for (size_t rank = 0; rank < all.size(); ++rank)
     for (const nlohmann::json& item : nlohmann::json::parse(all[rank]))
       phase_of(phases, item.at(0), all.size()).milliseconds[rank] = item.at(1).get<double>();
@@ -104,6 +114,7 @@ std::vector<PhaseTimes> gather_times(const comm::Group& group, TraceRecorder& re
 }
 
 void TimerCallback::on_train_begin(train::TrainerEvent& event) {
+  // The recorder keeps totals only for spans up to this level.
   recorder_.set_timing_level(settings_.log_level);
   last_step_ = event.state.global_step;
 }

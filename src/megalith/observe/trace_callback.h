@@ -11,15 +11,18 @@
 namespace megalith::observe {
 
 // Records the given steps; rank 0 writes them to `file` at the end of the last one (or of the run, if that comes
-// first). The recorder outlives it.
+// first). The recorder outlives it. Ranks that do not record take part all the same: writing gathers over the whole
+// world.
 class TraceCallback : public train::TrainerCallback {
  public:
+  // Steps to record, and the file they go to; only `label` and `records` differ between ranks.
   struct Settings {
     TraceSteps steps;
     std::filesystem::path file;
     std::string label;    // name of this rank: "rank 3: tp 1, pp 1, dp 0"
     bool records = true;  // false: takes part in the collectives without recording spans (profile_ranks)
   };
+  // `world` is every rank of the run: the timeline is gathered over it.
   TraceCallback(comm::Group world, TraceRecorder& recorder, Settings settings)
       : world_(std::move(world)), recorder_(recorder), settings_(std::move(settings)) {}
 
@@ -36,28 +39,33 @@ class TraceCallback : public train::TrainerCallback {
   bool open_ = false;  // between the first and the last of the steps
 };
 
-// The time of one phase on each rank of a group.
+// The time of one phase on each rank of a group. Milliseconds per step.
 struct PhaseTimes {
   std::string name;
   std::vector<double> milliseconds;  // by rank; 0 where the phase did not occur
 };
 
 // Returns Megatron's text for `timing_log_option`: "minmax", "max" or "all". Phases that no rank has are left out;
-// without phases the text is empty. Throws ConfigError for any other option.
+// without phases the text is empty. Throws ConfigError for any other option. The layout is that of Megatron's logs, so
+// that scripts which read those can read it.
 std::string timer_text(std::string_view option, const std::vector<PhaseTimes>& phases);
 
 // Returns, on rank 0, the times of all members by phase, divided by `steps`, in the order in which rank 0 (then rank 1,
-// …) first saw the phases; empty on other ranks. Collective over the group.
+// …) first saw the phases; empty on other ranks. Collective over the group. Empties the totals of the recorder on every
+// rank.
 std::vector<PhaseTimes> gather_times(const comm::Group& group, TraceRecorder& recorder, int64_t steps);
 
 // Enables totals, and at each logged training line prints on world process zero how long the phases of a step took.
+// Costs one gather per log line. Times are the host's: work on a GPU counts as the time it takes to enqueue it.
 class TimerCallback : public train::TrainerCallback {
  public:
   using Say = std::function<void(const std::string&)>;
+  // Megatron's timing_log_level and timing_log_option.
   struct Settings {
     int log_level = 0;                  // 0 to 2: higher levels have more timers
     std::string log_option = "minmax";  // see timer_text
   };
+  // `say` prints on world process zero; `world` is every rank of the run. The recorder outlives it.
   TimerCallback(comm::Group world, TraceRecorder& recorder, Settings settings, Say say)
       : world_(std::move(world)), recorder_(recorder), settings_(std::move(settings)), say_(std::move(say)) {}
 

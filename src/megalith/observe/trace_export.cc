@@ -29,6 +29,8 @@ struct Row {
   int number = 0;
   std::vector<int64_t> open_ends{};  // ends of the spans around the last one, itself included
 
+  // Thread numbers interleave the lanes, so that each lane can grow: lane 1 has the threads 1, 1 + lanes, 1 + 2 lanes,
+  // …
   int thread() const { return static_cast<int>(lane) + kTraceLanes * number; }
   std::string label() const { return number == 0 ? name(lane) : fmt::format("{} ({})", name(lane), number + 1); }
   // Takes the span if it begins after the last one has ended, or lies inside it.
@@ -69,6 +71,7 @@ Json metadata(const char* kind, size_t rank, int thread, Json args) {
   return {{"name", kind}, {"ph", "M"}, {"pid", rank}, {"tid", thread}, {"args", std::move(args)}};
 }
 
+// Adds the names of the rank's rows, and their order on the screen: ranks by number, in each the lanes in order.
 void add_names(Json& events, const RankTrace& trace, size_t rank, const Rows& rows) {
   std::string label = trace.label.empty() ? fmt::format("rank {}", rank) : trace.label;
   if (trace.dropped > 0) label += fmt::format(" ({} spans left out)", trace.dropped);
@@ -76,12 +79,13 @@ void add_names(Json& events, const RankTrace& trace, size_t rank, const Rows& ro
   events.push_back(metadata("process_sort_index", rank, 0, {{"sort_index", rank}}));
   constexpr int kMostRows = 1000;  // more rows than a lane ever has, so that lanes stay together when sorted
   for (const Row& row : rows.all()) {
-    const int place = static_cast<int>(row.lane) * kMostRows + row.number;
+    const int sort_index = static_cast<int>(row.lane) * kMostRows + row.number;
     events.push_back(metadata("thread_name", rank, row.thread(), {{"name", row.label()}}));
-    events.push_back(metadata("thread_sort_index", rank, row.thread(), {{"sort_index", place}}));
+    events.push_back(metadata("thread_sort_index", rank, row.thread(), {{"sort_index", sort_index}}));
   }
 }
 
+// Returns the begin of the first span of all ranks on rank 0's clock, which becomes time 0 of the picture.
 int64_t first_begin(const std::vector<RankTrace>& ranks) {
   int64_t first = std::numeric_limits<int64_t>::max();
   for (const RankTrace& trace : ranks)
@@ -89,6 +93,7 @@ int64_t first_begin(const std::vector<RankTrace>& ranks) {
   return first;
 }
 
+// A complete event. `begin_ns` is already on the common clock; Chrome wants microseconds.
 Json event(const ExportedSpan& span, size_t rank, int thread, int64_t begin_ns) {
   constexpr double kMicro = 1e-3;
   Json json{{"name", shown_name(span)},
@@ -103,6 +108,7 @@ Json event(const ExportedSpan& span, size_t rank, int thread, int64_t begin_ns) 
   return json;
 }
 
+// Empties the recorder. Labels of spans are pointers to literals, which mean nothing on another rank: copied here.
 RankTrace take(TraceRecorder& recorder, std::string label, int64_t offset_ns) {
   RankTrace trace{std::move(label), offset_ns, recorder.dropped_spans(), {}};
   for (const TraceSpan& span : recorder.take_spans())
@@ -163,6 +169,8 @@ ClockMarks mark_clock(const comm::Group& group, const TraceRecorder& recorder, i
   return marks;
 }
 
+// Let o be the offset. In each round the reference enters at or before the own leave time + o, and leaves at or after
+// the own enter time + o.
 int64_t clock_offset_ns(const ClockMarks& reference, const ClockMarks& own) {
   check(reference.size() == own.size() && !own.empty(), "{} and {} marks of two clocks", reference.size(), own.size());
   int64_t least = std::numeric_limits<int64_t>::min(), most = std::numeric_limits<int64_t>::max();
@@ -177,6 +185,7 @@ int64_t clock_offset_ns(const ClockMarks& reference, const ClockMarks& own) {
 int64_t clock_offset_ns(const comm::Group& group, const TraceRecorder& recorder, int rounds) {
   if (group.size() == 1) return 0;
   const ClockMarks own = mark_clock(group, recorder, rounds);
+  // Raw bytes: all ranks run the same program on machines of the same byte order.
   const std::string bytes(reinterpret_cast<const char*>(own.data()), own.size() * sizeof(ClockMark));
   const std::string sent = group.broadcast_bytes(bytes, /*root=*/0, "clock offset: marks of rank 0");
   check<CommError>(sent.size() == bytes.size(), "{} bytes of clock marks arrived from rank 0, and {} were expected",
@@ -190,8 +199,8 @@ int64_t clock_offset_ns(const comm::Group& group, const TraceRecorder& recorder,
 void write_trace(const comm::Group& group, TraceRecorder& recorder, const std::string& label,
                  const std::filesystem::path& file) {
   const int64_t offset = clock_offset_ns(group, recorder);
-  const std::string mine = to_bytes(take(recorder, label, offset));
-  const std::vector<std::string> all = group.gather_bytes(mine, /*root=*/0, "timelines of all ranks");
+  const std::string own_bytes = to_bytes(take(recorder, label, offset));
+  const std::vector<std::string> all = group.gather_bytes(own_bytes, /*root=*/0, "timelines of all ranks");
   if (group.rank() != 0) return;
   std::vector<RankTrace> ranks;
   for (const std::string& bytes : all) ranks.push_back(trace_from_bytes(bytes));

@@ -1,4 +1,9 @@
 // Exports the timelines of all ranks, on one clock, as one file for chrome://tracing and ui.perfetto.dev.
+//
+// The clocks of machines differ, so ranks first measure their offsets:
+//
+//   rank 0   entered |---- barrier ----| left
+//   rank r      entered |-- barrier --| left              nobody leaves before all have entered
 #pragma once
 
 #include <filesystem>
@@ -10,7 +15,8 @@
 
 namespace megalith::observe {
 
-// A span as it is sent between ranks: the contents of a TraceSpan, owning its strings.
+// A span as it is sent between ranks: the contents of a TraceSpan, owning its strings. Times are nanoseconds of the
+// clock of the rank that recorded it.
 struct ExportedSpan {
   std::string name;
   TraceLane lane = TraceLane::kCompute;
@@ -32,7 +38,8 @@ struct RankTrace {
 // Returns Chrome's trace format. Rank r is process r, with one thread per lane plus further threads for spans that
 // overlap without nesting, such as concurrent operations. Spans are complete events ("X") in microseconds since the
 // first span of all, ordered by begin. Pipeline actions are called "forward 3.1" (micro-batch.chunk), with both numbers
-// as arguments, too; communication has purpose and group as arguments.
+// as arguments, too; communication has purpose and group as arguments. Index r of `ranks` is rank r. Spans need not be
+// sorted.
 std::string trace_json(const std::vector<RankTrace>& ranks);
 
 // Convert to bytes and back, to send a rank's timeline to rank 0. trace_from_bytes throws CommError for any other

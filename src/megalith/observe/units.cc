@@ -13,6 +13,7 @@ double seconds_since_1970() {
   return static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) / 1e3;
 }
 
+// Inserts commas from the right; a sign is not a digit and gets none after it.
 std::string grouped(int64_t number) {
   std::string text = std::to_string(number);
   const size_t first = text.starts_with('-') ? 1 : 0;
@@ -29,6 +30,8 @@ std::string bytes_text(double bytes) {
   return fmt::format("{:.1f} {}", bytes, kUnits[unit]);
 }
 
+// Like bytes_text, it changes the unit where rounding would print "1000" or "1000.0k". The negated comparison also
+// takes NaN, which prints as "nan".
 std::string rate_text(double per_second) {
   if (!(per_second >= 999.5)) return fmt::format("{:.0f}", per_second);
   if (per_second < 999'950) return fmt::format("{:.1f}k", per_second / 1e3);
@@ -38,10 +41,10 @@ std::string rate_text(double per_second) {
 std::string duration_text(double seconds) {
   constexpr double kLongest = 3.2e9;  // a century
   if (!(seconds >= 0 && seconds < kLongest)) return "?";
-  const auto whole = static_cast<int64_t>(std::lround(seconds));
-  const int64_t days = whole / 86400, hours = whole / 3600 % 24, minutes = whole / 60 % 60;
-  if (days > 0) return fmt::format("{}d {:02d}:{:02d}:{:02d}", days, hours, minutes, whole % 60);
-  return fmt::format("{}:{:02d}:{:02d}", hours, minutes, whole % 60);
+  const auto total = static_cast<int64_t>(std::lround(seconds));
+  const int64_t days = total / 86400, hours = total / 3600 % 24, minutes = total / 60 % 60;
+  if (days > 0) return fmt::format("{}d {:02d}:{:02d}:{:02d}", days, hours, minutes, total % 60);
+  return fmt::format("{}:{:02d}:{:02d}", hours, minutes, total % 60);
 }
 
 }  // namespace megalith::observe

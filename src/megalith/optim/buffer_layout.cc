@@ -1,3 +1,6 @@
+// Walks over the parameters from the last to the first and keeps one bucket open; it is closed once it is large enough,
+// or around a parameter that needs a bucket of its own. Padding goes to the end of a bucket, so that it divides into
+// equal, aligned shards.
 #include "megalith/optim/buffer_layout.h"
 
 #include <numeric>

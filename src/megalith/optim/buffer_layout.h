@@ -29,10 +29,12 @@ struct BufferRules {
 
 // The result of plan_buffer.
 struct BufferLayout {
+  // The place of one parameter.
   struct Item {
     int64_t begin = 0, end = 0;  // elements of the buffer
     int bucket = 0;
   };
+  // A stretch of the buffer that is reduced by one collective.
   struct Bucket {
     int64_t begin = 0, end = 0;  // including the padding after its last item
     std::vector<int> items;      // in buffer order
@@ -42,6 +44,7 @@ struct BufferLayout {
   std::vector<Bucket> buckets;
   int shards = 1;
 
+  // Elements of the whole buffer, padding included.
   int64_t numel() const { return buckets.empty() ? 0 : buckets.back().end; }
   // Rank r of `shards` owns [begin + r n / shards, begin + (r+1) n / shards) of a bucket of n elements.
   int64_t shard_numel(int bucket) const { return buckets[bucket].numel() / shards; }

@@ -8,7 +8,8 @@
 
 namespace megalith::optim {
 
-// The facts about one buffer that its bucket size depends on.
+// The facts about one buffer that its bucket size depends on. Plain numbers, so that the planner can fill them in for a
+// run that does not exist.
 struct BufferPlace {
   int64_t elements = 0;  // total elements of its parameters
   int replicas = 1;      // data-parallel replicas

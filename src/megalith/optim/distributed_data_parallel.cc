@@ -52,6 +52,7 @@ void DdpSettings::validate() const {
                      "gradients are kept in float32 or bfloat16, not in {}", c10::toString(grad_dtype));
 }
 
+// Later stages and chunks finish their backward while the first stage still works, so they gain nothing from buckets.
 DdpSettings settings_of_chunk(DdpSettings settings, bool first_stage, int chunk) {
   settings.bucketing = settings.overlap_grad_reduce && first_stage && chunk == 0;
   return settings;
@@ -147,6 +148,7 @@ void DistributedDataParallel::watch(nn::Parameter& parameter) {
       }));
 }
 
+// Marks instead of writing zeros: the first gradient of a step overwrites, which saves a pass over the buffer.
 void DistributedDataParallel::zero_grad() {
   for (size_t i = 0; i < buffers_.size(); ++i) {
     buffers_[i]->mark_stale();
@@ -188,6 +190,7 @@ void DistributedDataParallel::report(const nn::Parameter& parameter) {
   if (--progress_[place.buffer].missing[place.bucket] == 0) start_ready_buckets(place.buffer);
 }
 
+// Stops at the first bucket that is not complete; its own last report continues from there.
 void DistributedDataParallel::start_ready_buckets(size_t buffer) {
   Progress& progress = progress_[buffer];
   const auto buckets = static_cast<int>(progress.missing.size());

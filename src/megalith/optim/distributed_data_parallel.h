@@ -31,6 +31,7 @@ namespace megalith::optim {
 
 // How large the buckets of a buffer are.
 struct BucketSize {
+  // The kinds of sizes.
   enum class Rule {
     kFitting,   // chosen by device: max(40 000 000, 1 000 000 · replicas) elements on CUDA, 1 500 000 on the CPU
     kElements,  // a bucket is closed once it has `value` elements
@@ -39,6 +40,7 @@ struct BucketSize {
   Rule rule = Rule::kFitting;
   int64_t value = 0;  // unused by kFitting
 
+  // Make the sizes that ddp_bucket_size and ddp_num_buckets name.
   static BucketSize elements(int64_t value) { return {Rule::kElements, value}; }
   static BucketSize count(int64_t value) { return {Rule::kCount, value}; }
   bool operator==(const BucketSize&) const = default;

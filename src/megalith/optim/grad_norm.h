@@ -18,7 +18,8 @@ struct GradStats {
 };
 
 // Collective over the ranks that together hold one copy of the model and its optimizer state. The result is identical
-// bit for bit on all of them, and on the CPU also for every way to cut the buffers into shards.
+// bit for bit on all of them, and on the CPU also for every way to cut the buffers into shards. `sharded` says that
+// ranks own shards of the buffers (ZeRO-1), which decides the ranks to sum over.
 GradStats gradient_stats(const std::vector<StateBlock>& blocks, bool sharded, bool count_zeros,
                          const parallel::ParallelContext& context);
 

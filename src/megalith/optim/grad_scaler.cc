@@ -27,6 +27,7 @@ bool is_positive_float(double value) {
   return std::isfinite(static_cast<float>(value)) && static_cast<float>(value) > 0;
 }
 
+// All problems at once, under the names of the options.
 std::vector<std::string> problems(const GradScalerParams& params) {
   std::vector<std::string> out;
   const auto require = [&out](bool holds, std::string problem) {
@@ -51,15 +52,16 @@ std::vector<std::string> problems(const GradScalerParams& params) {
 
 // Reads an integer field. The hysteresis tracker may be negative.
 int64_t whole_number(const Json& object, const char* key, const std::string& origin) {
-  const auto found = object.find(key);
-  check<DataError>(found != object.end() && found->is_number_integer() && *found >= -kMostSteps && *found <= kMostSteps,
+  const auto field = object.find(key);
+  check<DataError>(field != object.end() && field->is_number_integer() && *field >= -kMostSteps && *field <= kMostSteps,
                    "{}: \"{}\" of the loss scaler's state is {}; expected a whole number", origin, key,
-                   found != object.end() ? io::json_in_words(*found) : "missing");
-  return found->get<int64_t>();
+                   field != object.end() ? io::json_in_words(*field) : "missing");
+  return field->get<int64_t>();
 }
 
 }  // namespace
 
+// {"scale":65536.0,"growth_tracker":12,"hysteresis_tracker":2}.
 std::string to_json_text(const GradScalerState& state) {
   Json json{{"scale", state.scale},
             {"growth_tracker", state.growth_tracker},

@@ -49,8 +49,10 @@ class GradScaler {
   // Throws a ConfigError that lists every problem of the parameters.
   static GradScaler dynamic(const GradScalerParams& params);
 
+  // Whether update() may change the scale.
   bool is_dynamic() const { return params_.has_value(); }
   float scale() const { return state_.scale; }
+  // Returns 1 / scale, the factor that undoes the scaling, and whether the scale is still usable.
   float inverse_scale() const;
   bool is_finite() const;
 

@@ -1,3 +1,5 @@
+// Looking for the parameter at fault reads gradient by gradient and waits for the device, so it happens only after a
+// cheaper check of the whole bucket has failed.
 #include "megalith/optim/gradient_check.h"
 
 #include <ATen/ATen.h>

@@ -24,6 +24,7 @@ class HostUpdate {
            const std::function<void(const FlatElements& piece, size_t group)>& update);
 
  private:
+  // Two of them: one is filled or drained while the other is used.
   struct Staging {
     at::Tensor grads, params;  // [kPieceElements], pinned for CUDA
   };

@@ -33,6 +33,7 @@ bool check_amount(double value, const std::string& name, Problems& out) {
   return good;
 }
 
+// Comparisons follow only if both sides are numbers at all: one message per mistake.
 void check_rates(const ScheduleParams& params, const ScheduleNames& names, Problems& out) {
   const bool max_is_good = check_amount(params.max_lr, names.max_lr, out);
   if (check_amount(params.min_lr, names.min_lr, out) && max_is_good)
@@ -98,6 +99,7 @@ std::vector<std::string> problems(const ScheduleParams& params, const RateGroup&
   Problems out;
   ScheduleNames names;
   for (std::string* word : {&names.max_lr, &names.min_lr, &names.start_wd, &names.end_wd}) *word += " of " + name;
+  // The group's own values in place of the schedule's, checked by the same rules under the group's name.
   ScheduleParams own = params;
   own.max_lr = group.max_lr.value_or(params.max_lr);
   own.min_lr = group.min_lr.value_or(params.min_lr);
@@ -139,6 +141,7 @@ double LrSchedule::lr(int64_t progress, const RateGroup& group) const {
   return group.lr_mult * (min_lr + factor * (max_lr - min_lr));
 }
 
+// Warm-up, stable, decay: the peak is held until the last phase of length A, which runs from 1 to 0.
 double LrSchedule::wsd_factor(double progress) const {
   const auto length = static_cast<double>(*params_.wsd_decay_steps);
   const double start = static_cast<double>(params_.lr_decay_steps) - length;

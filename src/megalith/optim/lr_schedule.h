@@ -91,6 +91,7 @@ class LrSchedule {
   // Throws a ConfigError that lists every problem, one per line.
   explicit LrSchedule(ScheduleParams params, const ScheduleNames& names = {}, RateFunctions functions = {});
 
+  // The parameters as given; those of a curve that a function replaces have no effect.
   const ScheduleParams& params() const { return params_; }
   const RateFunctions& functions() const { return functions_; }
   // Returns the learning rate at `progress` >= 0, with lr_mult applied. Throws a ConfigError if a user-defined curve

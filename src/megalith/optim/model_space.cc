@@ -1,3 +1,6 @@
+// A shard of a flat buffer may begin and end anywhere in a parameter, but a checkpoint stores tensors. A range of a
+// flattened tensor is a union of few rectangles: a part of the first row, whole rows, a part of the last row, and so on
+// for more dimensions. Fused parameters (q, k and v in one matrix) are then cut into the tensors they consist of.
 #include "megalith/optim/model_space.h"
 
 #include <ATen/ATen.h>
@@ -68,11 +71,11 @@ std::vector<parallel::ShardedTensor> sharded_range(const nn::Parameter& paramete
   std::vector<parallel::ShardedTensor> result;
   for (const Rectangle& r : rectangles(parameter.value.sizes().vec(), begin, end)) {
     const int64_t numel = product(r.extent, 0);
-    const at::Tensor whole = flat.narrow(0, r.begin - begin, numel).view(r.extent);
+    const at::Tensor rectangle = flat.narrow(0, r.begin - begin, numel).view(r.extent);
     for (const nn::ParameterPart& part : parameter.spec.parts) {
       // Intersect the rectangle with the part, in coordinates of the parameter. Parts are stacked along dimension 0:
       // part.row is the first row of this one.
-      at::Tensor local = whole;
+      at::Tensor local = rectangle;
       std::vector<int64_t> offset = part.offset;
       for (size_t d = 0; d < r.extent.size() && local.defined(); ++d) {
         const int64_t start = d == 0 ? part.row : 0;

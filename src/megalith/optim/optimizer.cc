@@ -39,6 +39,7 @@ int replica_of(const StatePiece& piece, const StateBlock& block) {
   return among_tp * block.copies + block.copy;
 }
 
+// The tensors of a block in the form that a rule takes; `param` only where main is a copy of it.
 FlatElements elements_of(const StateBlock& block, const at::Tensor& gate) {
   return {.main = block.main,
           .grad = block.grads,
@@ -69,6 +70,8 @@ Optimizer::Optimizer(std::vector<DistributedDataParallel*> chunks, OptimizerSett
   blocks_ = make_state(chunks_, settings_);
 }
 
+// A negative or infinite rate would ruin the weights silently, so it is refused in every step, at the cost of a few
+// comparisons.
 void Optimizer::check_groups() const {
   for (const ParamGroup& group : groups_) {
     const auto good = [](double x) { return std::isfinite(x) && x >= 0; };
@@ -144,11 +147,12 @@ void Optimizer::update(const Factor& factor) {
   for (const StateBlock& block : blocks_)
     if (!block.on_host) rule().update_runs(elements_of(block, factor.gate), runs_of(block, factor.grad_scale));
   host_update_.run(blocks_, [this, &factor](const FlatElements& piece, size_t group) {
-    const ops::UpdateRun whole{0, piece.main.numel(), scalars_of(group, factor.grad_scale)};
-    rule().update_runs(piece, std::span(&whole, 1));
+    const ops::UpdateRun run{0, piece.main.numel(), scalars_of(group, factor.grad_scale)};
+    rule().update_runs(piece, std::span(&run, 1));
   });
 }
 
+// With overlap the gathers run while the next forward begins; each part of the model waits for its own.
 void Optimizer::gather_params() {
   for (DistributedDataParallel* chunk : chunks_) chunk->start_param_gather();
   if (overlap_param_gather_) return;
@@ -215,13 +219,13 @@ void Optimizer::check_tensors(const StateSource& source) const {
   for (auto& tensor : source.tensors()) saved[tensor.name] = tensor.global_shape;
   std::map<std::string, std::string> problems;  // by tensor: each once
   for (const parallel::ShardedTensor& wanted : sharded_state()) {
-    const auto found = saved.find(wanted.name);
-    if (found == saved.end()) {
-      // Missing main parameters are no problem: load_state derives them from the model's.
+    const auto stored = saved.find(wanted.name);
+    if (stored == saved.end()) {
+      // Main parameters may be missing: load_state derives them from the model's.
       if (!wanted.name.starts_with(kMain)) problems[wanted.name] = fmt::format("{} is missing", wanted.name);
-    } else if (found->second != wanted.global_shape) {
+    } else if (stored->second != wanted.global_shape) {
       problems[wanted.name] = fmt::format("{} is [{}] there and [{}] in this model", wanted.name,
-                                          fmt::join(found->second, ", "), fmt::join(wanted.global_shape, ", "));
+                                          fmt::join(stored->second, ", "), fmt::join(wanted.global_shape, ", "));
     }
   }
   std::vector<std::string> lines;

@@ -37,12 +37,14 @@ struct PendingUpdate {
 // Interface to saved state, such as a checkpoint folder.
 class StateSource {
  public:
+  // A tensor of the saved model space.
   struct Tensor {
     std::string name;
     std::vector<int64_t> global_shape;
   };
   virtual ~StateSource() = default;
   virtual std::string name() const = 0;  // a path, for messages
+  // Returns every tensor that can be read.
   virtual std::vector<Tensor> tensors() const = 0;
   // Fills wanted.local.
   virtual void read(const parallel::ShardedTensor& wanted) const = 0;

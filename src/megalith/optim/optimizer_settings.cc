@@ -32,6 +32,7 @@ std::vector<std::string> name_problems(const UpdateRule& rule) {
 
 }  // namespace
 
+// Collects everything, so that a run does not fail once per mistake.
 void OptimizerSettings::validate() const {
   check<ConfigError>(rule != nullptr, "the optimizer has no update rule; set one, or leave the default (AdamW)");
   std::vector<std::string> problems = rule->problems();

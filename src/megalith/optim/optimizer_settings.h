@@ -9,6 +9,7 @@
 
 namespace megalith::optim {
 
+// Rule, clipping, offloading and groups.
 struct OptimizerSettings {
   std::shared_ptr<const UpdateRule> rule = std::make_shared<AdamW>();
   double clip_grad = 1.0;       // gradients with a larger global norm are scaled down to it; 0 disables clipping

@@ -11,7 +11,8 @@
 
 namespace megalith::optim {
 
-// The part of one parameter that lies in a block.
+// The part of one parameter that lies in a block. Blocks are cut by bucket and shard, not by parameter, so a parameter
+// may be in several blocks, in part.
 struct StatePiece {
   const nn::Parameter* parameter = nullptr;
   int64_t begin = 0, end = 0;  // elements of the block

@@ -99,6 +99,7 @@ void ParamBuffer::forget_squares() {
   for (auto& squares : squares_) squares.reset();
 }
 
+// Also forgets what was measured: it belonged to the gradients of the last step.
 void ParamBuffer::mark_stale() {
   for (auto& squares : squares_) squares.reset();
   for (auto& flag : flagged_) flag.reset();
@@ -139,8 +140,8 @@ void ParamBuffer::start_reduce(int bucket) {
     reducing_[bucket] =
         groups_.shards.reduce_scatter_async(own(grads_, bucket), grads, reduce_.op, "gradients of a bucket");
     over_instances_[bucket].reset();
-    // On a device both halves are queued at once, the second behind the first. Only a stream with no other work waits
-    // in between; the computation continues.
+    // On a device both halves are queued at once, the second after the first. Only a stream with no other work waits in
+    // between; the computation continues.
     if (!grads.is_cuda() || !spans_instances()) return;
     if (!between_halves_)
       between_halves_ = c10::impl::VirtualGuardImpl(grads.device().type()).getStreamFromGlobalPool(grads.device());
@@ -169,6 +170,7 @@ void ParamBuffer::finish_reduce(int bucket) {
     reducing_[bucket].wait();
 }
 
+// In place: each rank's input is its own part of the output.
 void ParamBuffer::start_gather(int bucket) {
   if (!groups_.sharded) return;
   const BufferLayout::Bucket& b = layout_.buckets[bucket];

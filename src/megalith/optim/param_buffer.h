@@ -54,6 +54,7 @@ class ParamBuffer {
   ParamBuffer(const ParamBuffer&) = delete;
   ParamBuffer& operator=(const ParamBuffer&) = delete;
 
+  // The position of the buffer in its chunk, and the places of parameters and buckets in it.
   size_t number() const { return number_; }
   const BufferLayout& layout() const { return layout_; }
   // Indexed like BufferLayout::items.

@@ -1,3 +1,5 @@
+// A group is a combination of properties, and the list of groups is the product of all their values. So every rank,
+// also one whose stage has no embedding or no experts, has the same groups under the same numbers.
 #include "megalith/optim/param_groups.h"
 
 #include "megalith/base/error.h"

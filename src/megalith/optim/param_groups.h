@@ -21,6 +21,7 @@ struct ParamGroup {
   double lr = 0;
   double weight_decay = 0;
 
+  // The values that the update uses.
   double applied_lr() const { return lr * lr_mult; }
   double applied_decay() const { return decays ? weight_decay : 0; }
   // Returns a description for messages, such as "with decay, decoupled lr".

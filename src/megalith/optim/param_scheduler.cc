@@ -54,6 +54,7 @@ ScheduleParams merged_rates(const ScheduleParams& own, const SchedulerState& sta
   return params;
 }
 
+// Weight decay, likewise; old files have none.
 ScheduleParams merged_decay(const ScheduleParams& own, const SchedulerState& state, SchedulerLoad mode) {
   if (!state.weight_decay) return own;
   ScheduleParams params = own;
@@ -66,6 +67,7 @@ ScheduleParams merged_decay(const ScheduleParams& own, const SchedulerState& sta
   return params;
 }
 
+// Values from a file can contradict those of the run: a warm-up longer than the new decay, for instance.
 void check_stored(const ScheduleParams& params) {
   const std::vector<std::string> found = problems(params);
   check<DataError>(found.empty(), "the checkpoint's scheduler state cannot be used: {}", fmt::join(found, "\n"));
@@ -171,8 +173,8 @@ class StateReader {
   E choice(std::initializer_list<const char*> keys) const {
     const char* key = present(keys);
     const Json& value = object_.at(key);
-    const std::optional<E> found = value.is_string() ? config::choice_of<E>(value.get<std::string>()) : std::nullopt;
-    if (found) return *found;
+    const std::optional<E> choice = value.is_string() ? config::choice_of<E>(value.get<std::string>()) : std::nullopt;
+    if (choice) return *choice;
     std::string names;
     for (const auto& [item, name] : config::EnumNames<E>::kNames)
       names += (names.empty() ? "" : ", ") + std::string(name);
@@ -181,6 +183,7 @@ class StateReader {
   }
 
  private:
+  // Returns the first of the keys that the object has.
   const char* present(std::initializer_list<const char*> keys) const {
     for (const char* key : keys)
       if (has(key)) return key;

@@ -15,6 +15,7 @@ namespace megalith::optim {
 // The part of a schedule that checkpoints store. As in Megatron, they do not store the initial rate of the warm-up or
 // the length and style of WSD's last phase.
 struct SchedulerState {
+  // The curve of the weight decay.
   struct WeightDecay {
     double start_wd = 0;
     double end_wd = 0;
@@ -38,7 +39,7 @@ std::string to_json_text(const SchedulerState& state);
 // decay_style and num_iters. Throws a DataError that names `origin` (the file) and the key.
 SchedulerState parse_scheduler_state(std::string_view json_text, const std::string& origin);
 
-// What to do if the checkpoint's values differ from those of the run.
+// The reaction to values of a checkpoint that differ from those of the run.
 enum class SchedulerLoad {
   kMustMatch,      // throw an error that names the value
   kOverride,       // override_opt_param_scheduler: keep the run's values
@@ -54,6 +55,7 @@ class ParamScheduler {
   ParamScheduler(LrSchedule schedule, std::vector<RateGroup> groups, SchedulerLoad mode = SchedulerLoad::kMustMatch);
 
   const LrSchedule& schedule() const { return schedule_; }
+  // The groups, the progress, and the current values of each group.
   size_t num_groups() const { return groups_.size(); }
   int64_t num_steps() const { return num_steps_; }
   double lr(size_t group) const { return current_.at(group).lr; }

@@ -4,6 +4,7 @@
 
 namespace megalith::optim {
 
+// One function cannot give two rates; which of them it meant would be a guess.
 RunSchedule RunSchedule::with(RateFunctions functions) const {
   check<ConfigError>(!functions.lr || groups.size() == 1,
                      "decoupled_lr is {}, and this program gives the learning rate as one function for all parameters;"

@@ -13,7 +13,8 @@ namespace megalith::optim {
 // The unit of progress: optimizer steps or samples. With a constant batch size the curves are the same.
 enum class ScheduleUnit { kSteps, kSamples };
 
-// A schedule together with the facts about the run that it needs.
+// A schedule together with the facts about the run that it needs. Made once per run, by the options or by a program,
+// before the optimizer exists.
 struct RunSchedule {
   LrSchedule schedule;
   ScheduleUnit unit = ScheduleUnit::kSteps;

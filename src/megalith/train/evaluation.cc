@@ -1,3 +1,6 @@
+// An evaluation must give the same numbers in every layout and for every batch size. Therefore losses are summed with
+// their token counts and divided once, at the end, over all ranks; and every rank runs the same number of passes, with
+// fillers of weight 0 where it has no samples left, because each pass contains collectives.
 #include "megalith/train/evaluation.h"
 
 #include <algorithm>
@@ -14,9 +17,12 @@ namespace {
 
 using data::MicroBatch;
 
+// Names of the sums that every evaluation has, in the order in which the totals are read below.
 constexpr const char* kEvalLoss = "loss";
 constexpr const char* kEvalSamples = "samples";
 
+// "loss" -> "eval_loss" and, if the loss is a mean of -log p, exp of it as "eval_perplexity". Sums without weight, such
+// as a metric that no micro-batch reported, are left out.
 MetricList as_metrics(const std::vector<MetricTotal>& totals, const std::string& prefix, bool perplexity) {
   MetricList metrics;
   for (const MetricTotal& total : totals) {
@@ -41,6 +47,7 @@ EvalLoopOutput evaluation_loop(MicrobatchRunner& runner, const EvalData& data, c
   const double counts = runner.counts_for_replica() ? 1 : 0;
   int64_t groups = 0;
   for (int64_t first = 0; first < reader.microbatches(); ++groups) {
+    // As many micro-batches as a training step has, so that the pipeline is as full as in training.
     const auto wanted = static_cast<int>(std::min<int64_t>(settings.microbatches, reader.microbatches() - first));
     // The group may be larger than wanted, because the schedule needs it; the rest are fillers of count 0.
     std::vector<MicroBatch> group;
@@ -48,6 +55,7 @@ EvalLoopOutput evaluation_loop(MicrobatchRunner& runner, const EvalData& data, c
     const std::vector<MicrobatchLoss> losses = runner.evaluate(group);
     first += std::ssize(group);
     if (settings.group_end) settings.group_end();
+    // Only the last stage knows losses, and of its tensor-parallel ranks, which agree, one reports.
     if (!runner.speaks_for_replica()) continue;
     for (const MicroBatch& batch : group) sums.add(kEvalSamples, counts * static_cast<double>(batch.samples), counts);
     for (const MicrobatchLoss& loss : losses) {

@@ -31,6 +31,7 @@ constexpr int kCheckRounds = 2;  // the second round finds leftovers of the firs
 // Large enough to be limited by bandwidth, small enough to keep the check within seconds.
 constexpr int64_t kCudaBytes = int64_t{64} << 20, kCpuBytes = int64_t{4} << 20;
 
+// "?" for a machine without a name: it only appears in the report.
 std::string machine_name() {
   std::array<char, 256> name{};
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
@@ -72,9 +73,9 @@ class LayoutChecker {
   }
 
   // Gives every rank the problems of all ranks, without duplicates.
-  void agree(CheckOutcome outcome, const std::vector<std::string>& mine) {
-    for (const std::string& theirs : world_.all_gather_bytes(LayoutJson(mine).dump(), "self-check"))
-      for (const auto& problem : LayoutJson::parse(theirs).get<std::vector<std::string>>())
+  void agree(CheckOutcome outcome, const std::vector<std::string>& own_problems) {
+    for (const std::string& rank_problems : world_.all_gather_bytes(LayoutJson(own_problems).dump(), "self-check"))
+      for (const auto& problem : LayoutJson::parse(rank_problems).get<std::vector<std::string>>())
         if (std::ranges::find(outcome.problems, problem) == outcome.problems.end()) outcome.problems.push_back(problem);
     report_.outcomes.push_back(std::move(outcome));
   }
@@ -82,24 +83,25 @@ class LayoutChecker {
   // Problems are exchanged only after all groups were checked, because the world group, which carries them, is one of
   // them.
   void check_groups(const std::vector<GroupUse>& uses) {
-    std::vector<std::pair<CheckOutcome, std::vector<std::string>>> found;
+    std::vector<std::pair<CheckOutcome, std::vector<std::string>>> results;
     for (const GroupUse& use : uses) {
-      auto& [outcome, mine] =
-          found.emplace_back(CheckOutcome{.name = "group " + use.name()}, std::vector<std::string>());
+      auto& [outcome, own_problems] =
+          results.emplace_back(CheckOutcome{.name = "group " + use.name()}, std::vector<std::string>());
       named(outcome.name, [&] {
         const auto group = use.group(context_);
         for (int round = 0; group && round < kCheckRounds; ++round) {
           const parallel::GroupCheck result = parallel::check_group(*group, context_.device(), round);
           outcome.operations += result.operations;
-          for (const parallel::WrongAnswer& wrong : result.wrong) mine.push_back(wrong.in_words());
+          for (const parallel::WrongAnswer& wrong : result.wrong) own_problems.push_back(wrong.in_words());
         }
       });
     }
     named("answers of all groups", [&] {
-      for (auto& [outcome, mine] : found) agree(std::move(outcome), mine);
+      for (auto& [outcome, own_problems] : results) agree(std::move(outcome), own_problems);
     });
   }
 
+  // Two operations: with and without the distributed optimizer; likewise a save and a load below.
   void check_norm() {
     named("gradient norm", [&] { agree({.name = "gradient norm", .operations = 2}, check_gradient_norm(context_)); });
   }
@@ -119,20 +121,21 @@ class LayoutChecker {
 
   // Groups of one kind are timed at the same time, as they would run in training.
   void time_groups(const std::vector<GroupUse>& uses) {
-    std::vector<LinkRow> mine;
+    std::vector<LinkRow> own_rows;
     for (const GroupUse& use : uses)
       named("speed of group " + use.name(), [&] {
         const auto group = use.group(context_);
         for (const parallel::TimedOp op : use.operations) {
           if (!group) continue;
           const auto time = parallel::time_operation(*group, op, use.large ? large_bytes() : 0, context_.device());
-          if (group->rank() == 0) mine.push_back({use.name(), use.purpose, group->ranks(), op, time});
+          if (group->rank() == 0) own_rows.push_back({use.name(), use.purpose, group->ranks(), op, time});
         }
         world_.barrier("self-check timing");  // keeps one kind from disturbing the next
       });
-    named("speed of all groups", [&] { gather_links(uses, mine); });
+    named("speed of all groups", [&] { gather_links(uses, own_rows); });
   }
 
+  // A list rather than an object: sender and receiver are the same program.
   static LayoutJson as_json(const LinkRow& row) {
     return {row.group,          row.purpose,    row.ranks,       static_cast<int>(row.operation),
             row.time.latency_s, row.time.bytes, row.time.seconds};
@@ -146,18 +149,19 @@ class LayoutChecker {
   }
 
   // Orders the rows by kind of group, then by operation, on every rank.
-  void gather_links(const std::vector<GroupUse>& uses, const std::vector<LinkRow>& mine) {
+  void gather_links(const std::vector<GroupUse>& uses, const std::vector<LinkRow>& own_rows) {
     LayoutJson rows = LayoutJson::array();
-    for (const LinkRow& row : mine) rows.push_back(as_json(row));
+    for (const LinkRow& row : own_rows) rows.push_back(as_json(row));
     std::vector<LinkRow> all;
-    for (const std::string& theirs : world_.all_gather_bytes(rows.dump(), "self-check"))
-      for (const LayoutJson& row : LayoutJson::parse(theirs)) all.push_back(from_json(row));
+    for (const std::string& rank_rows : world_.all_gather_bytes(rows.dump(), "self-check"))
+      for (const LayoutJson& row : LayoutJson::parse(rank_rows)) all.push_back(from_json(row));
     for (const GroupUse& use : uses)
       for (const parallel::TimedOp op : use.operations)
         for (const LinkRow& row : all)
           if (row.group == use.name() && row.operation == op) report_.links.push_back(row);
   }
 
+  // Every pair of ranks, in rounds in which each rank has one partner, so that pairs do not share links.
   void time_pairs() {
     if (world_.size() == 1) return;
     named("speed of pairs of ranks", [&] {

@@ -68,6 +68,7 @@ checkpoint::TensorFiles weight_files(const model::VirtualModels& models, at::Sca
           .one_file = adapter};
 }
 
+// Random states can be restored only into the layout that wrote them; the manifest keeps it for that comparison.
 checkpoint::SavedLayout layout_of(const SaveSettings& settings, const parallel::ParallelContext& context) {
   return checkpoint::SavedLayout::of(context.grid().shape(), settings.sharded_optimizer);
 }
@@ -83,6 +84,7 @@ std::map<std::string, std::string> lines_of(const std::string& yaml) {
   return lines;
 }
 
+// A resumed run with other options is allowed, but must not go unnoticed.
 void say_what_changed(const fs::path& folder, const std::string& arguments) {
   if (!fs::exists(folder / kArgumentsFile)) return;
   const auto changes = changed_options(io::read_text_file(folder / kArgumentsFile, kMaxTextBytes), arguments);
@@ -90,6 +92,7 @@ void say_what_changed(const fs::path& folder, const std::string& arguments) {
            changes.empty() ? "all options are unchanged" : fmt::format("changed since: {}", fmt::join(changes, "; ")));
 }
 
+// Streams belong to ranks (dropout differs between them), so another layout has no use for them.
 void restore_rng(const fs::path& folder, const checkpoint::Manifest& manifest, bool same_layout,
                  parallel::ParallelContext& context) {
   check<DataError>(manifest.has("rng"), "{} contains no random states; set no_load_rng to reseed them",
@@ -181,6 +184,7 @@ ResumePoint read_resume_point(const fs::path& folder, const TrainerSettings& set
     if (parts.optimizer)
       restore_optimizer(folder, manifest, progress, model);
     else
+      // Without the optimizer's state its fp32 copies are made from the weights just loaded.
       model.reload_parameters();
     if (parts.optimizer) restore_fp8(folder, manifest, model.models());
     if (parts.rng) restore_rng(folder, manifest, same_layout, context);
@@ -189,6 +193,7 @@ ResumePoint read_resume_point(const fs::path& folder, const TrainerSettings& set
   point.log = progress.log;
   point.skipped_samples = progress.skipped_samples;
   point.epoch_end_pending = progress.epoch_end_pending;
+  // ignore_data_skip: the epoch starts again, and its order need not be that of the checkpoint.
   if (parts.restarts_epoch) {
     point.data.position.consumed = 0;
     point.sampler.reset();
@@ -199,23 +204,24 @@ ResumePoint read_resume_point(const fs::path& folder, const TrainerSettings& set
 // Compares the sizes first: a missing or misshapen tensor would give a far less helpful message.
 void load_checkpoint_weights(const model::VirtualModels& models, const fs::path& folder, uint64_t seed) {
   if (model::has_adapter(models)) return model::load_adapter(models, folder);
-  const model::ModelConfig& mine = models.config();
-  const model::ModelConfig saved = model::read_model_config(folder, mine.own_family);
+  const model::ModelConfig& config = models.config();
+  const model::ModelConfig saved = model::read_model_config(folder, config.own_family);
   std::vector<std::string> differences;
-  const auto compare = [&](const char* name, int64_t theirs, int64_t own) {
-    if (theirs != own) differences.push_back(fmt::format("{} is {} there and {} in this run", name, theirs, own));
+  const auto compare = [&](const char* name, int64_t there, int64_t here) {
+    if (there != here) differences.push_back(fmt::format("{} is {} there and {} in this run", name, there, here));
   };
-  compare("num_layers", saved.num_layers, mine.num_layers);
-  compare("hidden_size", saved.hidden_size, mine.hidden_size);
-  compare("num_attention_heads", saved.num_heads, mine.num_heads);
-  compare("num_query_groups", saved.num_kv_heads, mine.num_kv_heads);
-  compare("ffn_hidden_size", saved.mlp_width, mine.mlp_width);
-  compare("the vocabulary", saved.vocab_size, mine.vocab_size);
+  compare("num_layers", saved.num_layers, config.num_layers);
+  compare("hidden_size", saved.hidden_size, config.hidden_size);
+  compare("num_attention_heads", saved.num_heads, config.num_heads);
+  compare("num_query_groups", saved.num_kv_heads, config.num_kv_heads);
+  compare("ffn_hidden_size", saved.mlp_width, config.mlp_width);
+  compare("the vocabulary", saved.vocab_size, config.vocab_size);
   check<ConfigError>(differences.empty(), "{} contains a different model: {}", folder.string(),
                      fmt::join(differences, "; "));
   model::load_weights(models, folder, saved, seed);
 }
 
+// Compares texts, so an option that is written differently but means the same counts as changed.
 std::vector<std::string> changed_options(const std::string& before, const std::string& now) {
   static const std::set<std::string> kLeftOut{"output_dir", "save", "load", "resume_from_checkpoint",
                                               "overwrite_output_dir"};
@@ -223,11 +229,11 @@ std::vector<std::string> changed_options(const std::string& before, const std::s
   std::vector<std::string> changes;
   for (const auto& [name, value] : new_lines) {
     if (kLeftOut.contains(name)) continue;
-    const auto found = old_lines.find(name);
-    if (found == old_lines.end())
+    const auto old_line = old_lines.find(name);
+    if (old_line == old_lines.end())
       changes.push_back(fmt::format("{}: not set, now {}", name, value));
-    else if (found->second != value)
-      changes.push_back(fmt::format("{}: {}, now {}", name, found->second, value));
+    else if (old_line->second != value)
+      changes.push_back(fmt::format("{}: {}, now {}", name, old_line->second, value));
   }
   for (const auto& [name, value] : old_lines)
     if (!kLeftOut.contains(name) && !new_lines.contains(name))
@@ -238,14 +244,15 @@ std::vector<std::string> changed_options(const std::string& before, const std::s
 // A position is a number of samples, so it means the same samples only if size, shuffling and seed are the same.
 void check_same_data(const ResumePoint& resume, const std::optional<data::Sampler>& now, bool may_change) {
   if (!resume.sampler || !now) return;
-  const data::SamplerOptions &then = *resume.sampler, &mine = now->options();
+  const data::SamplerOptions &then = *resume.sampler, &current = now->options();
   std::vector<std::string> changes;
-  if (then.size != mine.size) changes.push_back(fmt::format("it had {} samples and now has {}", then.size, mine.size));
-  if (then.shuffle != mine.shuffle)
+  if (then.size != current.size)
+    changes.push_back(fmt::format("it had {} samples and now has {}", then.size, current.size));
+  if (then.shuffle != current.shuffle)
     changes.push_back(
-        fmt::format("it was {}shuffled and is {}", then.shuffle ? "" : "not ", mine.shuffle ? "now" : "not now"));
-  if (then.seed != mine.seed && mine.shuffle)
-    changes.push_back(fmt::format("it was shuffled with seed {} and now with {}", then.seed, mine.seed));
+        fmt::format("it was {}shuffled and is {}", then.shuffle ? "" : "not ", current.shuffle ? "now" : "not now"));
+  if (then.seed != current.seed && current.shuffle)
+    changes.push_back(fmt::format("it was shuffled with seed {} and now with {}", then.seed, current.seed));
   if (changes.empty()) return;
   const std::string sentence = fmt::format(
       "the training data differs from that of the checkpoint, whose position is {} samples into epoch {}: {}",

@@ -1,3 +1,6 @@
+// Lengths follow Hugging Face: max_steps wins over num_train_epochs, and epochs are rounded up to whole steps. With a
+// batch size that ramps up, steps per epoch vary, so the length is computed from samples. `epoch` in log lines is a
+// fraction of samples for the same reason.
 #include "megalith/train/run_length.h"
 
 #include <fmt/ranges.h>
@@ -11,6 +14,7 @@ namespace megalith::train {
 
 namespace {
 
+// 2.5 epochs of 7 steps are 18 steps.
 int64_t round_up(double value) { return static_cast<int64_t>(std::ceil(value)); }
 
 // Returns the steps in the epochs of the run. While the batch size ramps up, epochs have different numbers of steps, so
@@ -84,12 +88,14 @@ data::ShapeOfStep shape_of_step(const layout::MicrobatchCalculator& batches, int
   };
 }
 
+// Interleaved schedules accept only some numbers of micro-batches. During a ramp the first and the last step are
+// checked.
 void check_pipeline_schedule(const StepSettings& step, const layout::MicrobatchCalculator& batches,
                              std::optional<int64_t> consumed) {
   const auto check_step = [&](int64_t microbatches) {
-    const auto found = layout::problems(step.shape(static_cast<int>(microbatches)));
-    check<ConfigError>(found.empty(), "{} (micro-batches: gradient_accumulation_steps, or global_batch_size)",
-                       fmt::join(found, "; "));
+    const auto problems = layout::problems(step.shape(static_cast<int>(microbatches)));
+    check<ConfigError>(problems.empty(), "{} (micro-batches: gradient_accumulation_steps, or global_batch_size)",
+                       fmt::join(problems, "; "));
   };
   if (consumed) check_step(shape_of_step(batches, 0)(*consumed).num_microbatches);
   check_step(batches.final_global_batch_size() / (batches.micro_batch_size() * batches.data_parallel_size()));

@@ -17,7 +17,7 @@ struct RunLength {
   int64_t num_train_epochs = 0;                // rounded up; 1 for streams
   std::optional<int64_t> steps_per_epoch;      // with the final batch size; std::nullopt for streams
   std::optional<int64_t> samples_per_epoch;    // samples of an epoch that are used
-  data::EpochEnd end = data::EpochEnd::kDrop;  // what happens to the samples left over at the end of an epoch
+  data::EpochEnd end = data::EpochEnd::kDrop;  // treatment of the samples left over at the end of an epoch
   bool operator==(const RunLength&) const = default;
 
   // Returns the passes over the data after a step, with a fraction. A stream counts as one epoch of the run's length.

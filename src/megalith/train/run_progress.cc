@@ -15,6 +15,7 @@ namespace {
 
 using io::Json;
 
+// A sum that is NaN becomes null, and number() turns it back.
 Json to_json(const MetricTotal& total) { return {{"name", total.name}, {"sum", total.sum}, {"weight", total.weight}}; }
 
 // JSON has no NaN; null stands for it.
@@ -66,6 +67,7 @@ Json to_json(const data::SamplerOptions& sampler) {
   return {{"size", sampler.size}, {"shuffle", sampler.shuffle}, {"seed", sampler.seed}, {"end", end}};
 }
 
+// An unknown `end`, from a later version, keeps the default; check_same_data compares only what decides the order.
 data::SamplerOptions sampler_of(const io::JsonFields& fields) {
   data::SamplerOptions sampler{.size = fields.required<int64_t>("size"),
                                .shuffle = fields.required<bool>("shuffle"),
@@ -85,6 +87,7 @@ int64_t count(const io::JsonFields& fields, const char* key) {
 
 }  // namespace
 
+// The three parts that are JSON already are parsed, so that the file is one readable document and not text inside text.
 std::string RunProgress::to_json() const {
   Json position{{"epoch", data.position.epoch},
                 {"consumed", data.position.consumed},

@@ -12,15 +12,16 @@
 
 namespace megalith::train {
 
-// See the top of the file.
+// Reading is strict: a field that is missing is an error, since a default would silently change the run.
 struct RunProgress {
   std::string optimizer, scheduler, scaler;     // JSON objects, written and read by these parts
   data::LoaderStart data;                       // position after the last step
   std::optional<data::SamplerOptions> sampler;  // the order to which `data` refers; std::nullopt for a stream
-  TrainingLog::Totals log;                      // of the incomplete log line, and of the whole run
+  TrainingLog::Totals log;                      // sums of the incomplete log line, and of the whole run
   int64_t skipped_samples = 0;
   bool epoch_end_pending = false;  // the last step ended an epoch, but on_epoch_end has not been called yet
 
+  // Returns the text of progress.json.
   std::string to_json() const;
   // Throws DataError naming the file and the field.
   static RunProgress from_json(std::string_view text, const std::string& file_name);

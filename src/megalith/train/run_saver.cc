@@ -1,3 +1,7 @@
+// Order of a save: the request is built on the training thread (texts are copied, tensors are views); the Saver copies
+// or writes them; the folder gets its name when all ranks have written; and only then are older save points removed and
+// on_save called. A crash at any point leaves the previous save points untouched and at most an unnamed folder, which
+// the next run removes.
 #include "megalith/train/run_saver.h"
 
 #include <fmt/format.h>
@@ -40,6 +44,7 @@ void RunSaver::save(OptimizedModel& model, RunProgress progress) {
   setup_.heartbeat.enter(comm::Section::kOutside, state.global_step);
 }
 
+// Cheap when nothing is running. Otherwise a collective: the folder can be completed only if every rank has written.
 void RunSaver::poll() {
   if (saver_.busy()) end(/*wait=*/false);
 }

@@ -22,7 +22,7 @@ namespace megalith::train {
 // outlives it.
 class RunSaver {
  public:
-  // Everything that a saver works with.
+  // Everything that a saver works with. References must outlive the saver.
   struct Setup {
     const SaveSettings& settings;
     TrainerState& state;           // best_model_checkpoint is updated with each save
@@ -31,6 +31,7 @@ class RunSaver {
     TraceRecorder& trace;
     std::function<void(const std::filesystem::path&)> saved;  // called with each complete folder
   };
+  // Opens nothing and starts no thread; a background save starts its own.
   RunSaver(Setup setup, parallel::ParallelContext& context);
 
   // Waits for a background save, if there is one. Must be called before save().
@@ -50,13 +51,14 @@ class RunSaver {
   void require(bool required) { required_ = required; }
 
  private:
+  // Runs a part of a save and treats its failure as the rules at the top say; complete() reports, rotates and notifies.
   void guarded(const std::function<void()>& save);
   void complete(const checkpoint::SaveReport& report);
   void end(bool wait);
 
   const Setup setup_;
   parallel::ParallelContext& context_;
-  std::filesystem::path folder_;  // of the save point begun last
+  std::filesystem::path folder_;  // folder of the save point begun last
   bool required_ = false;
   checkpoint::Saver saver_;
 };

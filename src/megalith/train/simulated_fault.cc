@@ -46,11 +46,13 @@ constexpr auto kKinds =
                                                            {"gradient_bit", FaultKind::kGradientBit},
                                                            {"slow", FaultKind::kSlow}});
 
+// Sleeps instead of spinning, so that the other ranks of a test keep their cores.
 [[noreturn]] void hang() {
   while (true) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
-// State shared by the waiting thread and the wrappers in the run.
+// State shared by the waiting thread and the wrappers in the run. Set once by the waiting thread, and read by the
+// training thread at its next opportunity.
 struct Armed {
   std::atomic<bool> up{false};  // the time has come
   // Returns true once, for faults that happen once.
@@ -165,6 +167,7 @@ class Waiting : public SimulatedFault {
   // Polls every 20 ms, since a trigger file cannot be waited for.
   void wait(int rank) {
     std::random_device random;
+    // Up to a fifth longer, so that repeated runs do not always fail at the same place of a step.
     const double longer = 0.2 * static_cast<double>(random() % 1000) / 1000;
     const auto due =
         std::chrono::steady_clock::now() + std::chrono::duration<double>(what_.delay_seconds * (1 + longer));
@@ -236,6 +239,7 @@ std::unique_ptr<SimulatedFault> simulate_fault(const FaultDescription& what, par
   // A delay counts only in the first start of a job; a trigger file works in any.
   if (rank != context.rank() || (restarts > 0 && what.trigger.empty())) return nullptr;
   auto armed = std::make_shared<Armed>();
+  // The wrappers add no collective, so the failing rank stays in step with the others until its fault.
   if (!setup.objective) setup.objective = std::make_unique<Objective>();
   setup.objective = std::make_unique<FaultyObjective>(std::move(setup.objective), what.kind, armed, context);
   if (what.kind == FaultKind::kDataStuck && setup.train_data)

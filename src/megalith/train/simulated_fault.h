@@ -20,7 +20,8 @@
 
 namespace megalith::train {
 
-// Values of `kind` above.
+// Values of `kind` above. kRankKilled and kRankHung act on the process, from a thread; the others on the training
+// thread, inside a step or save.
 enum class FaultKind {
   kRankKilled,
   kRankHung,
@@ -36,7 +37,7 @@ enum class FaultKind {
   kSlow,
 };
 
-// The parsed FT_SIM_FAULT_DESC.
+// The parsed FT_SIM_FAULT_DESC. "rank_killed;3;10" -> rank 3 is killed after 10 to 12 seconds.
 struct FaultDescription {
   FaultKind kind = FaultKind::kRandom;
   std::optional<int> rank;

@@ -1,4 +1,7 @@
 // StopFlag: lets a signal handler or another thread request a graceful stop.
+//
+//   StopFlag stop;                                        // a handler calls stop.request()
+//   Trainer(models, settings, {.stop = &stop}).train();   // saves and returns after the current step
 #pragma once
 
 #include <atomic>
@@ -10,6 +13,7 @@ namespace megalith::train {
 class StopFlag {
  public:
   void request() { requested_.store(true, std::memory_order_relaxed); }  // safe in a signal handler
+  // Read by the trainer once per step, and summed over all ranks.
   bool requested() const { return requested_.load(std::memory_order_relaxed); }
 
  private:

@@ -109,6 +109,7 @@ void Trainer::begin_training() {
   UpdateSettings update = settings_.update;
   if (setup_.update_rule) update.optimizer.rule = setup_.update_rule;
   const optim::RunSchedule named = settings_.schedule(batches_, length_.max_steps);
+  // From here on memory for gradients and optimizer states is taken.
   model_ = std::make_unique<OptimizedModel>(models_, update, named.with(setup_.rates), context_);
   guard_->watch(*model_);
   start_state();
@@ -117,6 +118,7 @@ void Trainer::begin_training() {
   state_.train_batch_size = batches_.micro_batch_size();
   resolve_intervals(settings_, state_);
   flops_per_token_ = flops_per_token(models_.config());
+  // A resumed run continues the line that the save point interrupted.
   log_ = std::make_unique<TrainingLog>(TrainingLog::Options{.per_token = settings_.step.per_token_loss,
                                                             .nan_inf_filter = settings_.log.nan_inf_filter,
                                                             .effective_tokens = settings_.log.effective_tokens,
@@ -150,8 +152,8 @@ void Trainer::try_collators() const {
   const int64_t size = batches_.micro_batch_size();
   if (train.dataset && train.collator && wanted(*train.collator))
     check_first_batch(*train.dataset, *train.collator, size, keys);
-  for (const EvalData& each : setup_.eval_data)
-    if (wanted(each.collator)) check_first_batch(*each.dataset, each.collator, size, keys);
+  for (const EvalData& eval : setup_.eval_data)
+    if (wanted(eval.collator)) check_first_batch(*eval.dataset, eval.collator, size, keys);
 }
 
 // Resets the state, or takes it from the save point. Weights were loaded before; restore() fills the optimizer, the
@@ -213,12 +215,14 @@ void Trainer::compare_replicas() {
   check_replicas(models_, state_.global_step);
 }
 
+// Cleared first: a save point written below must not call on_epoch_end again when it is resumed.
 void Trainer::end_epoch() {
   epoch_end_pending_ = false;
   emit(&TrainerCallback::on_epoch_end);
   log_evaluate_save();
 }
 
+// The span shows how long training waited for data; loading itself runs on another thread.
 std::optional<data::StepBatch> Trainer::next_step(EpochReader& data) {
   const auto span = trace_.span({.name = "batch-generator", .lane = TraceLane::kHost, .level = 1});
   return data.next();
@@ -251,7 +255,7 @@ void Trainer::learn_from(const data::StepBatch& batch, int64_t number, double wa
                                         .pre_optimizer_step = [this] { before_update(); },
                                         .optimizer_step = [this] { emit(&TrainerCallback::on_optimizer_step); }});
   StepTiming timing{.seconds = waited_seconds + watch.seconds()};
-  for (const data::MicroBatch& each : batch.microbatches) timing.row_lengths += row_length(each);
+  for (const data::MicroBatch& microbatch : batch.microbatches) timing.row_lengths += row_length(microbatch);
   log_->add(report, timing);
   const bool without_padding = settings_.log.tokens_seen == config::TokensSeen::kNonPadding;
   state_.num_input_tokens_seen += without_padding ? report.real_tokens : report.tokens;
@@ -283,12 +287,14 @@ void Trainer::limit_collectives() {
   limited_ = true;
 }
 
+// In this order, so that a save point contains the line and the result of the evaluation of its step.
 void Trainer::log_evaluate_save() {
   if (control_.should_log && log_->steps_since_line() > 0) log(training_line());
   if (control_.should_evaluate) note_evaluation(settings_, evaluate(), state_, control_);
   if (control_.should_save && !settings_.save.output_dir.empty()) save_point();
 }
 
+// The optional numbers of Megatron's line; the parameter norm costs a pass over all parameters.
 MetricList Trainer::training_line() {
   MetricList line = log_->line();
   if (settings_.log.params_norm) line.set("params_norm", model_->optimizer().parameter_norm());

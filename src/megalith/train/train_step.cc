@@ -42,7 +42,8 @@ std::optional<int64_t> trained_tokens(const std::vector<MicrobatchLoss>& losses,
 }
 
 // Collects this rank's share of all reported numbers. On the last stage every context-parallel rank adds its part of
-// the losses, but only the first one adds counts: the others count the same tokens.
+// the losses, but only the first one adds counts: the others count the same tokens. The list of names must be the same
+// on every rank, so it is made from the configuration, not from what this rank saw.
 MetricSums sums_of(const std::vector<MicrobatchLoss>& losses, const data::StepBatch& batch,
                    const MicrobatchRunner& runner, const model::VirtualModels& models, const StopFlag* stop) {
   std::vector<std::string> names{kLossSum, kTokens, kTrained, kStop, kClock};
@@ -67,17 +68,19 @@ MetricSums sums_of(const std::vector<MicrobatchLoss>& losses, const data::StepBa
       sums.add(kLossSum, loss.value(), counts * static_cast<double>(loss.count));
     else
       sums.add(kLossSum, loss.value() / static_cast<double>(std::max<int64_t>(loss.count, 1)), counts);
-    for (const AttachedLoss& each : loss.attached) add(each.name, each.sum, each.count);
+    for (const AttachedLoss& attached : loss.attached) add(attached.name, attached.sum, attached.count);
     for (const MicrobatchMetric& metric : loss.metrics) sums.add(metric.name, metric.sum, counts * metric.weight);
   }
-  for (const data::MicroBatch& each : batch.microbatches) {
-    sums.add(kTokens, counts * static_cast<double>(each.real_tokens), counts * static_cast<double>(each.tokens()));
-    sums.add(kTrained, counts * static_cast<double>(each.loss_tokens), counts);
+  for (const data::MicroBatch& microbatch : batch.microbatches) {
+    sums.add(kTokens, counts * static_cast<double>(microbatch.real_tokens),
+             counts * static_cast<double>(microbatch.tokens()));
+    sums.add(kTrained, counts * static_cast<double>(microbatch.loss_tokens), counts);
   }
   return sums;
 }
 
-void call(const std::function<void()>& event) {
+// Hooks may be empty.
+void call_hook(const std::function<void()>& event) {
   if (event) event();
 }
 
@@ -92,6 +95,7 @@ StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuar
   guard.run(number, [&] {
     begun.reset();
     model.zero_grad();
+    // Ends where the host has to wait for the norm anyway.
     std::optional<ForbidDeviceWaits> search(std::in_place, looks_for_waits(number));
     results.begin(number, batch.microbatches.size());
     {
@@ -107,21 +111,22 @@ StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuar
       const auto span = runner.trace().span({.name = "all-grads-sync", .lane = TraceLane::kCommunication, .level = 1});
       model.finalize_gradients(trained_tokens(losses, runner));
     }
+    // An update may start before the gradients have been checked only if it checks them itself, on the device.
     announced = model.begins_updates() && guard.only_non_finite_gradients_matter();
     if (announced) {  // the device continues while the host waits for the norm
-      call(events.pre_optimizer_step);
+      call_hook(events.pre_optimizer_step);
       begun = model.begin_update();
     }
     search.reset();
     model.check_gradients();
   });
-  if (!announced) call(events.pre_optimizer_step);
+  if (!announced) call_hook(events.pre_optimizer_step);
   StepReport report;
   {
     const auto span = runner.trace().span({.name = "optimizer", .level = 1});
     report.update = model.update(batch.samples, begun);
   }
-  call(events.optimizer_step);
+  call_hook(events.optimizer_step);
   // After the update: the scales of the next step depend on this step's amax values.
   nn::end_fp8_step(model.models().parameters(), runner.context().group(layout::GroupKind::kTpDpCp));
 

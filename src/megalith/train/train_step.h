@@ -14,7 +14,7 @@
 
 namespace megalith::train {
 
-// Hooks inside a step; each may be empty.
+// Hooks inside a step; each may be empty. Called on the rank's own thread, on every rank.
 struct StepEvents {
   std::function<void()> substep_end{};         // see BackwardPass
   std::function<void()> pre_optimizer_step{};  // gradients are complete and reduced
@@ -28,12 +28,13 @@ struct StepReport {
   MetricTotal loss;
   std::vector<MetricTotal> metrics;  // Objective::metrics_keys, then the attached losses, then routing_metrics
   UpdateResult update;
-  int64_t tokens = 0;          // of all ranks, with padding
-  int64_t real_tokens = 0;     // of all ranks, without padding
-  int64_t trained_tokens = 0;  // of all ranks, with a label
+  int64_t tokens = 0;          // on all ranks, with padding
+  int64_t real_tokens = 0;     // on all ranks, without padding
+  int64_t trained_tokens = 0;  // on all ranks, with a label
   bool stop = false;           // some rank has requested a stop
   double clock_seconds = 0;    // mean of all ranks' clocks at the end of the step; only differences have a meaning
 
+  // Whether the parameters were left as they were, because a gradient was not finite.
   bool skipped() const { return !update.step.updated; }
 };
 

@@ -9,6 +9,7 @@ namespace megalith::train {
 
 namespace {
 
+// Language modeling unless the program brings an objective.
 TrainerSetup with_defaults(TrainerSetup setup) {
   if (!setup.objective) setup.objective = std::make_unique<Objective>();
   return setup;
@@ -31,6 +32,7 @@ Trainer::Trainer(model::VirtualModels& models, TrainerSettings settings, Trainer
               .trace = trace_,
               .saved = [this](const std::filesystem::path& folder) { emit(&TrainerCallback::on_save, {}, folder); }},
              context_) {
+  // First, so that the flags of the intervals are set before any other callback looks at them.
   callbacks_.add(std::make_unique<FlowCallback>());
   if (settings_.length.early_stopping_steps > 0)
     callbacks_.add(std::make_unique<EarlyStoppingCallback>(settings_.length.early_stopping_steps));
@@ -40,6 +42,7 @@ Trainer::Trainer(model::VirtualModels& models, TrainerSettings settings, Trainer
   emit(&TrainerCallback::on_init_end);
 }
 
+// The event lives for one call; callbacks may change its metrics, its state and the control flags.
 void Trainer::emit(CallbackList::Handler handler, MetricList metrics, std::filesystem::path folder) {
   TrainerEvent event{settings_, state_, control_, std::move(metrics), std::move(folder), clock_seconds_};
   callbacks_.call(handler, event);
@@ -95,6 +98,7 @@ EvalLoopOutput Trainer::predict(const EvalData& data, const std::string& prefix)
   return output;
 }
 
+// With overlapped gathering, parameters of the last update may still be arriving.
 void Trainer::save_model(const std::filesystem::path& folder) {
   if (model_) model_->finish_param_gather();
   train::save_model(models_, settings_.save, folder, setup_.assets);

@@ -41,7 +41,7 @@
 
 namespace megalith::train {
 
-// The result of Trainer::train(), under Hugging Face's name.
+// The result of Trainer::train(), under Hugging Face's name. The same on all ranks, except for the time in `metrics`.
 struct TrainOutput {
   int64_t global_step = 0;
   // The step at which this call of train() began: 0, or the step of the save point that it resumed.
@@ -53,7 +53,7 @@ struct TrainOutput {
 };
 
 // Everything that a trainer works with besides its settings. The callbacks run after the trainer's own (FlowCallback,
-// and EarlyStoppingCallback with early_stopping_steps).
+// and EarlyStoppingCallback with early_stopping_steps). Moved into the trainer; pointers must outlive it.
 struct TrainerSetup {
   std::optional<TrainingData> train_data{};
   std::vector<EvalData> eval_data{};
@@ -92,14 +92,14 @@ class Trainer {
   // names start with `prefix`, or with prefix_name when there are several data sets. Throws ConfigError without
   // eval_data.
   MetricList evaluate(const std::string& prefix = "eval");
-  // Does the same for other data, and calls on_predict.
+  // Does the same for other data, and calls on_predict. The results are not logged as a line.
   EvalLoopOutput predict(const EvalData& data, const std::string& prefix = "test");
 
   // Exports the model or its adapter; see saving/save_model.h.
   void save_model(const std::filesystem::path& folder);
 
   const TrainerSettings& settings() const { return settings_; }
-  const TrainerState& state() const { return state_; }
+  const TrainerState& state() const { return state_; }  // as callbacks see it
   model::VirtualModels& models() { return models_; }
   // The model with the optimizer of the current or last train(); nullptr before the first.
   OptimizedModel* optimized_model() { return model_.get(); }

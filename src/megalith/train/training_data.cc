@@ -1,3 +1,5 @@
+// Loading runs ahead of training on a thread of its own (io::Prefetcher): while the device computes a step, the next
+// two are read and collated. The loader belongs to that thread; the trainer's thread only takes finished steps.
 #include "megalith/train/training_data.h"
 
 #include <fmt/format.h>
@@ -78,6 +80,7 @@ EvalReader::EvalReader(const EvalData& data, int64_t micro_batch_size, const par
                    data.name.empty() ? "" : fmt::format(" \"{}\"", data.name));
 }
 
+// ceil(ceil(samples / size) / dp).
 int64_t EvalReader::microbatches() const {
   const int64_t all = (samples_ + size_ - 1) / size_;
   return (all + dp_ - 1) / dp_;

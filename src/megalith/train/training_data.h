@@ -14,7 +14,7 @@
 
 namespace megalith::train {
 
-// Opens loaders of training data. The same on all ranks.
+// Opens loaders of training data. The same on all ranks. A value that can be opened repeatedly, at any position.
 struct TrainingData {
   using Open =
       std::function<std::unique_ptr<data::BatchLoader>(data::ShapeOfStep, data::LoaderStart, data::CollateParts)>;
@@ -47,6 +47,7 @@ void check_first_batch(const data::Dataset& dataset, const data::Collator& colla
 // Cuts the steps of a loader into epochs. The next steps are loaded ahead of time on its own thread.
 class EpochReader {
  public:
+  // Starts to load at once. `stream` says that only the next step tells where an epoch ends.
   EpochReader(std::unique_ptr<data::BatchLoader> loader, bool stream);
 
   // Begins an epoch at the current position in the data: after an epoch that was stopped early, its rest is not
@@ -66,7 +67,7 @@ class EpochReader {
 
 // Reads every sample of EvalData once, spread over the data-parallel ranks: micro-batch k has samples [k·size,
 // (k+1)·size) and belongs to rank k mod dp. A rank with fewer micro-batches than another, or than a schedule needs,
-// gets fillers of weight 0. `data` and `context` outlive the reader.
+// gets fillers of weight 0. `data` and `context` outlive the reader. Nothing is read ahead.
 class EvalReader {
  public:
   // Throws DataError when there are no samples.

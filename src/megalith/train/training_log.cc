@@ -1,3 +1,5 @@
+// The numbers of a line are of three kinds: sums since the last line (loss, metrics, tokens, seconds), values of the
+// last step (norm, rate, scale), and totals of the run. Only the first and the third kind are kept in checkpoints.
 #include "megalith/train/training_log.h"
 
 #include <cmath>
@@ -6,6 +8,7 @@
 
 namespace megalith::train {
 
+// Per token, long steps weigh more; otherwise each step counts once, as in Hugging Face's Trainer.
 void TrainingLog::add_loss(const MetricTotal& loss) {
   const bool good = std::isfinite(loss.sum) || !options_.nan_inf_filter;
   // A step left out of the mean counts as the mean of the others.

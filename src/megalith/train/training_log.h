@@ -20,7 +20,7 @@ struct StepTiming {
 // Accumulates the steps since the last line, and since the start of the run. One thread per rank.
 class TrainingLog {
  public:
-  // What the lines contain.
+  // Contents of the lines.
   struct Options {
     bool per_token = false;         // weigh the loss by token over all steps since the last line; otherwise by step
     bool nan_inf_filter = true;     // replace a loss that is not finite by the mean of the others since the last line
@@ -43,6 +43,7 @@ class TrainingLog {
   // Continues from the totals of a checkpoint.
   TrainingLog(const Options& options, Totals totals) : options_(options), totals_(std::move(totals)) {}
 
+  // Adds a step to the line in progress and to the totals of the run.
   void add(const StepReport& report, const StepTiming& timing);
   int64_t steps_since_line() const { return totals_.steps; }
   const Totals& totals() const { return totals_; }

@@ -19,13 +19,13 @@ class Backend;
 
 namespace megalith::comm {
 
-// What c10d needs to know about a group.
+// A group as c10d sees it.
 struct C10dGroup {
   c10::intrusive_ptr<c10d::Store> store;  // private to the group
   int rank = 0;
   int size = 1;
-  std::chrono::milliseconds timeout{};
-  at::Device device = at::kCPU;  // of the tensors
+  std::chrono::milliseconds timeout{};  // our limit; c10d's own is set later than it
+  at::Device device = at::kCPU;         // device of the tensors
 };
 
 // Connects all members over TCP; blocks until they have arrived. If `interface` is empty, `host` selects the address.

@@ -35,6 +35,7 @@ class QueuedOp : public PendingOp {
     std::lock_guard lock(mutex_);
     return !error_.empty() || (inner_ && inner_->done());
   }
+  // Before the operation has started, the reason takes the place of its result; afterwards the real handle decides.
   void abort(const std::string& reason) override {
     std::unique_lock lock(mutex_);
     if (inner_) {
@@ -114,9 +115,11 @@ void connect_and_drain(const std::shared_ptr<Connection>& connection,
     }
   }
   connection->queue.clear();
+  // Last, still under the lock: from here on start() takes the direct way.
   connection->backend = std::move(backend);
 }
 
+// shutdown() does nothing: Gloo has nothing outside the process to free.
 class LazyBackend : public Backend {
  public:
   explicit LazyBackend(std::function<std::unique_ptr<Backend>()> connect)

@@ -9,12 +9,12 @@ namespace megalith::comm {
 
 // Fields that are not set keep NCCL's own choice, which NCCL's environment variables control.
 struct NcclGroupSettings {
-  bool high_priority_stream = false;  // its kernels are scheduled before compute kernels
-  std::optional<int> cga_cluster_size;
-  std::optional<int> min_ctas;
-  std::optional<int> max_ctas;
-  std::string net_name;  // network plugin; if empty, NCCL chooses
-  bool sharp = false;    // reductions inside the switches (CollNet)
+  bool high_priority_stream = false;    // its kernels are scheduled before compute kernels
+  std::optional<int> cga_cluster_size;  // thread blocks per cluster (cooperative group array)
+  std::optional<int> min_ctas;          // least and most thread blocks (CTAs) per kernel:
+  std::optional<int> max_ctas;          // fewer leave more of the GPU to compute
+  std::string net_name;                 // network plugin; if empty, NCCL chooses
+  bool sharp = false;                   // reductions inside the switches (CollNet)
   bool operator==(const NcclGroupSettings&) const = default;
 };
 

@@ -1,3 +1,6 @@
+// Collectives go to one backend that connects all members, transfers to a backend per pair; each is opened at its first
+// use. A batch needs no care against deadlock here: the connections of pairs are independent, and a transfer is started
+// without waiting for it.
 #include "megalith/comm/backend/pairwise_backend.h"
 
 #include <map>

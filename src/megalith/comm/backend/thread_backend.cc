@@ -104,6 +104,7 @@ void run_all_to_all(const std::vector<std::optional<Op>>& ops) {
   }
 }
 
+// All members name the same root: run_collective has compared their signatures.
 void run_broadcast(const std::vector<std::optional<Op>>& ops) {
   const auto root = static_cast<size_t>(ops[0]->peer);
   for (size_t r = 0; r < ops.size(); ++r)
@@ -165,6 +166,7 @@ class Meeting {
 
 namespace {
 
+// One member's handle. It also holds the tensors, as the other transports do.
 class ThreadPending : public PendingOp {
  public:
   ThreadPending(std::shared_ptr<Meeting> meeting, std::shared_ptr<MeetingOp> shared, const Op& op)
@@ -261,6 +263,7 @@ std::shared_ptr<MeetingOp> Meeting::join(const std::string& key, size_t place, s
   return shared;
 }
 
+// `abort_reason` belongs to the handle, which changes it under the same mutex; hence the reference.
 bool Meeting::wait_for(MeetingOp& shared, std::chrono::milliseconds limit, const std::string& abort_reason) {
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, limit, [&] { return shared.finished || !abort_reason.empty(); });

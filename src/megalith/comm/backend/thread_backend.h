@@ -21,7 +21,7 @@ class Meeting;
 // Shared by the threads of one in-process world: the place where the members of each group meet. Thread-safe.
 class ThreadHub {
  public:
-  ThreadHub();
+  ThreadHub();  // without groups
   ~ThreadHub();
   // Returns this member's end of group `id`. All members pass the same id and size.
   std::unique_ptr<Backend> connect(const std::string& id, int rank, int size);

@@ -1,3 +1,6 @@
+// Ranks write to pipes, and the launcher forwards whole lines, so that lines of several ranks never mix. Reading never
+// blocks: a rank that prints nothing must not hold up the others. A rank that floods its pipe is only slowed down,
+// since the launcher empties it at every turn of its loop.
 #include "megalith/comm/launch/child_output.h"
 
 #include <unistd.h>
@@ -12,6 +15,7 @@ namespace {
 constexpr size_t kKeptLines = 20;         // for last_lines()
 constexpr size_t kLongestLine = 1 << 16;  // longer ones are forwarded in pieces
 
+// A line may be larger than what the terminal or pipe takes at once.
 void write_all(int fd, const std::string& text) {
   size_t done = 0;
   while (done < text.size()) {
@@ -47,6 +51,7 @@ void ChildOutput::pump() {
     const ssize_t n = read(source_, buffer, sizeof buffer);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    // The rank, and everything that inherited its pipe, has closed it. A last line without a line break is shown, too.
     if (n <= 0) {
       close(std::exchange(source_, -1));
       if (!partial_.empty()) emit(partial_);

@@ -15,6 +15,7 @@ class ChildOutput {
   ChildOutput(ChildOutput&& other) noexcept;
   ChildOutput& operator=(ChildOutput&&) = delete;
 
+  // The descriptor to poll, -1 at the end of the stream.
   int source() const { return source_; }
   bool at_end() const { return source_ < 0; }
   // Reads what is available and forwards whole lines; at the end of the stream, also the rest.
@@ -26,7 +27,7 @@ class ChildOutput {
   const std::deque<std::string>& last_lines() const { return last_; }
 
  private:
-  void emit(const std::string& line);
+  void emit(const std::string& line);  // forwards or counts one line, and keeps it for last_lines()
 
   int source_;
   const int target_;

@@ -37,8 +37,10 @@ namespace megalith::comm {
 
 namespace {
 
+// Signals with which users and schedulers address a job; each rank gets them as if it had been addressed itself.
 constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 
+// A rank that was killed by a signal has no exit code; the header promises 1 for it.
 int exit_code(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 1; }
 
 sigset_t watched_signals() {
@@ -125,6 +127,7 @@ void LaunchAttempt::start(int local_rank) {
     check<CommError>(pipe2(out, O_CLOEXEC) == 0 && pipe2(err, O_CLOEXEC) == 0, "cannot create pipes: {}",
                      std::strerror(errno));
   }
+  // The terminal itself, not a pipe: only so can rank 0 overwrite its live line.
   const bool talks = rank == 0 && options_.rank0_talks && !to_file;
   const pid_t pid = fork();
   check<CommError>(pid >= 0, "cannot start rank {}: {}", rank, std::strerror(errno));
@@ -169,7 +172,9 @@ void LaunchAttempt::become_rank(int local_rank, int out, int err) {
   set("MEGALITH_LAUNCHER", "1");
   const int rank = options_.node_rank * options_.nproc + local_rank;
   if (const auto host = nccl_host_of_rank(env_string("NCCL_HOSTID"), rank)) set("NCCL_HOSTID", *host);
+  // A launcher that itself runs under torchrun must not pass on the agent's store: its ranks use the launcher's.
   unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+  // Without this each rank would start a thread per core, and they would all get in each other's way.
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   if (!env_string("OMP_NUM_THREADS")) at::set_num_threads(std::max(1, cores / options_.nproc));
 

@@ -35,10 +35,13 @@ class LaunchAttempt {
   // device of local rank r + `shift`.
   LaunchAttempt(const LaunchOptions& options, const RankMain& rank_main, HeartbeatPage& page, RankLaunch launch,
                 int shift);
+  // Returns when all ranks of this machine have ended. Throws ConfigError for a bad log_dir, CommError for a port in
+  // use.
   AttemptEnd run();
 
  private:
   using Clock = std::chrono::steady_clock;
+  // A rank of this machine, as the launcher sees it.
   struct Child {
     pid_t pid = -1;
     int rank = 0;
@@ -61,9 +64,11 @@ class LaunchAttempt {
   void enforce_deadlines();
   void look_for_failure();
   void look_for_hangs();
+  // Returns the signs of life of a rank, and what it waits for as posted in the store.
   RankSight sight_of(const Child& child) const;
   void say_when_it_runs_again();
   std::string waits_for(int rank);
+  // Write a failure into the store for the other machines, and start the end of this attempt.
   void tell_all(const Failure& failure);
   void begin_end(const Failure& failure);
   Child* child_of(int rank);

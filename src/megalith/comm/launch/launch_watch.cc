@@ -29,6 +29,7 @@ constexpr milliseconds kRetry{2000};
 // After a failure, the other ranks have this long to end by themselves, with their own cleanup.
 constexpr milliseconds kSettle{4000};
 
+// "signal 9 (SIGKILL)".
 std::string signal_name(int signal) {
   const char* abbreviation = sigabbrev_np(signal);
   return fmt::format("signal {} (SIG{})", signal, abbreviation == nullptr ? "?" : abbreviation);
@@ -59,6 +60,7 @@ RankSight LaunchAttempt::sight_of(const Child& child) const {
   return sight;
 }
 
+// "" means that the rank waits for nobody, which makes it the suspect; so a store that does not answer is not "".
 std::string LaunchAttempt::waits_for(int rank) {
   try {
     return store_ ? waits_in(*store_, rank) : "";
@@ -112,6 +114,7 @@ void LaunchAttempt::on_child_end(Child& child, int status) {
   if (first_->rank == child.rank) first_status_ = status;
 }
 
+// The ranks' watchdogs read it at their next beat and end their operations with this reason.
 void LaunchAttempt::tell_all(const Failure& failure) {
   try {
     report_failure_in(*store_, failure);
@@ -121,8 +124,8 @@ void LaunchAttempt::tell_all(const Failure& failure) {
 }
 
 LaunchAttempt::Child* LaunchAttempt::child_of(int rank) {
-  const auto found = std::ranges::find(children_, rank, &Child::rank);
-  return found == children_.end() ? nullptr : &*found;
+  const auto child = std::ranges::find(children_, rank, &Child::rank);
+  return child == children_.end() ? nullptr : &*child;
 }
 
 void LaunchAttempt::begin_end(const Failure& failure) {
@@ -149,6 +152,7 @@ void LaunchAttempt::look_for_failure() {
   }
 }
 
+// Both deadlines are checked at every turn of the loop and fire once.
 void LaunchAttempt::enforce_deadlines() {
   if (terminate_at_ && Clock::now() >= *terminate_at_) {
     terminate_at_.reset();

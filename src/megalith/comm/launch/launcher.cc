@@ -1,3 +1,6 @@
+// A job is a sequence of attempts. Each attempt forks all ranks from this process, which has loaded the program but
+// holds no threads and no device, so a failed attempt leaves nothing behind that the next one could inherit. All that
+// is kept is the page of heartbeats and the history that the ranks are told (RankLaunch).
 #include "megalith/comm/launch/launcher.h"
 
 #include <fmt/format.h>
@@ -20,6 +23,7 @@ class Job {
 
   int run() {
     while (true) {
+      // Signs of life of the last attempt must not count for this one.
       page_.restart();
       const AttemptEnd end = LaunchAttempt(options_, rank_main_, page_, launch_, shift_).run();
       launch_.earlier.push_back(end.done);
@@ -27,6 +31,7 @@ class Job {
         if (launch_.restarts > 0) print_launcher_message(restarts_in_words(launch_, launch_.earlier));
         return end.exit_code;
       }
+      // A device that computes wrong numbers would do so again: the ranks move on by one device.
       if (end.exit_code == options_.elsewhere_code) ++shift_;
       ++launch_.restarts;
       launch_.failed_ns = end.failed_ns;
@@ -81,9 +86,9 @@ void LaunchOptions::validate() const {
 
 std::optional<std::string> nccl_host_of_rank(const std::optional<std::string>& launcher_host, int rank) {
   constexpr std::string_view kRank = "%r";
-  const size_t place = launcher_host ? launcher_host->find(kRank) : std::string::npos;
-  if (place == std::string::npos) return std::nullopt;
-  return std::string(*launcher_host).replace(place, kRank.size(), std::to_string(rank));
+  const size_t offset = launcher_host ? launcher_host->find(kRank) : std::string::npos;
+  if (offset == std::string::npos) return std::nullopt;
+  return std::string(*launcher_host).replace(offset, kRank.size(), std::to_string(rank));
 }
 
 int launch_ranks(const LaunchOptions& options, const RankMain& rank_main) {

@@ -1,3 +1,7 @@
+// When one rank hangs, the others soon hang with it, because they wait for it in collectives; after a while all of them
+// are past their limits. The culprit is the one that waits for nobody: it computes, loads data or sleeps. What a rank
+// waits for is in the status that its watchdog posts. If every rank waits for another, they are in a deadlock, or the
+// culprit is on another machine, whose launcher gets a quarter more time to find it first.
 #include "megalith/comm/launch/rank_watch.h"
 
 #include <fmt/format.h>
@@ -17,6 +21,7 @@ void SectionLimits::set(const std::string& words) {
     const size_t colon = word.find(':');
     const std::string name = word.substr(0, colon), number = colon == std::string::npos ? "" : word.substr(colon + 1);
     char* end = nullptr;
+    // "step:180" -> step = 180 s; the whole number must be used up, so "180s" is refused.
     const double value = std::strtod(number.c_str(), &end);
     Seconds* const limit = name == "setup"           ? &setup
                            : name == "step"          ? &step
@@ -52,9 +57,9 @@ std::string place_of(const RankSight& sight) {
 
 std::vector<RankSight> overdue_ranks(const std::vector<RankSight>& all, const SectionLimits& limits) {
   std::vector<RankSight> late;
-  for (const RankSight& each : all)
-    if (each.silent > limits.of(each.section, each.steps_done) || (each.stopped && *each.stopped > limits.stopped))
-      late.push_back(each);
+  for (const RankSight& sight : all)
+    if (sight.silent > limits.of(sight.section, sight.steps_done) || (sight.stopped && *sight.stopped > limits.stopped))
+      late.push_back(sight);
   if (late.empty()) return late;
   // A stopped rank may be in a section with a longer limit than that of the ranks that wait for it.
   const auto is_late = [&](const RankSight& each) {
@@ -80,6 +85,7 @@ std::optional<HungRank> find_culprit(const std::vector<OverdueRank>& overdue, co
   for (const OverdueRank& each : overdue)
     if (each.waits_for.empty()) return found(each, "; it waits for no other rank");
   const auto oldest = std::ranges::max_element(overdue, {}, [](const OverdueRank& each) { return each.sight.silent; });
+  // 1.25: the quarter more for launchers of other machines.
   if (oldest == overdue.end() || oldest->sight.silent < 1.25 * limit(*oldest)) return std::nullopt;
   std::string waiting;
   for (const OverdueRank& each : overdue) waiting += fmt::format("\n  rank {}: {}", each.sight.rank, each.waits_for);

@@ -14,12 +14,12 @@ namespace megalith::comm {
 // How long a rank may stay in a section without a sign of life.
 struct SectionLimits {
   using Seconds = std::chrono::duration<double>;
-  Seconds setup{1800};
-  Seconds step{1800};  // also loading data and each part of an evaluation
-  Seconds checkpointing{1800};
-  Seconds outside{1800};  // between the sections above
-  Seconds stopped{10};    // stopped by SIGSTOP
-  int warmup_steps = 5;   // the first steps, which have the limit of `setup` if that is longer
+  Seconds setup{1800};          // from the start to the first step
+  Seconds step{1800};           // also loading data and each part of an evaluation
+  Seconds checkpointing{1800};  // saving
+  Seconds outside{1800};        // between the sections above
+  Seconds stopped{10};          // stopped by SIGSTOP
+  int warmup_steps = 5;         // the first steps, which have the limit of `setup` if that is longer
 
   // Sets the limits named in `words`: "setup:600,step:180,checkpointing:420" (rank_section_timeouts of the
   // fault-tolerance launcher). Throws ConfigError naming the faulty part.
@@ -28,13 +28,13 @@ struct SectionLimits {
   Seconds of(Section section, int64_t steps_done) const;
 };
 
-// What the launcher can see of a running rank.
+// A running rank as the launcher sees it, without asking it.
 struct RankSight {
   int rank = 0;
   Section section = Section::kSetup;
-  int64_t step = 0;        // last completed step
-  int64_t steps_done = 0;  // steps since the start
-  SectionLimits::Seconds silent{0};
+  int64_t step = 0;                               // last completed step
+  int64_t steps_done = 0;                         // steps since the start
+  SectionLimits::Seconds silent{0};               // since its last sign of life
   std::optional<SectionLimits::Seconds> stopped;  // for how long it has been stopped
 };
 // Describes it for a message: "in a step after step 12".

@@ -1,3 +1,5 @@
+// The launcher listens before it forks and hands the socket to TCPStore afterwards: ranks know the port from the start,
+// even a free one that the kernel picks, and nobody can take it in between.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
@@ -21,7 +23,8 @@ int listen_on(const sockaddr* address, socklen_t length, bool also_ipv4) {
   const int on = 1, off = 0;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (also_ipv4) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-  if (bind(fd, address, length) == 0 && listen(fd, 1024) == 0) return fd;
+  if (bind(fd, address, length) == 0 && listen(fd, 1024) == 0) return fd;  // 1024: all ranks connect at once
+  // close() may change errno, and the caller reports the first error.
   const int reason = errno;
   close(fd);
   errno = reason;

@@ -1,3 +1,4 @@
+// VirtualGuardImpl is c10's table of device functions: it reaches those of CUDA without linking this module against it.
 #include "megalith/comm/op/current_device.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>

@@ -1,3 +1,5 @@
+// The words for operations, in messages and in comparisons. describe() is for people; signature() is what members must
+// agree on, so it leaves out everything that may differ: labels, splits, and the shape that a gather or scatter makes.
 #include "megalith/comm/op/op.h"
 
 #include <c10/core/ScalarType.h>
@@ -10,6 +12,7 @@ namespace megalith::comm {
 
 namespace {
 
+// "float [4, 8]".
 std::string tensor_text(const OpInfo& op) {
   return fmt::format("{} [{}]", to_lower(c10::toString(op.dtype)), fmt::join(op.sizes.begin(), op.sizes.end(), ", "));
 }
@@ -57,6 +60,7 @@ const char* to_string(OpKind kind) {
   return "?";
 }
 
+// Sizes fit into the inline storage of SmallVector for up to four dimensions, so recording allocates nothing.
 OpInfo::OpInfo(const Op& op) : kind(op.kind), label(op.label), reduce(op.reduce), peer(op.peer), sequence(op.sequence) {
   const at::Tensor& tensor = common_tensor(op);
   if (!tensor.defined()) return;

@@ -20,12 +20,13 @@ enum class OpKind { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcas
 // Return the names that messages use: "sum", "all_reduce".
 const char* to_string(ReduceOp op);
 const char* to_string(OpKind kind);
+// Returns whether it is a transfer between two ranks, which the other members of the group take no part in.
 inline bool is_point_to_point(OpKind kind) { return kind == OpKind::kSend || kind == OpKind::kRecv; }
 
 // An operation as this rank requested it. Cheap to create: no text is formatted until somebody reads it.
 struct Op {
   OpKind kind = OpKind::kBarrier;
-  // What the caller is doing ("grad_norm"); a string literal, or text that outlives the operation.
+  // The caller's purpose ("grad_norm"); a string literal, or text that outlives the operation.
   const char* label = "";
   ReduceOp reduce = ReduceOp::kSum;
   // Group rank of the root (broadcast) or of the other side (send, recv); -1 otherwise.
@@ -47,6 +48,7 @@ struct Op {
 // The part of an operation that messages show. Holds no tensors, so that a record keeps no memory alive.
 struct OpInfo {
   OpInfo() = default;
+  // Copies all but the tensors, of which it keeps dtype and shape.
   OpInfo(const Op& op);  // NOLINT(google-explicit-constructor): an Op may be passed wherever its info is expected
 
   OpKind kind = OpKind::kBarrier;

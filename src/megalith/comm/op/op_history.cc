@@ -61,6 +61,7 @@ std::string ranks_in_words(const std::vector<int>& ranks) {
 
 }  // namespace
 
+// digests.back() belongs to `last`, the one before it to last - 1, and so on.
 std::optional<uint32_t> OpExcerpt::at(uint64_t sequence) const {
   if (sequence > last || last - sequence >= digests.size()) return std::nullopt;
   return digests[digests.size() - 1 - static_cast<size_t>(last - sequence)];
@@ -87,23 +88,25 @@ const OpInfo* OpHistory::find(uint64_t sequence) const {
   return &ring_[sequence % kKept].op;
 }
 
+// Goes through all numbers that any member has a digest for, oldest first; the first with two different digests wins. A
+// member that is ahead or has forgotten simply has no digest there.
 std::optional<OpSplit> find_split(const std::map<int, OpExcerpt>& members, bool all_have_ended) {
-  std::set<uint64_t> places;
+  std::set<uint64_t> numbers;
   uint64_t fewest = UINT64_MAX, most = 0;
   for (const auto& [rank, excerpt] : members) {
-    for (size_t i = 0; i < excerpt.digests.size(); ++i) places.insert(excerpt.last - i);
+    for (size_t i = 0; i < excerpt.digests.size(); ++i) numbers.insert(excerpt.last - i);
     fewest = std::min(fewest, excerpt.last);
     most = std::max(most, excerpt.last);
   }
-  for (const uint64_t place : places) {
-    auto sides = sides_at(members, place);
+  for (const uint64_t number : numbers) {
+    auto sides = sides_at(members, number);
     if (sides.size() < 2) continue;
     // Equal digests one number earlier, on all members, show that this operation is the first to differ.
-    const auto before = sides_at(members, place - 1);
+    const auto before = sides_at(members, number - 1);
     size_t here = 0;
     for (const auto& side : sides) here += side.size();
-    const bool exact = place == 1 || (before.size() == 1 && before.front().size() >= here);
-    return split_of(std::move(sides), place, exact);
+    const bool exact = number == 1 || (before.size() == 1 && before.front().size() >= here);
+    return split_of(std::move(sides), number, exact);
   }
   if (!all_have_ended || fewest >= most) return std::nullopt;
   // All histories agree, but some ranks have ended earlier: the next operation is missing there.
@@ -117,6 +120,7 @@ std::string describe_split(const OpSplit& split, const std::string& group, int r
   std::string text =
       fmt::format("{} of group {} {} not started the same operations as {}: ", ranks_in_words(split.fewer), group,
                   split.fewer.size() == 1 ? "has" : "have", ranks_in_words(split.others));
+  // The digest does not say in which respect they differ.
   constexpr const char* kWhat = "differs in its kind, dtype, size, reduction or root, or is missing.";
   text += split.exact ? fmt::format("#{} {}", split.sequence, kWhat)
                       : fmt::format("one at or before #{} {}", split.sequence, kWhat);

@@ -20,7 +20,7 @@ namespace megalith::comm {
 // The newest part of a history, as it is posted for the other ranks.
 struct OpExcerpt {
   uint64_t last = 0;              // number of the newest operation; 0 if there is none yet
-  std::vector<uint32_t> digests;  // of the operations up to `last`, newest last
+  std::vector<uint32_t> digests;  // digests of the operations up to `last`, newest last
 
   // Returns the digest of one operation; std::nullopt if it is not part of the excerpt.
   std::optional<uint32_t> at(uint64_t sequence) const;

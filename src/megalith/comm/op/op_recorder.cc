@@ -43,6 +43,7 @@ uint64_t OpRecorder::begin(const GroupInfo& group, const OpInfo& op) {
   const uint64_t record = next_record_++;
   running_.emplace(record, InFlight{.group = &group, .op = op, .begun = Clock::now()});
   if (is_point_to_point(op.kind)) return record;
+  // Only collectives count: all members have them in the same order.
   GroupRecord& known = groups_[&group];
   known.begun = op.sequence;
   known.history.add(op);
@@ -116,6 +117,7 @@ void OpRecorder::finish_all_done() {
   for (auto& [group, known] : groups_) finish_done(known.on_device);
 }
 
+// 0 for an operation that has ended meanwhile.
 std::chrono::milliseconds OpRecorder::age(uint64_t record) const {
   std::lock_guard lock(mutex_);
   const auto it = running_.find(record);
@@ -123,6 +125,7 @@ std::chrono::milliseconds OpRecorder::age(uint64_t record) const {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - it->second.begun);
 }
 
+// Called by the watchdog at every beat, so it is also the regular occasion to notice what the device has finished.
 RankStatus OpRecorder::status(int rank) {
   std::lock_guard lock(mutex_);
   finish_all_done();
@@ -168,6 +171,7 @@ std::string OpRecorder::last_words() const {
                      seconds(now - last.ended));
 }
 
+// Groups with transfers only are left out: there is no common order to compare.
 std::vector<const GroupInfo*> OpRecorder::groups() const {
   std::lock_guard lock(mutex_);
   std::vector<const GroupInfo*> list;
@@ -197,6 +201,7 @@ std::vector<OpRecorder::InFlight> OpRecorder::in_flight() {
   return list;
 }
 
+// Formatted only here: recording must cost no more than a lock.
 std::vector<std::string> OpRecorder::recent() const {
   std::lock_guard lock(mutex_);
   std::vector<std::string> lines;

@@ -26,7 +26,7 @@ struct GroupInfo {
   int rank = 0;            // this rank's place
 };
 
-// What a rank was last doing, as the others see it.
+// The last activity of a rank, as the others see it.
 struct RankStatus {
   int rank = -1;
   double posted_at = 0;  // seconds since the epoch, the poster's clock
@@ -52,6 +52,7 @@ class OpRecorder {
  public:
   using Clock = std::chrono::steady_clock;
 
+  // An operation that has begun and is not known to have ended.
   struct InFlight {
     const GroupInfo* group;  // lives as long as the World
     OpInfo op;
@@ -61,6 +62,7 @@ class OpRecorder {
     std::shared_ptr<Completion> arrival;     // the device has reached it; nullptr where the host does the work
     std::shared_ptr<Completion> completion;  // the device has passed it; nullptr until the host has waited for it
 
+    // Returns whether the device has got to it; always true where the host does the work.
     bool reached() const { return !arrival || arrival->done(); }
   };
 
@@ -69,6 +71,7 @@ class OpRecorder {
   uint64_t begin(const GroupInfo& group, const OpInfo& op);
   // Attaches the handle that abort() needs; called once the backend has started the operation.
   void started(uint64_t record, const std::shared_ptr<PendingOp>& pending);
+  // Records the end of an operation that the host has waited for. A second call does nothing.
   void end(uint64_t record);
   // The host no longer waits for it, but it may be in flight: it counts as running until `completion` is done.
   void end_when_done(uint64_t record, std::shared_ptr<Completion> completion);
@@ -78,6 +81,7 @@ class OpRecorder {
 
   // Returns the time since the operation began.
   std::chrono::milliseconds age(uint64_t record) const;
+  // Returns the status to post. It first looks at what the device has finished.
   RankStatus status(int rank);
   std::vector<InFlight> in_flight();  // oldest first
   // Returns the groups that have had a collective.
@@ -103,7 +107,8 @@ class OpRecorder {
     std::deque<uint64_t> on_device;  // records with a completion, oldest first
   };
 
-  // All require mutex_.
+  // All require mutex_. finish() moves a record from running to finished; finish_done() does so for the leading records
+  // of a group that the device has passed.
   void add_to_trace(const InFlight& what) const;
   void finish(std::map<uint64_t, InFlight>::iterator running);
   void finish_done(std::deque<uint64_t>& on_device);

@@ -66,6 +66,7 @@ class CudaStreamMarks : public StreamMarks, public std::enable_shared_from_this<
   }
 
  private:
+  // 4 KiB of pinned memory: a step has hundreds of operations with two marks each, and words are reused.
   static constexpr size_t kWordsOfAPage = 1024;
 
   // A word in memory, and the value that the device will write there.

@@ -43,6 +43,8 @@ std::string make_arrival(int restarts) {
   return fmt::format("{:08x}{:08x}{:08x}:{}", random(), random(), random(), restarts);
 }
 
+// One rank's part in the agreement. Every step is a write or a read of the store, so a rank that dies leaves the others
+// waiting until the deadline, and agents then start all of them again.
 class StartTalk {
  public:
   StartTalk(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, int restarts, milliseconds timeout)
@@ -63,6 +65,7 @@ class StartTalk {
       std::vector<std::string> here = arrivals();
       if (!here.empty() && here != proposed) {
         proposed = std::move(here);
+        // The proposal is written before its number is published: a rank that reads the number finds the proposal.
         number = store_->add(kNewest, 0) + 1;
         store_->set(proposal_key(number), fmt::format("{}", fmt::join(proposed, "\n")));
         store_->add(kNewest, 1);
@@ -102,11 +105,12 @@ class StartTalk {
     std::vector<std::string> keys;
     for (int rank = 0; rank < world_size_; ++rank) keys.push_back(arrival_key(rank));
     if (!store_->check(keys)) return {};
-    std::vector<std::string> found;
-    for (const auto& bytes : store_->multiGet(keys)) found.emplace_back(bytes.begin(), bytes.end());
-    return found;
+    std::vector<std::string> values;
+    for (const auto& bytes : store_->multiGet(keys)) values.emplace_back(bytes.begin(), bytes.end());
+    return values;
   }
 
+  // Returns whether the proposal lists this very process, not an earlier one with the same rank.
   bool holds_own(int64_t number) {
     const std::vector<std::string> listed = split(store_->get_to_str(proposal_key(number)), '\n');
     return static_cast<size_t>(rank_) < listed.size() && listed[static_cast<size_t>(rank_)] == own_;

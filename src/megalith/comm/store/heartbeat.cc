@@ -1,3 +1,6 @@
+// An anonymous shared mapping is inherited by fork, so launcher and ranks see the same slots without a file, a message
+// or a system call per beat: a beat is three stores to memory that the launcher reads when it likes. A rank that is
+// stopped or stuck cannot help showing it, because its time stands still.
 #include "megalith/comm/store/heartbeat.h"
 
 #include <sys/mman.h>
@@ -35,6 +38,7 @@ std::string_view to_string(Section section) {
   return "no section";
 }
 
+// CLOCK_MONOTONIC counts from the boot of the machine, so times of different processes can be compared.
 int64_t monotonic_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
@@ -62,6 +66,7 @@ void HeartbeatPage::restart() {
   }
 }
 
+// The time comes last: a launcher that reads in between sees the old time, and at worst a rank that looks older.
 void Heartbeat::enter(Section section, int64_t step) const {
   if (slot_ == nullptr) return;
   slot_->section = static_cast<int>(section);

@@ -1,5 +1,9 @@
 // Signs of life: what each rank of a machine is doing, and since when, in memory that ranks and launcher share. The
 // launcher sees a rank that is stopped, stuck or gone without asking it.
+//
+//   HeartbeatPage page(8);                                // launcher, before it forks
+//   Heartbeat beat(page.slot(3));                         // rank 3
+//   beat.enter(Section::kStep, /*step=*/120);             // launcher: page.slot(3).since_ns tells how long ago
 #pragma once
 
 #include <array>
@@ -19,7 +23,7 @@ enum class Section : int {
   kCheckpointing,  // saving
   kOutside,        // between those, and at the end
 };
-std::string_view to_string(Section section);  // "set-up", "loading data", "a step", …
+std::string_view to_string(Section section);  // "the set-up", "loading data", "a step", …
 
 // The state that a rank publishes. Lock-free; written by one thread of the rank.
 struct HeartbeatSlot {
@@ -38,11 +42,13 @@ int64_t monotonic_ns();
 // Slots in shared memory. Created before the ranks are forked; freed with the last process that maps it.
 class HeartbeatPage {
  public:
+  // Maps the memory, with all slots in set-up. Throws CommError when the kernel refuses.
   explicit HeartbeatPage(int ranks);
   ~HeartbeatPage();
   HeartbeatPage(const HeartbeatPage&) = delete;
   HeartbeatPage& operator=(const HeartbeatPage&) = delete;
 
+  // The number of slots: ranks of this machine.
   int size() const { return ranks_; }
   // Throws InternalError for a rank that is not of this machine.
   HeartbeatSlot& slot(int local_rank);
@@ -59,6 +65,7 @@ class HeartbeatPage {
 class Heartbeat {
  public:
   Heartbeat() = default;
+  // Writes to `slot`, which belongs to this rank alone.
   explicit Heartbeat(HeartbeatSlot& slot) : slot_(&slot) {}
 
   // Enters a section, or signals progress in it. `step` is the last completed one.

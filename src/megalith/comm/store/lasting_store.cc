@@ -36,6 +36,7 @@ LastingStore::LastingStore(std::string host, int port, milliseconds timeout)
   connected();
 }
 
+// A connection of its own: a thread that waits over this one would otherwise block the other.
 c10::intrusive_ptr<c10d::Store> LastingStore::clone() {
   return c10::make_intrusive<LastingStore>(host_, port_, timeout_);
 }
@@ -77,6 +78,7 @@ void LastingStore::drop(const Connection& broken) {
   if (current_ == broken) current_.reset();
 }
 
+// At most one repetition: if the new connection breaks as well, the caller's patience decides, not this loop.
 template <class Request>
 auto LastingStore::ask(bool repeatable, const Request& request) {
   const Connection connection = connected();
@@ -134,6 +136,7 @@ void LastingStore::wait(const std::vector<std::string>& keys, const milliseconds
   ask(true, [&](c10d::Store& store) { store.wait(keys, timeout); });
 }
 
+// Kept for connections to come, too.
 void LastingStore::setTimeout(const milliseconds& timeout) {
   std::lock_guard lock(mutex_);
   timeout_ = timeout;
@@ -155,6 +158,7 @@ void LastingStore::multiSet(const std::vector<std::string>& keys, const std::vec
   });
 }
 
+// Silence is measured from the first failure after an answer, not from the last answer.
 bool StorePatience::is_gone_after(const std::exception& error) {
   if (dynamic_cast<const StoreEnded*>(&error) != nullptr) return true;
   const auto now = std::chrono::steady_clock::now();

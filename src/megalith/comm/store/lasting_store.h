@@ -66,6 +66,8 @@ class LastingStore : public c10d::Store {
  private:
   using Connection = c10::intrusive_ptr<c10d::Store>;
 
+  // Returns the current connection, opened again if it has broken; drop() marks one as broken. ask() runs a request
+  // over it, once more if it broke and `repeatable` says that this is safe.
   Connection connected();
   Connection connect_again();
   void drop(const Connection& broken);
@@ -83,8 +85,10 @@ class LastingStore : public c10d::Store {
 // Decides when a store that does not answer counts as gone. For one thread.
 class StorePatience {
  public:
+  // `limit` is the longest silence that is tolerated.
   explicit StorePatience(std::chrono::milliseconds limit = kStorePatience) : limit_(limit) {}
 
+  // Reports that a request has succeeded, which ends the silence.
   void answered() { silent_since_.reset(); }
   // Reports that a request has failed with `error`. Returns true when the store is gone: its process has ended, or it
   // has been silent for the limit.

@@ -35,6 +35,7 @@ Addresses addresses_of(const std::string& host, int port, int socket_type) {
   return {found, &freeaddrinfo};
 }
 
+// "10.0.0.7", "fe80::1"; never a name, which could take seconds to look up.
 std::string numeric_address(const sockaddr* address, socklen_t length) {
   char text[INET6_ADDRSTRLEN] = "";
   getnameinfo(address, length, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
@@ -58,6 +59,7 @@ std::string interface_of(const std::string& address, int family, socklen_t lengt
 int try_connect(const addrinfo& target, std::chrono::milliseconds limit) {
   const int fd = socket(target.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return errno;
+  // Non-blocking, because a blocking connect to a silent host takes minutes, and its limit cannot be set.
   int error = connect(fd, target.ai_addr, target.ai_addrlen) == 0 ? 0 : errno;
   if (error == EINPROGRESS) {
     pollfd ready{fd, POLLOUT, 0};

@@ -9,8 +9,8 @@ namespace megalith::comm {
 
 // The way by which this machine's packets to a host leave: {"10.0.0.7", "eth0"}.
 struct Route {
-  std::string address;
-  std::string interface;
+  std::string address;      // source address of the packets
+  std::string interface;    // empty if the address belongs to none
   bool stays_here = false;  // the host is this machine
 };
 // Returns std::nullopt when the host name does not resolve. Sends nothing.

@@ -1,3 +1,5 @@
+// Only `get`, `multiGet` and `wait` can block in TCPStore; here they poll with `check`, which the store answers at
+// once.
 #include "megalith/comm/store/polling_store.h"
 
 #include <fmt/format.h>

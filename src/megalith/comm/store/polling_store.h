@@ -20,6 +20,7 @@ namespace megalith::comm {
 // Thread-safe if `shared` is. Waits ask every millisecond at first, then less often, up to every 50 ms.
 class PollingStore : public c10d::Store {
  public:
+  // `shared` is the connection that others use as well; its limit holds for waits here, too.
   explicit PollingStore(c10::intrusive_ptr<c10d::Store> shared)
       : c10d::Store(shared->getTimeout()), shared_(std::move(shared)) {}
 

@@ -20,7 +20,7 @@ namespace megalith::comm {
 
 namespace {
 
-constexpr int kDefaultPort = 29500;
+constexpr int kDefaultPort = 29500;  // torchrun's
 
 // Reads a family of variables and collects what is wrong with them, so that one message tells all.
 class Variables {
@@ -29,6 +29,7 @@ class Variables {
 
   bool has(const char* name) const { return read_(name).has_value(); }
 
+  // A variable that is missing and has no `otherwise` is a problem; the caller continues with 0 to find further ones.
   int number(const char* name, std::optional<int> otherwise = std::nullopt) {
     const auto text = read_(name);
     if (!text) {
@@ -49,6 +50,7 @@ class Variables {
 
   void refuse(std::string problem) { problems_.push_back(std::move(problem)); }
 
+  // One message with all problems and the ways to start ranks.
   void throw_if_any(const std::string& source) const {
     if (problems_.empty()) return;
     std::string message = fmt::format("the variables that {} sets for each rank are not usable:", source);
@@ -121,6 +123,7 @@ int slurm_local_size(Variables& variables, int world_size) {
   return from_list("SLURM_TASKS_PER_NODE").value_or(world_size);
 }
 
+// Slurm tells each task its numbers but no address: rank 0 is on the first node of the step's list.
 Rendezvous from_slurm(Variables& variables) {
   Rendezvous place;
   place.source = "Slurm";
@@ -142,6 +145,7 @@ Rendezvous from_slurm(Variables& variables) {
   return place;
 }
 
+// Open MPI tells neither address nor port, so a run on several nodes has to pass MASTER_ADDR.
 Rendezvous from_open_mpi(Variables& variables) {
   Rendezvous place;
   place.source = "Open MPI";
@@ -200,6 +204,7 @@ std::string first_slurm_host(const std::string& node_list) {
 }
 
 std::optional<std::vector<int>> slurm_task_counts(const std::string& text) {
+  // "8(x2)": eight tasks on each of two nodes. Six digits bound the numbers before they are converted.
   static const std::regex entry(R"((\d{1,6})(?:\(x(\d{1,6})\))?)");
   constexpr size_t kMostNodes = 1 << 20;
   std::vector<int> counts;
@@ -231,6 +236,7 @@ std::chrono::milliseconds default_connect_timeout(bool one_machine) {
   return one_machine ? std::chrono::seconds(60) : std::chrono::seconds(600);
 }
 
+// Clients wait for the listener themselves, since TCPStore's own retry would not say what the network answered.
 c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& place, std::chrono::milliseconds timeout) {
   if (!place.hosts_store) {
     const std::string problem = wait_for_listener(place.master_addr, place.master_port, timeout);
@@ -239,6 +245,7 @@ c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& place, std::chro
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(place.master_port);
   options.isServer = place.hosts_store;
+  // The server does not wait for its clients: ranks that never come are reported by the agreement or by an operation.
   options.waitWorkers = false;
   options.timeout = timeout;
   try {

@@ -29,6 +29,7 @@ struct Rendezvous {
   std::string source;        // "torchrun", "Slurm", "Open MPI", "megalith --nproc", "single process"
   int restarts = 0;          // starts of the job before this one, as torchrun's agent counts them
 
+  // alone(): a run of one rank, which needs no store; one_machine(): all ranks are here, so loopback reaches them.
   bool alone() const { return world_size == 1; }
   bool one_machine() const { return local_world_size == world_size; }
   // torchrun's agents restart ranks, but each counts for itself, so the ranks have to agree (agreed_start.h).

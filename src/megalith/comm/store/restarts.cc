@@ -1,3 +1,5 @@
+// Goodput is the share of a job's time whose steps are part of the final result. A start that failed at step 120 after
+// a save at step 100 is followed by one that repeats 101 to 120; those twenty count once, for the later start.
 #include "megalith/comm/store/restarts.h"
 
 #include <fmt/format.h>
@@ -27,13 +29,13 @@ std::string restarts_in_words(const RankLaunch& launch, const std::vector<Attemp
 double useful_seconds(const std::vector<Attempt>& attempts) {
   double useful = 0;
   for (size_t i = 0; i < attempts.size(); ++i) {
-    const Attempt& mine = attempts[i];
-    if (mine.first_step == 0) continue;
-    int64_t last = mine.last_step;
+    const Attempt& attempt = attempts[i];
+    if (attempt.first_step == 0) continue;
+    int64_t last = attempt.last_step;
     for (size_t later = i + 1; later < attempts.size(); ++later)
       if (attempts[later].first_step > 0) last = std::min(last, attempts[later].first_step - 1);
-    const auto kept = static_cast<double>(std::max<int64_t>(0, last - mine.first_step + 1));
-    useful += mine.step_seconds * kept / static_cast<double>(mine.last_step - mine.first_step + 1);
+    const auto kept = static_cast<double>(std::max<int64_t>(0, last - attempt.first_step + 1));
+    useful += attempt.step_seconds * kept / static_cast<double>(attempt.last_step - attempt.first_step + 1);
   }
   return useful;
 }

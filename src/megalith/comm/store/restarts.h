@@ -17,13 +17,13 @@ struct Attempt {
   double detect_seconds = 0;              // from the failed rank's last sign of life to the detection
 };
 
-// What a launcher tells its ranks.
+// Facts about a job that a launcher passes to its ranks.
 struct RankLaunch {
-  Heartbeat heartbeat{};
-  int restarts = 0;        // starts before this one
-  int64_t started_ns = 0;  // start of the whole job, by monotonic_ns
-  int64_t failed_ns = 0;   // when the last failure was detected; 0 if unknown or none
-  std::vector<Attempt> earlier{};
+  Heartbeat heartbeat{};                          // this rank's slot; writes nowhere without a launcher
+  int restarts = 0;                               // starts before this one
+  int64_t started_ns = 0;                         // start of the whole job, by monotonic_ns
+  int64_t failed_ns = 0;                          // when the last failure was detected; 0 if unknown or none
+  std::vector<Attempt> earlier{};                 // earlier starts, oldest first
   bool launcher_tells = false;                    // the launcher itself reports the cost of restarts
   std::function<void(const Attempt&)> on_step{};  // called after each step with the progress so far; may be empty
 };

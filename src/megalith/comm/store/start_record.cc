@@ -1,3 +1,10 @@
+// Under torchrun nobody but the store survives a restart, so each start keeps a record there, under its number:
+//
+//   megalith/record/N/began    wall-clock milliseconds at which training began; absent if the settings were refused
+//   megalith/record/N/done     progress as JSON, rewritten by rank 0 a few times per second
+//   megalith/record/N/failed   wall-clock milliseconds of the first failure that a rank noticed
+//
+// The wall clock is used because a restart may be on other machines, whose monotonic clocks cannot be compared.
 #include "megalith/comm/store/start_record.h"
 
 #include <fmt/format.h>
@@ -26,6 +33,7 @@ int64_t now_ms() {
       .count();
 }
 
+// Asks before it reads: getting a key that does not exist would wait for it.
 std::optional<int64_t> time_in(c10d::Store& record, const char* key) {
   return record.check({key}) ? parse_int(record.get_to_str(key)) : std::nullopt;
 }

@@ -1,5 +1,5 @@
-// What the starts of a job leave for later starts, in the store of torchrun's agents: how far each got, and when it
-// failed. Our own launcher knows this by itself.
+// StartRecord: notes that a start of a job leaves for later ones in the store of torchrun's agents: how far it got, and
+// when it failed. Our own launcher knows this by itself.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>

@@ -1,3 +1,5 @@
+// The kind of compression is read from the first bytes, not from the name, so that pipes work as well: `zstdcat`, stdin
+// or a file called .txt. Decompressors are sources themselves, put around the file.
 #include "megalith/data/corpus/byte_source.h"
 
 #include <fcntl.h>
@@ -28,6 +30,7 @@ class FileBytes final : public ByteSource {
   FileBytes& operator=(const FileBytes&) = delete;
 
   size_t read(std::span<char> out) override {
+    // Bytes that were only looked at come first; a short read is fine, callers ask again.
     if (!looked_at_.empty()) {
       const size_t count = std::min(out.size(), looked_at_.size());
       std::memcpy(out.data(), looked_at_.data(), count);

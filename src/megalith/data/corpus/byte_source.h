@@ -9,7 +9,7 @@
 
 namespace megalith::data {
 
-// Not thread-safe.
+// Not thread-safe. Forward only: pipes cannot be rewound.
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
@@ -21,7 +21,7 @@ class ByteSource {
 // Opens a file; "-" is stdin. Data that begins with the magic number of gzip or Zstandard is decompressed, whatever the
 // name of the file; several compressed parts in a row are allowed. A request through `stop` ends the wait for a pipe,
 // as if the input had ended. Throws a DataError if the file cannot be opened, and a ConfigError if this build cannot
-// decompress it.
+// decompress it. Regular files are read without waiting; only pipes and terminals can make a read wait.
 std::unique_ptr<ByteSource> open_bytes(const std::string& path, std::stop_token stop = {});
 
 }  // namespace megalith::data

@@ -27,10 +27,12 @@ class GzipBytes final : public ByteSource {
     stream_.next_out = reinterpret_cast<Bytef*>(out.data());
     stream_.avail_out = static_cast<uInt>(out.size());
     while (stream_.avail_out == out.size()) {
+      // More input is needed; without any, the file must have ended between two members.
       if (stream_.avail_in == 0 && !fill()) {
         check<DataError>(between_members_, "{}: the gzip data ends too early; the file is cut short", name_);
         return 0;
       }
+      // Another member follows: zlib stops at the end of each and has to be told to start the next.
       if (between_members_) check(inflateReset(&stream_) == Z_OK, "zlib cannot be started again");
       const int result = inflate(&stream_, Z_NO_FLUSH);
       check<DataError>(result == Z_OK || result == Z_STREAM_END, "{}: the gzip data is damaged: {}", name_,
@@ -41,6 +43,7 @@ class GzipBytes final : public ByteSource {
   }
 
  private:
+  // Reads the next packed bytes; false at their end.
   bool fill() {
     const size_t count = packed_->read(input_);
     stream_.next_in = reinterpret_cast<const Bytef*>(input_.data());

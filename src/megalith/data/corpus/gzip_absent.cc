@@ -1,3 +1,4 @@
+// Replaces gzip.cc in a build without zlib.
 #include "megalith/base/error.h"
 #include "megalith/data/corpus/unpack_internal.h"
 

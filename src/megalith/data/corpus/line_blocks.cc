@@ -1,3 +1,5 @@
+// Cutting a file at line ends is the only sequential part of tokenizing it, so it does no more than that: it looks for
+// the last '\n' of what was read, and hands out everything before it.
 #include "megalith/data/corpus/line_blocks.h"
 
 #include <algorithm>
@@ -8,7 +10,7 @@ namespace megalith::data {
 
 namespace {
 
-constexpr size_t kReadBytes = size_t{1} << 18;
+constexpr size_t kReadBytes = size_t{1} << 18;    // per read: a full pipe or a part of a file
 constexpr size_t kLongestLine = size_t{1} << 30;  // bounds the memory for input that is not text
 
 }  // namespace
@@ -18,25 +20,26 @@ LineBlocks::LineBlocks(std::vector<std::string> inputs, size_t block_bytes)
 
 // Reads until a block is full and ends with a whole line. Blocks never span two inputs, so that lines can be counted.
 std::optional<LineBlock> LineBlocks::next(const std::stop_token& stop) {
-  size_t whole = 0;  // bytes of whole lines in held_; between calls it holds only an incomplete line
+  size_t line_bytes = 0;  // bytes of whole lines in held_; between calls it holds only an incomplete line
   while (current_ < inputs_.size()) {
     if (!source_) source_ = open_bytes(inputs_[current_], stop);
     const size_t filled = held_.size();
     held_.resize(filled + std::min(block_bytes_, kReadBytes));
     held_.resize(filled + source_->read(std::span(held_).subspan(filled)));
     if (held_.size() == filled) {  // the end of this input
+      // Whatever is held is the last block of this input, even if its last line has no end.
       auto block = take(filled);
       source_.reset();
       ++current_;
       line_ = 1;
-      whole = 0;
+      line_bytes = 0;
       if (block) return block;
       continue;
     }
     const size_t end = std::string_view(held_).substr(filled).rfind('\n');
-    if (end != std::string_view::npos) whole = filled + end + 1;
-    if (held_.size() >= block_bytes_ && whole > 0) return take(whole);
-    check<DataError>(held_.size() - whole <= kLongestLine,
+    if (end != std::string_view::npos) line_bytes = filled + end + 1;
+    if (held_.size() >= block_bytes_ && line_bytes > 0) return take(line_bytes);
+    check<DataError>(held_.size() - line_bytes <= kLongestLine,
                      "{} line {}: more than 1 GiB without an end of line; is this JSON with one object per line?",
                      inputs_[current_], line_);
   }

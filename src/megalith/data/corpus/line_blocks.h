@@ -11,7 +11,7 @@
 
 namespace megalith::data {
 
-// A block of whole lines of one input.
+// A block of whole lines of one input. Blocks never span two inputs, so a line number is enough to find a bad line.
 struct LineBlock {
   std::string input;       // the name of the file
   int64_t first_line = 1;  // number of the first line within the file, counted from 1
@@ -21,6 +21,7 @@ struct LineBlock {
 // Not thread-safe. Holds one block and one incomplete line in memory.
 class LineBlocks {
  public:
+  // `inputs` are read one after the other, each opened when its turn comes ("-" is stdin).
   explicit LineBlocks(std::vector<std::string> inputs, size_t block_bytes = size_t{1} << 20);
 
   // Returns the next block, of about `block_bytes` (more if a line is longer); std::nullopt after the last input.
@@ -28,8 +29,10 @@ class LineBlocks {
   std::optional<LineBlock> next(const std::stop_token& stop = {});
 
  private:
+  // Returns the first `bytes` of held_ as a block and counts their lines; std::nullopt for 0.
   std::optional<LineBlock> take(size_t bytes);
 
+  // The input in progress is inputs_[current_]; held_ never contains bytes of two inputs.
   std::vector<std::string> inputs_;
   size_t block_bytes_;
   size_t current_ = 0;  // index into inputs_

@@ -1,4 +1,10 @@
 // OrderedPipeline: processes a stream in parallel, with results in the order of the stream and bounded memory.
+//
+//   OrderedPipeline<std::string, int> pipeline;
+//   pipeline.produce = [&](const std::stop_token&) { return next_line(); };
+//   pipeline.transform = [](std::string& line) { return my_word_count(line); };
+//   pipeline.consume = [&](int& words) { total += words; };
+//   pipeline.run(/*workers=*/8, /*in_flight=*/18);
 #pragma once
 
 #include <condition_variable>
@@ -25,6 +31,8 @@ namespace megalith::data {
 // At most `in_flight` items are between produce and the end of consume. If a function throws, everything stops and
 // run() rethrows the error of the earliest item; work on later items is lost. The stop token of `produce` tells it to
 // stop waiting for input.
+//
+// Items get numbers when they are produced; a number is the only thing that ties a result to its place.
 template <typename In, typename Out>
 class OrderedPipeline {
  public:
@@ -32,8 +40,11 @@ class OrderedPipeline {
   std::function<Out(In&)> transform;
   std::function<void(Out&)> consume;
 
+  // Returns when everything has been consumed, or throws the first error; in both cases no thread is left. `in_flight`
+  // should exceed `workers`, so that a slow item does not idle the others.
   void run(int workers, size_t in_flight) {
     std::vector<std::jthread> threads;
+    // Declared after `threads`, so it stops them before their destructors join them.
     const StopAtEnd stop{*this};
     threads.emplace_back([this, in_flight] { produce_all(in_flight); });
     for (int i = 0; i < workers; ++i) threads.emplace_back([this] { transform_all(); });
@@ -49,18 +60,22 @@ class OrderedPipeline {
  private:
   using Result = std::variant<Out, std::exception_ptr>;
 
-  // Tells the threads to stop before they are joined, however run() ends.
+  // Tells the threads to stop before they are joined, however run() ends. A destructor, because consume() or a rethrown
+  // error may leave run() at any point.
   struct StopAtEnd {
     OrderedPipeline& pipeline;
     ~StopAtEnd() { pipeline.stop_all(); }
   };
 
+  // Wakes everybody: the producer that waits for room, workers that wait for items, and the consumer.
   void stop_all() {
     stop_.request_stop();
     const std::lock_guard lock(mutex_);
     changed_.notify_all();
   }
 
+  // The producer waits for room before it produces, so memory is bounded by items, not by threads. An error takes the
+  // number of the item that it replaces, so that it is rethrown in its turn.
   void produce_all(size_t in_flight) {
     for (size_t number = 0;; ++number) {
       {
@@ -97,6 +112,7 @@ class OrderedPipeline {
     }
   }
 
+  // Workers take items in order and finish in any order; done_ sorts them again.
   void transform_all() {
     for (;;) {
       std::unique_lock lock(mutex_);
@@ -117,7 +133,8 @@ class OrderedPipeline {
     }
   }
 
-  // Waits for the result of item number consumed_; std::nullopt after the last.
+  // Waits for the result of item number consumed_; std::nullopt after the last. Called on the thread of run() only, so
+  // consumed_ does not change while it waits.
   std::optional<Result> next_result() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return done_.contains(consumed_) || end_ == consumed_; });
@@ -125,6 +142,7 @@ class OrderedPipeline {
     return std::move(done_.extract(consumed_).mapped());
   }
 
+  // State shared by the three kinds of threads.
   std::stop_source stop_;
   std::mutex mutex_;                           // guards the members below
   std::condition_variable changed_;            // any of them has changed, or a stop was requested

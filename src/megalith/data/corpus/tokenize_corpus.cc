@@ -32,6 +32,7 @@ struct EncodedKey {
   std::vector<size_t> document_sequences;  // number of sequences in each document
 };
 
+// The result of a worker: plain arrays, so that the writing thread only copies.
 struct EncodedBlock {
   std::vector<EncodedKey> keys;
   int64_t documents = 0, bytes = 0, bad_lines = 0;
@@ -133,6 +134,7 @@ void write_key(const EncodedKey& key, IndexedWriter& writer) {
   }
 }
 
+// Before any file is created: a mistake in the options leaves nothing behind.
 void check_options(const tokenizer::Tokenizer& tokenizer, const TokenizeCorpusOptions& options) {
   check<ConfigError>(!options.inputs.empty(), "no input is given; name files of JSON lines, or - for stdin");
   check<ConfigError>(std::ranges::count(options.inputs, "-") <= 1, "- (stdin) is given twice");
@@ -155,6 +157,7 @@ TokenizeCorpusResult tokenize_corpus(const tokenizer::Tokenizer& tokenizer, cons
   check_options(tokenizer, options);
   // By the larger of both, since added tokens may have ids beyond vocab_size.
   const TokenType type = token_type_for_vocabulary(std::max(tokenizer.vocab_size(), tokenizer.id_end()));
+  // A deque, whose elements stay where they are while it grows.
   std::deque<IndexedWriter> writers;
   for (const std::string& key : options.json_keys)
     writers.emplace_back(files, fmt::format("{}_{}_document", options.output, key), type);

@@ -12,7 +12,8 @@
 
 namespace megalith::data {
 
-// Options of tokenize_corpus, as of the command `data tokenize`.
+// Options of tokenize_corpus, as of the command `data tokenize`. The same inputs and options give the same files, byte
+// for byte, for any number of workers.
 struct TokenizeCorpusOptions {
   std::vector<std::string> inputs;             // files of JSON lines, compressed or not; "-" is stdin
   std::string output;                          // files are named OUTPUT_KEY_document.bin and .idx
@@ -23,13 +24,14 @@ struct TokenizeCorpusOptions {
   int workers = 1;                             // threads; the result does not depend on it
 };
 
-// Totals so far.
+// Totals so far. Over all keys and inputs.
 struct TokenizeCorpusProgress {
   int64_t documents = 0, tokens = 0, input_bytes = 0, bad_lines = 0;
 };
 
-// What tokenize_corpus has written.
+// The datasets that tokenize_corpus has written.
 struct TokenizeCorpusResult {
+  // One pair of files, PREFIX.bin and PREFIX.idx.
   struct Output {
     std::string key, prefix;
     TokenType type = TokenType::kInt32;

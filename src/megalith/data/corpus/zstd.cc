@@ -25,6 +25,7 @@ class ZstdBytes final : public ByteSource {
   size_t read(std::span<char> out) override {
     ZSTD_outBuffer to{.dst = out.data(), .size = out.size(), .pos = 0};
     while (to.pos == 0) {
+      // The decoder may hold output back when the buffer was full, so input is read only after it has been drained.
       if (from_.pos == from_.size && !may_hold_more_ && !fill()) {
         check<DataError>(between_frames_, "{}: the zstd data ends too early; the file is cut short", name_);
         return 0;
@@ -38,6 +39,7 @@ class ZstdBytes final : public ByteSource {
   }
 
  private:
+  // Reads the next packed bytes; false at their end.
   bool fill() {
     from_ = {.src = input_.data(), .size = packed_->read(input_), .pos = 0};
     return from_.size > 0;
@@ -48,8 +50,8 @@ class ZstdBytes final : public ByteSource {
   std::vector<char> input_;
   ZSTD_DCtx* context_;
   ZSTD_inBuffer from_{};
-  bool between_frames_ = false;
-  bool may_hold_more_ = false;  // the output was full, so there may be more without new input
+  bool between_frames_ = false;  // input may end only between two frames
+  bool may_hold_more_ = false;   // the output was full, so there may be more without new input
 };
 
 }  // namespace

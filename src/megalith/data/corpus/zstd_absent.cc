@@ -1,3 +1,4 @@
+// Replaces zstd.cc in a build without libzstd.
 #include "megalith/base/error.h"
 #include "megalith/data/corpus/unpack_internal.h"
 

@@ -56,6 +56,7 @@ class BlendOrder {
   std::vector<int64_t> samples_;
 };
 
+// Returns 0 … count - 1.
 std::vector<size_t> all_of(size_t count) {
   // Indices of datasets are int16.
   check<ConfigError>(count > 0 && count < 32767, "a blend of {} datasets; 1 to 32766 can be blended", count);
@@ -91,6 +92,7 @@ BlendIndices blend_exhaustively(std::span<const int64_t> sizes) {
 BlendedDataset::BlendedDataset(std::vector<std::shared_ptr<const PretrainDataset>> datasets, BlendIndices indices,
                                std::span<const std::string> names)
     : datasets_(std::move(datasets)), indices_(std::move(indices)) {
+  // Indices may come from a cache of another size, so the largest request to each dataset is checked once, here.
   std::vector<int64_t> asked(datasets_.size());
   for (int64_t i = 0; i < size(); ++i) {
     const int64_t dataset = indices_.datasets[i];

@@ -10,7 +10,8 @@
 
 namespace megalith::data {
 
-// For each sample of the blend, where it comes from. Both arrays have one entry per sample.
+// For each sample of the blend, where it comes from. Both arrays have one entry per sample. 10 bytes per sample of the
+// run: Megatron's types, since caches are shared with it.
 struct BlendIndices {
   IndexArray datasets;  // int16: index of the dataset
   IndexArray samples;   // int64: index of the sample in it
@@ -33,6 +34,7 @@ class BlendedDataset final : public PretrainDataset {
   // Returns a sample with PretrainSample::dataset set.
   PretrainSample sample(int64_t index) const override;
 
+  // Returns the order of the blend, for tests and caches.
   const BlendIndices& indices() const { return indices_; }
 
  private:

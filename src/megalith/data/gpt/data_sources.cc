@@ -1,3 +1,5 @@
+// Parsers of Megatron's options for data. They accept what Megatron accepts, as far as it has one meaning, and refuse
+// what it would silently misread.
 #include "megalith/data/gpt/data_sources.h"
 
 #include <algorithm>
@@ -9,6 +11,8 @@
 
 namespace megalith::data {
 
+// {"0.3", "a", "0.7", "b"} -> prefixes a, b with weights 0.3, 0.7;  {"a", "b"} -> prefixes a, b without
+// weights.
 Blend parse_blend(std::span<const std::string> words, const std::string& option) {
   check<ConfigError>(!words.empty(), "{} names no data; give prefixes of .bin/.idx files", option);
   Blend blend;
@@ -55,6 +59,7 @@ SplitBounds parse_split(const std::string& text) {
                      "test, such as \"969, 30, 1\"",
                      text);
   parts.resize(kSplits, 0.0);
+  // "969, 30, 1" -> [0, 0.969), [0.969, 0.999), [0.999, 1).
   parts = normalized(parts);
   SplitBounds bounds;
   double begin = 0;
@@ -68,8 +73,8 @@ SplitBounds parse_split(const std::string& text) {
 
 std::pair<int64_t, int64_t> sequences_of(const std::pair<double, double>& bounds, int64_t count) {
   // llrint rounds halves to the even neighbor, as Python's round() does.
-  const auto place = [&](double fraction) { return std::llrint(fraction * static_cast<double>(count)); };
-  return {place(bounds.first), std::min<int64_t>(place(bounds.second), count)};
+  const auto rounded = [&](double fraction) { return std::llrint(fraction * static_cast<double>(count)); };
+  return {rounded(bounds.first), std::min<int64_t>(rounded(bounds.second), count)};
 }
 
 // Options for several sources would silently override one another.

@@ -18,7 +18,7 @@ inline constexpr std::array<const char*, kSplits> kSplitNames{"train", "valid", 
 template <typename T>
 using PerSplit = std::array<T, kSplits>;
 
-// Several prefixes of .bin/.idx files and their weights.
+// Several prefixes of .bin/.idx files and their weights. A prefix is a path without its ending.
 struct Blend {
   std::vector<std::string> prefixes;
   std::optional<std::vector<double>> weights;  // one per prefix, positive; std::nullopt: in proportion to their lengths
@@ -37,7 +37,7 @@ SplitBounds parse_split(const std::string& text);
 // Returns the sequences [first, second) of `count` that the bounds cover.
 std::pair<int64_t, int64_t> sequences_of(const std::pair<double, double>& bounds, int64_t count);
 
-// Exactly one of `all`, `by_split` and `mock` is set.
+// Exactly one of `all`, `by_split` and `mock` is set. `mock` needs no files; it is for benchmarks.
 struct DataSources {
   std::optional<Blend> all;                 // each prefix is divided into three splits
   std::string split = "969, 30, 1";         // how `all` is divided (parse_split)

@@ -10,7 +10,7 @@
 
 namespace megalith::data {
 
-// How the tokens of a sample are treated.
+// How the tokens of a sample are treated. Megatron's options of the same names.
 struct GptSampleOptions {
   int64_t eod_id = 0;                 // ends a document
   std::optional<int64_t> pad_id;      // not counted in the loss; ignored if equal to eod_id
@@ -19,7 +19,8 @@ struct GptSampleOptions {
   bool reset_attention_mask = false;  // tokens do not attend to those before the last eod_id
 };
 
-// The samples of one source of sequences.
+// The samples of one source of sequences. Reading a sample touches the pages of a few sequences and checks every index
+// on its way, since caches may be damaged.
 class GptDataset final : public PretrainDataset {
  public:
   // Builds the indices (gpt_index.h) or, with a key, takes them from the cache (index_cache.h). Throws a DataError as
@@ -31,9 +32,11 @@ class GptDataset final : public PretrainDataset {
   int64_t size() const override { return indices_.shuffle.rows(); }
   PretrainSample sample(int64_t index) const override;
 
+  // Returns the indices in use, built or cached.
   const GptIndices& indices() const { return indices_; }
 
  private:
+  // Returns the tokens of a sample with its last label; sample() makes inputs, labels and masks from them.
   std::vector<int64_t> text(int64_t index) const;  // [seq_length + 1]
 
   std::shared_ptr<const SequenceSource> source_;

@@ -33,6 +33,7 @@ void append_shuffled(std::vector<int32_t>& documents, const GptIndexRequest& req
   random.shuffle(std::span(documents).subspan(first));
 }
 
+// All epochs are shuffled together, except a last one that is kept separate.
 std::vector<int32_t> build_document_index(const GptIndexRequest& request, const EpochPlan& plan, NumpyRandom& random) {
   std::vector<int32_t> documents;
   documents.reserve(static_cast<size_t>(plan.epochs * (request.end - request.begin)));
@@ -48,7 +49,7 @@ IndexArray build_sample_index(const SequenceSource& source, const std::vector<in
   std::vector<T> rows;
   rows.reserve(2 * static_cast<size_t>(plan.samples + 1));
   size_t at = 0;       // current entry of the document index
-  int64_t offset = 0;  // where the next sample starts in that sequence
+  int64_t offset = 0;  // first token of the next sample in that sequence
   rows.insert(rows.end(), {T{0}, T{0}});
   for (int64_t sample = 0; sample < plan.samples; ++sample) {
     int64_t missing = request.seq_length + 1;
@@ -82,6 +83,7 @@ IndexArray build_shuffle_index(const EpochPlan& plan, NumpyRandom& random) {
   return {std::move(order), {plan.samples}};
 }
 
+// Over all sequences of the source, not only those of the request: Megatron decides the type of the array like that.
 int64_t longest(const SequenceSource& source) {
   int64_t length = 0;
   for (int64_t i = 0; i < source.sequence_count(); ++i) length = std::max(length, source.length(i));

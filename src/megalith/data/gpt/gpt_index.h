@@ -25,7 +25,7 @@ struct GptIndexRequest {
   bool keep_last_partial_sample = false;  // the remainder at the end becomes a padded sample
 };
 
-// How often the sequences are used.
+// How often the sequences are used. Follows from the lengths of the sequences and the request; nothing random is in it.
 struct EpochPlan {
   int64_t tokens_per_epoch = 0;
   int64_t epochs = 1;

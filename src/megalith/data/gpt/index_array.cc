@@ -43,6 +43,7 @@ constexpr TypeName kTypes[] = {{IndexType::kInt16, "<i2", 2},
 
 const TypeName& name_of(IndexType type) { return kTypes[static_cast<size_t>(type)]; }
 
+// The product of the sizes.
 size_t count_of(const std::vector<int64_t>& shape) {
   size_t count = 1;
   for (const int64_t size : shape) count *= static_cast<size_t>(size);
@@ -63,12 +64,14 @@ std::string npy_header(IndexType type, const std::vector<int64_t>& shape) {
   return header + text;
 }
 
+// The parsed header; the numbers begin at `data_offset`.
 struct NpyHeader {
   const TypeName* type = nullptr;
   std::vector<int64_t> shape;
   size_t data_offset = 0;
 };
 
+// "10," -> {10}, "11, 2" -> {11, 2}: the contents of a Python tuple.
 std::vector<int64_t> parse_shape(const std::string& text, const std::string& name) {
   std::vector<int64_t> shape;
   for (const std::string& part : split(text, ',')) {

@@ -1,4 +1,7 @@
 // IndexArray: a table of integers, in memory or in a mapped .npy file.
+//
+//   const IndexArray array = IndexArray::open_npy("document_index.npy");
+//   for (int64_t i = 0; i < array.rows(); ++i) use(array[i]);
 #pragma once
 
 #include <cstdint>
@@ -12,10 +15,11 @@
 
 namespace megalith::data {
 
-// The stored type of the integers.
+// The stored type of the integers. Megatron chooses the smallest that fits, and caches are shared with it.
 enum class IndexType { kInt16, kInt32, kInt64, kUint32 };
 
-// One or two dimensions, in C order. Immutable and thread-safe; copies share the numbers.
+// One or two dimensions, in C order. Immutable and thread-safe; copies share the numbers. A mapped file is read page by
+// page as it is used, so opening an index of gigabytes is immediate.
 class IndexArray {
  public:
   IndexArray() = default;
@@ -29,6 +33,7 @@ class IndexArray {
   // Writes byte for byte what numpy.save writes.
   void write_npy(const io::FileHandle& file) const;
 
+  // The stored type, the sizes of the dimensions, and the first of them.
   IndexType type() const { return type_; }
   const std::vector<int64_t>& shape() const { return shape_; }
   int64_t rows() const { return shape_.empty() ? 0 : shape_[0]; }

@@ -1,3 +1,6 @@
+// Many processes may want the same indices at the same time. The first to lock the lock file builds them, the others
+// poll for the lock or for complete files. Files get their names by a rename, the description last, so its existence
+// means that the arrays are complete; a process that dies while building leaves .tmp files and a released lock.
 #include "megalith/data/gpt/index_cache.h"
 
 #include <optional>
@@ -16,6 +19,7 @@ constexpr uint64_t kLongestDescription = uint64_t{64} << 20;  // bytes; a blend 
 
 std::string array_file(const std::string& name) { return name + ".npy"; }
 
+// Whether all files are there; errors of the file system count as "no".
 bool is_complete(const IndexCacheKey& key, const std::vector<std::string>& names) {
   std::error_code ignored;
   bool complete = fs::exists(key.path("description.txt"), ignored);
@@ -35,6 +39,7 @@ IndexArrays load(const IndexCacheKey& key, const std::vector<std::string>& names
   return arrays;
 }
 
+// Damaged files are a warning, not an error: the cache can always be built again.
 std::optional<IndexArrays> try_load(const IndexCacheKey& key, const std::vector<std::string>& names,
                                     const std::function<void(const IndexArrays&)>& accept) {
   if (!is_complete(key, names)) return std::nullopt;

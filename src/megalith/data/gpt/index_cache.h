@@ -17,7 +17,8 @@
 
 namespace megalith::data {
 
-// Identifies the indices of one dataset in a cache folder.
+// Identifies the indices of one dataset in a cache folder. Equal descriptions mean equal indices; the hash only keeps
+// file names short.
 struct IndexCacheKey {
   std::filesystem::path folder;
   std::string class_name;   // "GPTDataset"
@@ -28,6 +29,7 @@ struct IndexCacheKey {
   std::filesystem::path path(const std::string& affix) const;
 };
 
+// In the order of the names that were asked for.
 using IndexArrays = std::vector<IndexArray>;
 
 // Returns the arrays `names` from the cache. If they do not exist, this process builds and writes them, or waits while

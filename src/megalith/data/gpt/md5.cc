@@ -1,3 +1,5 @@
+// MD5 is written out here because Megatron's cache names need it and nothing else does: a dependency on a crypto
+// library would be out of proportion. Texts are some kilobytes long, so speed does not matter.
 #include "megalith/data/gpt/md5.h"
 
 #include <fmt/format.h>
@@ -75,6 +77,7 @@ std::string md5_hex(std::string_view text) {
   State state{0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476};
   for (size_t at = 0; at < padded.size(); at += 64) add_block(state, padded.data() + at, constants);
   std::string digest;
+  // The digest is the state in little-endian bytes, and hexadecimal digits show the high half of a byte first.
   for (const uint32_t word : state) digest += fmt::format("{:08x}", __builtin_bswap32(word));
   return digest;
 }

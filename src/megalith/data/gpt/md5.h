@@ -6,7 +6,7 @@
 
 namespace megalith::data {
 
-// Returns the hash as 32 hexadecimal digits.
+// Returns the hash as 32 hexadecimal digits. md5_hex("") is d41d8cd98f00b204e9800998ecf8427e.
 std::string md5_hex(std::string_view text);
 
 }  // namespace megalith::data

@@ -1,3 +1,5 @@
+// Parts of NumPy that decide the order of Megatron's data, reproduced to the last bit and tested against NumPy's own
+// output. They must not be "improved": another rounding or another draw would be another dataset.
 #include "megalith/data/gpt/numpy_random.h"
 
 #include <bit>
@@ -61,6 +63,7 @@ double pairwise_sum(std::span<const double> values) {
 std::vector<int32_t> numpy_mock_lengths(int32_t high, size_t count) {
   Pcg64OfSeedZero random;
   const auto range = static_cast<uint32_t>(high - 1);  // 1 … high - 1
+  // 2^32 mod range: so many low halves must be rejected for a uniform result.
   const uint32_t threshold = (0U - range) % range;
   std::vector<int32_t> lengths(count);
   for (int32_t& length : lengths) {

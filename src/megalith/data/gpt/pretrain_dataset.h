@@ -6,7 +6,8 @@
 
 namespace megalith::data {
 
-// One sample; s is its number of tokens.
+// One sample; s is its number of tokens. All vectors but cumulative_lengths have the same length in every sample of a
+// dataset.
 struct PretrainSample {
   std::vector<int64_t> tokens;              // [s]
   std::vector<int64_t> labels;              // [s] the next token
@@ -17,10 +18,11 @@ struct PretrainSample {
   bool operator==(const PretrainSample&) const = default;
 };
 
-// Immutable and thread-safe.
+// Immutable and thread-safe. A GptDataset or a blend of them.
 class PretrainDataset {
  public:
   virtual ~PretrainDataset() = default;
+  // Returns the number of samples.
   virtual int64_t size() const = 0;
   // Requires 0 <= index < size(). Throws a DataError if a file turns out to be damaged.
   virtual PretrainSample sample(int64_t index) const = 0;

@@ -91,6 +91,7 @@ class Builder {
     return join(blend, members, split, normalized(weights), std::min(*request_.samples[split], total));
   }
 
+  // The two rules of a blend: so many samples by weight, or every sample of every member.
   DatasetPtr join(const Blend& blend, const std::vector<Member>& members, size_t split,
                   const std::vector<double>& weights, int64_t size) {
     return make_blend(blend, members, split, weights, size, [&] { return blend_by_weight(weights, size); });
@@ -146,6 +147,7 @@ class Builder {
     const auto bounds = split_text != nullptr ? *parse_split(split_text)[split] : std::pair{0.0, 1.0};
     const auto [begin, end] = sequences_of(bounds, source->sequence_count());
     Member member{.identity = identity_of(path, split, split_text, samples)};
+    // No data and none asked for: a test split of a small corpus, for example.
     if (begin == end && request_.samples[split] == 0) return member;
     check<DataError>(begin < end, "{} has {} sequences, of which none falls to {}{}. Give more data{}", source->name(),
                      source->sequence_count(), kSplitNames[split],
@@ -188,6 +190,7 @@ class Builder {
             {"tokenizer", io::parse_json(request_.tokens.identity, "the tokenizer's identity")}};
   }
 
+  // Megatron's default folder lies beside the data; mock data has no path and is cached only in a given folder.
   std::optional<IndexCacheKey> cache_key(const Json& path, size_t split, const Json& identity) const {
     if (path.is_null() && !request_.data.cache_folder) return std::nullopt;
     const std::filesystem::path folder =
@@ -199,6 +202,7 @@ class Builder {
   const PretrainDataRequest& request_;
 };
 
+// Checks everything that does not depend on files, on every rank alike.
 void check_request(const PretrainDataRequest& request) {
   request.data.sources.validate();
   check<ConfigError>(request.seq_length >= 1, "seq_length is {}; it must be at least 1", request.seq_length);

@@ -44,7 +44,7 @@ struct IndexedSettings {
   bool reset_attention_mask = false;                  // documents do not attend to one another
 };
 
-// The arguments of make_pretrain_datasets.
+// The arguments of make_pretrain_datasets. Everything that decides which samples a run sees, and in which order.
 struct PretrainDataRequest {
   IndexedSettings data;
   int64_t seq_length = 0;
@@ -73,6 +73,7 @@ PretrainDatasets make_pretrain_datasets(const PretrainDataRequest& request);
 // Data for benchmarks and tests: 100000 sequences of 1 to 4095 tokens, 1, 2, 3, … modulo the vocabulary, then EOD.
 class MockSequences final : public SequenceSource {
  public:
+  // Ids are less than `vocab_size`; `eod_id` ends each sequence.
   MockSequences(int64_t vocab_size, int64_t eod_id);
 
   const std::string& name() const override { return name_; }

@@ -17,6 +17,7 @@ namespace {
 constexpr std::string_view kIndexFileMagic{"MMIDIDX\0\0", 9};
 constexpr uint64_t kIndexFileVersion = 1;
 
+// Reads a number at a byte of the file, which must have been checked to lie inside.
 template <typename T>
 T value_at(std::span<const std::byte> file, size_t at) {
   return PackedArray<T>(file.data() + at, 1)[0];
@@ -28,6 +29,7 @@ struct ArrayBytes {
   uint64_t total() const { return kIndexHeaderBytes + 12 * sequences + 8 * documents; }
 };
 
+// 18 and 26 are the bytes of the two counts; see the table in the header.
 ArrayBytes checked_counts(std::span<const std::byte> file, const std::string& name) {
   const ArrayBytes counts{value_at<uint64_t>(file, 18), value_at<uint64_t>(file, 26)};
   // Once each count is at most the size of the file, neither product can overflow.
@@ -66,6 +68,7 @@ IndexView parse_index(std::span<const std::byte> file, const std::string& name) 
                    "float32, uint16",
                    name, code);
   const ArrayBytes counts = checked_counts(file, name);
+  // Header, lengths (4 bytes), offsets (8) and document index (8), as in the table of index_file.h.
   const uint64_t promised = counts.total();
   // The header does not tell whether modes follow; only the size does.
   const bool has_modes = counts.sequences > 0 && file.size() == promised + counts.sequences;
@@ -135,23 +138,23 @@ std::vector<std::byte> index_bytes(TokenType type, std::span<const int32_t> leng
   check(!documents.empty() && documents.front() == 0, "the document index does not begin with 0");
   std::vector<std::byte> file(kIndexHeaderBytes + 12 * lengths.size() + 8 * documents.size());
   std::byte* to = file.data();
-  const auto put = [&](const void* data, size_t bytes) {
+  const auto append = [&](const void* data, size_t bytes) {
     if (bytes > 0) std::memcpy(to, data, bytes);
     to += bytes;
   };
   const uint64_t counts[] = {lengths.size(), documents.size()};
-  put(kIndexFileMagic.data(), kIndexFileMagic.size());
-  put(&kIndexFileVersion, sizeof kIndexFileVersion);
-  put(&type, 1);
-  put(counts, sizeof counts);
-  put(lengths.data(), lengths.size_bytes());
+  append(kIndexFileMagic.data(), kIndexFileMagic.size());
+  append(&kIndexFileVersion, sizeof kIndexFileVersion);
+  append(&type, 1);
+  append(counts, sizeof counts);
+  append(lengths.data(), lengths.size_bytes());
   const int64_t bytes_per_token = token_bytes(type);
   int64_t offset = 0;
   for (const int32_t length : lengths) {
-    put(&offset, sizeof offset);
+    append(&offset, sizeof offset);
     offset += length * bytes_per_token;
   }
-  put(documents.data(), documents.size_bytes());
+  append(documents.data(), documents.size_bytes());
   return file;
 }
 

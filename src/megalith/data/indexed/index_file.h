@@ -29,10 +29,12 @@ template <typename T>
 class PackedArray {
  public:
   PackedArray() = default;
+  // `size` counts elements. The bytes must outlive the view; reading is a memcpy, which compilers turn into one load.
   PackedArray(const std::byte* data, size_t size) : data_(data), size_(size) {}
 
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
+  // Requires i < size(), which is not checked.
   T operator[](size_t i) const {
     T value;
     std::memcpy(&value, data_ + i * sizeof(T), sizeof(T));
@@ -46,7 +48,8 @@ class PackedArray {
 
 inline constexpr size_t kIndexHeaderBytes = 34;
 
-// The parsed file: a view of its bytes.
+// The parsed file: a view of its bytes. Valid as long as the bytes are; reading an entry does not check it (check_index
+// does).
 struct IndexView {
   TokenType type = TokenType::kInt32;
   PackedArray<int32_t> lengths;    // [S]

@@ -28,6 +28,7 @@ int64_t id_of(T token) {
   }
 }
 
+// The end of the message about a bad token: what would be allowed, and the likely cause.
 std::string advice(std::optional<int64_t> vocab_size) {
   if (!vocab_size) return "a token id is a whole number >= 0";
   return fmt::format("ids go from 0 to {}: the file was made with another tokenizer, or it is damaged",
@@ -95,7 +96,9 @@ void IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int64_t> o
   });
 }
 
+// read() does the checking.
 void IndexedDataset::check_sequence(int64_t sequence, int64_t most_tokens) const {
+  // 32 KiB on the stack: tokens are read to be checked, and not kept.
   std::array<int64_t, 4096> block;
   const int64_t tokens = std::min(length(sequence), most_tokens);
   for (int64_t at = 0; at < tokens; at += std::ssize(block))

@@ -1,4 +1,8 @@
 // IndexedDataset: Megatron's pair of files PREFIX.bin and PREFIX.idx, mapped into memory.
+//
+//   const IndexedDataset corpus("data/corpus_text_document");   // without .bin and .idx
+//   std::vector<int64_t> tokens(static_cast<size_t>(corpus.length(7)));
+//   corpus.read(/*sequence=*/7, /*offset=*/0, tokens);
 #pragma once
 
 #include <filesystem>
@@ -15,7 +19,8 @@ std::filesystem::path bin_path(const std::string& prefix);
 std::filesystem::path idx_path(const std::string& prefix);
 
 // Opening checks the header and the sizes of both files, not every entry; check() does that. Whatever an entry says,
-// nothing outside the files is read. The files must not change while they are open.
+// nothing outside the files is read. The files must not change while they are open. Thread-safe: both files are mapped
+// read-only.
 class IndexedDataset final : public SequenceSource {
  public:
   // Throws a DataError that names the file and the byte if a file is missing or malformed. With `vocab_size`, reading a
@@ -27,6 +32,7 @@ class IndexedDataset final : public SequenceSource {
   int64_t length(int64_t sequence) const override;
   void read(int64_t sequence, int64_t offset, std::span<int64_t> out) const override;
 
+  // Facts from the .idx file and the size of the .bin file.
   const IndexView& index() const { return index_; }
   TokenType token_type() const { return index_.type; }
   int64_t document_count() const { return static_cast<int64_t>(index_.documents.size()) - 1; }

@@ -1,3 +1,5 @@
+// Tokens go to the .bin file as they come, through a buffer; lengths and documents stay in memory until finish(), since
+// the .idx file holds one array after the other and their places depend on the final counts.
 #include "megalith/data/indexed/indexed_writer.h"
 
 #include <cstring>
@@ -24,6 +26,7 @@ void IndexedWriter::add_sequence(std::span<const int32_t> ids) {
   // One dispatch per sequence, not per token.
   visit_token_type(type_, [&](auto type) {
     using T = decltype(type);
+    // A sequence that is longer than the buffer makes it grow once; it is written as a whole all the same.
     if (buffer_.size() + ids.size() * sizeof(T) > kBufferBytes) flush();
     size_t at = buffer_.size();
     buffer_.resize(at + ids.size() * sizeof(T));

@@ -33,6 +33,7 @@ class IndexedWriter {
   // Writes buffered tokens and the .idx file. Nothing may be added afterwards.
   void finish();
 
+  // Totals of what has been added so far.
   int64_t sequence_count() const { return static_cast<int64_t>(lengths_.size()); }
   int64_t document_count() const { return static_cast<int64_t>(documents_.size()) - 1; }
   int64_t token_count() const { return tokens_; }
@@ -40,6 +41,7 @@ class IndexedWriter {
   const std::string& prefix() const { return prefix_; }
 
  private:
+  // Writes the buffered tokens to the .bin file.
   void flush();
 
   std::string prefix_;

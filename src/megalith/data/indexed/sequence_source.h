@@ -7,13 +7,14 @@
 
 namespace megalith::data {
 
-// Immutable and thread-safe.
+// Immutable and thread-safe. Tokens are read as int64 whatever their stored type, and are never negative.
 class SequenceSource {
  public:
   virtual ~SequenceSource() = default;
 
   // The name used in messages.
   virtual const std::string& name() const = 0;
+  // Returns the number of sequences; constant over the life of the source.
   virtual int64_t sequence_count() const = 0;
   // Returns the number of tokens in a sequence; requires 0 <= sequence < sequence_count().
   virtual int64_t length(int64_t sequence) const = 0;

@@ -1,3 +1,6 @@
+// Order on disk: contents are synced, old files of the final names are removed (last created first), the new ones are
+// renamed (first created first), and the folder is synced. A crash before the renames leaves only .tmp files; one in
+// between leaves some new files and no old ones, so a .bin never meets the .idx of another run.
 #include "megalith/data/indexed/staged_files.h"
 
 #include <sys/file.h>
@@ -49,6 +52,7 @@ void StagedFiles::commit() {
   files_.clear();
 }
 
+// Also called from the thread that handles signals, while another one writes: the open handles stay valid.
 void StagedFiles::discard() {
   const std::lock_guard lock(mutex_);
   if (!ended_) remove_staged();

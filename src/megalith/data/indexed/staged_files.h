@@ -39,6 +39,7 @@ class StagedFiles {
   void discard();
 
  private:
+  // The lock on `handle` keeps another process from writing the same target.
   struct File {
     std::filesystem::path target, staged;
     io::FileHandle handle;

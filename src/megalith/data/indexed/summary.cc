@@ -18,6 +18,7 @@ IndexedSummary summarize(const IndexedDataset& dataset) {
     ++counts[static_cast<size_t>(std::bit_width(static_cast<uint64_t>(length)))];
   }
   if (dataset.sequence_count() == 0) return summary;
+  // Lengths 5 to 7 have three bits: the range from 4 to 7. Ranges outside of those that occur are left out.
   const int first = std::bit_width(static_cast<uint64_t>(summary.shortest));
   const int last = std::bit_width(static_cast<uint64_t>(summary.longest));
   for (int bits = first; bits <= last; ++bits)

@@ -1,3 +1,4 @@
+// Token types as numbers, names and C++ types. Tables are in the order of Megatron's codes, which begin with 1.
 #include "megalith/data/indexed/token_type.h"
 
 #include <limits>
@@ -19,6 +20,7 @@ std::string_view token_type_name(TokenType type) {
 }
 
 bool can_hold(TokenType type, int64_t id) {
+  // Floating point is exact up to 2 to the number of its mantissa bits.
   if (type == TokenType::kFloat64) return id <= int64_t{1} << 53;
   if (type == TokenType::kFloat32) return id <= int64_t{1} << 24;
   return visit_token_type(
@@ -26,7 +28,7 @@ bool can_hold(TokenType type, int64_t id) {
 }
 
 TokenType token_type_for_vocabulary(int64_t vocab_size) {
-  return vocab_size < 65500 ? TokenType::kUint16 : TokenType::kInt32;
+  return vocab_size < 65500 ? TokenType::kUint16 : TokenType::kInt32;  // Megatron's bound, a little below 2^16
 }
 
 }  // namespace megalith::data

@@ -1,3 +1,6 @@
+// Two ways from a conversation to ids share one interface: a named template knows the texts of each turn (Template),
+// while the tokenizer's own Jinja template renders a conversation as a whole and marks what the assistant writes
+// (RenderedTurnEncoder). The second is bound here to a tokenizer, a system text and the template's variables.
 #include "megalith/data/sft/chat_encoder.h"
 
 #include <ctime>
@@ -30,6 +33,7 @@ std::tm template_date() {
   return date;
 }
 
+// Variables of the Jinja template. One that is unset is not defined at all, since templates test for that.
 ChatOptions chat_options(const TemplateOptions& told) {
   ChatOptions options{.now = template_date()};
   if (told.thinking != Thinking::kUnset) options.kwargs["enable_thinking"] = told.thinking == Thinking::kOn;

@@ -21,6 +21,7 @@ struct TemplateChoice {
   std::optional<std::string> name;
   TemplateOptions options;
 
+  // Whether the tokenizer's own template is meant.
   bool is_own() const { return !name || *name == kOwnTemplate; }
 };
 

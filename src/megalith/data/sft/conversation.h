@@ -6,17 +6,18 @@
 
 namespace megalith::data {
 
-// Who speaks: kObservation is the result of a tool, kFunction an assistant's call of tools.
+// The speaker of a turn. kObservation is the result of a tool, kFunction an assistant's call of tools.
 enum class Role { kUser, kAssistant, kObservation, kFunction };
 
-// One turn.
+// One turn. `content` is text even for calls of tools, which are JSON text.
 struct Message {
   Role role = Role::kUser;
   std::string content;
   bool operator==(const Message&) const = default;
 };
 
-// One record. Prompt turns alternate: even positions are kUser or kObservation, odd ones kAssistant or kFunction.
+// One record. Prompt turns alternate: even positions are kUser or kObservation, odd ones kAssistant or kFunction. The
+// common form of all file formats; templates and chat encoders know nothing else.
 struct Conversation {
   // An odd number of turns; the last is the one to answer. Stage pt: one turn, whose content is the text.
   std::vector<Message> prompt;

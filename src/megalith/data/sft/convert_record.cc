@@ -49,8 +49,8 @@ class Converter {
   // Returns the column's value; nullptr if the column has no name, is absent or is null.
   const Json* find(const std::string& column) const {
     if (column.empty()) return nullptr;
-    const auto found = record_.find(column);
-    return found == record_.end() || found->is_null() ? nullptr : &*found;
+    const auto value = record_.find(column);
+    return value == record_.end() || value->is_null() ? nullptr : &*value;
   }
 
   // Returns the column's value, or throws with the names of the existing columns.
@@ -65,6 +65,7 @@ class Converter {
                     place_, column, names.empty() ? "none" : list_in_words(names), dataset_.name));
   }
 
+  // `what` names the value in the message: "column \"output\"".
   std::string text_of(const Json& value, const std::string& what) const {
     check<DataError>(value.is_string(), "{}: {} is {}; it must be a text", place_, what, io::json_in_words(value));
     return value.get<std::string>();
@@ -135,6 +136,7 @@ class Converter {
     return value.is_null() ? std::string() : text_of(value, "\"" + tag + "\" of a turn");
   }
 
+  // An empty tag means that the dataset has no such role, so it matches nothing.
   bool is_tag(const std::string& role, const std::string& tag) const { return !tag.empty() && role == tag; }
 
   Role role_of(const std::string& role) const {
@@ -281,12 +283,12 @@ std::string incomplete(const Conversation& conversation, SampleKind kind) {
 
 // Returns a column of ids or labels.
 std::vector<int32_t> ids_of(const Json& record, const std::string& column, const std::string& place) {
-  const auto found = record.find(column);
-  check<DataError>(found != record.end() && found->is_array(), "{}: column \"{}\" must be a list of token ids", place,
+  const auto list = record.find(column);
+  check<DataError>(list != record.end() && list->is_array(), "{}: column \"{}\" must be a list of token ids", place,
                    column);
   std::vector<int32_t> ids;
-  ids.reserve(found->size());
-  for (const Json& value : *found) {
+  ids.reserve(list->size());
+  for (const Json& value : *list) {
     constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
     // Negative numbers are allowed for labels (kIgnoredLabel); check_ids refuses others.
     const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= static_cast<uint64_t>(kMax)
@@ -298,6 +300,7 @@ std::vector<int32_t> ids_of(const Json& record, const std::string& column, const
   return ids;
 }
 
+// `prefix` is "", "chosen_" or "rejected_". Without labels every token is trained.
 Sequence pretokenized_row(const Json& record, const std::string& prefix, const std::string& place) {
   Sequence row;
   row.ids = ids_of(record, prefix + "input_ids", place);

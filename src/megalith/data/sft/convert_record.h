@@ -13,7 +13,7 @@ namespace megalith::data {
 // The kind of sample that records become, in stages pt, sft and dpo. It decides which records are complete.
 enum class SampleKind { kDocument, kConversation, kPreference };
 
-// The result of convert_record.
+// The result of convert_record. Exactly one of the two is set.
 struct ConvertedRecord {
   std::optional<Conversation> conversation;  // std::nullopt: the record is skipped
   std::string problem;                       // the reason: "turn 2 should be …"

@@ -39,6 +39,7 @@ Columns read_columns(const io::JsonFields& fields) {
                                       {"rejected", &Columns::rejected}});
 }
 
+// "tags": {"role_tag": "role", …}; roles that are not listed do not occur in the dataset.
 Tags read_tags(const io::JsonFields& fields) {
   return read_names<Tags>(fields, {{"role_tag", &Tags::role},
                                    {"content_tag", &Tags::content},
@@ -74,6 +75,7 @@ std::vector<fs::path> files_of(const fs::path& path, const std::string& name) {
   for (const auto& entry : fs::directory_iterator(path))
     if (entry.is_regular_file() && !entry.path().filename().string().starts_with('.')) files.push_back(entry.path());
   check<ConfigError>(!files.empty(), "dataset {}: the folder {} has no files", name, path.string());
+  // The order of a directory is arbitrary, and the order of records must not be.
   std::ranges::sort(files);
   for (const fs::path& file : files)
     check<DataError>(record_format(file) == record_format(files.front()),
@@ -110,6 +112,7 @@ DatasetDescription from_entry(const std::string& name, const Json& entry, const 
   DatasetDescription result = read_dataset_entry(entry, place);
   const io::JsonFile file(entry, place);
   const io::JsonFields fields = file.fields();
+  // A local file wins, even if the entry also names a hub.
   if (!fields.has("file_name")) refuse_remote(name, fields, dataset_dir);
   result.name = name;
   result.files = files_of(dataset_dir / fields.required<std::string>("file_name"), name);
@@ -165,6 +168,8 @@ DatasetDescription read_dataset_entry(const Json& entry, const std::string& plac
   return result;
 }
 
+// {"messages": […]} -> kMessages, {"instruction": …, "output": …} -> kAlpaca, {"text": …} -> kAlpaca with the text as
+// its prompt, and so on; see the message at the end for all.
 DatasetDescription infer_format(const Json& first_record, const std::string& place) {
   const auto has = [&](const char* column) { return first_record.contains(column); };
   // The order of the cases matters: records may have columns of several formats, and the most specific one wins.
@@ -232,6 +237,7 @@ std::vector<DatasetDescription> find_datasets(const std::vector<std::string>& na
       result.push_back(from_path(name, dataset_dir / name));
     } else {
       const std::vector<std::string> known = keys_of(info);
+      // A typo in a name is the usual reason.
       const auto near = nearest(name, known);
       throw ConfigError(fmt::format("dataset \"{}\" is neither a path nor an entry of {}{}{}", name, info_path.string(),
                                     fs::exists(info_path)

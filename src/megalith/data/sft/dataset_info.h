@@ -1,4 +1,5 @@
-// DatasetDescription: what `--dataset` names, entries of LLaMA-Factory's dataset_info.json or files and folders.
+// DatasetDescription: a dataset that `--dataset` names: an entry of LLaMA-Factory's dataset_info.json, a file or a
+// folder.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@
 
 namespace megalith::data {
 
-// How the records of a dataset are laid out.
+// How the records of a dataset are laid out. The first, second and fourth are names in dataset_info.json; the others
+// are inferred from columns.
 enum class Formatting {
   kAlpaca,        // columns prompt, query, response
   kSharegpt,      // a list of turns in the column `messages`
@@ -21,7 +23,8 @@ enum class Formatting {
   kPretokenized,  // input_ids and labels; chosen_input_ids … for pairs
 };
 
-// Names of the columns; empty if a dataset has no such column.
+// Names of the columns; empty if a dataset has no such column. The defaults are Alpaca's, and `conversations` for lists
+// of turns.
 struct Columns {
   std::string prompt = "instruction";
   std::string query = "input";
@@ -31,7 +34,7 @@ struct Columns {
   bool operator==(const Columns&) const = default;
 };
 
-// Names of the keys and roles inside turns; empty if there is none.
+// Names of the keys and roles inside turns; empty if there is none. The defaults are ShareGPT's.
 struct Tags {
   std::string role = "from";
   std::string content = "value";
@@ -46,7 +49,8 @@ struct Tags {
 // Returns the names of OpenAI's messages: role, content, user, assistant, tool, system.
 Tags openai_tags();
 
-// One dataset: its files and how to read them.
+// One dataset: its files and how to read them. Resolved once per run, before any record is read; every rank resolves it
+// alike.
 struct DatasetDescription {
   std::string name;  // as the user wrote it
   std::vector<std::filesystem::path> files;
@@ -64,11 +68,13 @@ DatasetDescription read_dataset_entry(const io::Json& entry, const std::string& 
 
 // Finds the datasets. Each name is an entry of dataset_dir/dataset_info.json or a path, as given or in dataset_dir. The
 // format of a path is inferred from the columns of its first record. Throws a ConfigError for a name that is neither,
-// with the nearest names, and for an entry that refers to a hub, with the command that downloads it.
+// with the nearest names, and for an entry that refers to a hub, with the command that downloads it. The result has one
+// entry per name, in the order of the names, which numbers the datasets everywhere else.
 std::vector<DatasetDescription> find_datasets(const std::vector<std::string>& names,
                                               const std::filesystem::path& dataset_dir);
 
-// Infers the format of a file without an entry. Throws a DataError that lists the existing columns if it cannot.
+// Infers the format of a file without an entry. Throws a DataError that lists the existing columns if it cannot. One
+// record decides for the whole dataset; a later record with other columns is then an error, or skipped.
 DatasetDescription infer_format(const io::Json& first_record, const std::string& place);
 
 }  // namespace megalith::data

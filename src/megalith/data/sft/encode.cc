@@ -15,6 +15,7 @@ using Ids = std::vector<int32_t>;
 
 void append(Ids& to, const Ids& from) { to.insert(to.end(), from.begin(), from.end()); }
 
+// Labels of tokens that are not trained.
 Ids ignored(size_t count) { return Ids(count, kIgnoredLabel); }
 
 // Returns a turn with its labels. `first` says that it is the first turn taken, which is the last one of the
@@ -35,6 +36,7 @@ Sequence label_turn(EncodedTurn turn, bool first, const TurnEncoder& encoder, co
   return part;
 }
 
+// Only the answer has labels: DPO compares its probability, given the prompt.
 Sequence preference_row(const Ids& prompt, const Ids& response) {
   Sequence row;
   row.ids = prompt;
@@ -44,6 +46,7 @@ Sequence preference_row(const Ids& prompt, const Ids& response) {
   return row;
 }
 
+// Sets the caller's flag if it wants to know.
 void note(bool* cut, bool happened) {
   if (cut != nullptr && happened) *cut = true;
 }
@@ -121,6 +124,7 @@ Sample encode_preference(const Conversation& conversation, const TurnEncoder& en
   return {preference_row(chosen.source, chosen.target), preference_row(chosen.source, rejected)};
 }
 
+// The end of a document is text, not an id, so that it is tokenized together with the end of the document.
 Sequence whole_document(const std::string& text, const tokenizer::Tokenizer& tokenizer, const TemplateTokens& tokens) {
   Sequence document;
   document.ids = tokenizer.encode(text + tokens.document_end);
@@ -139,6 +143,7 @@ Sequence encode_document(const std::string& text, const tokenizer::Tokenizer& to
   return row;
 }
 
+// One long sequence, cut without regard to documents: the model sees their ends as tokens.
 std::vector<Sequence> pack_documents(const std::vector<Sequence>& documents, const TemplateTokens& tokens,
                                      int64_t cutoff) {
   Sequence all;

@@ -19,7 +19,7 @@ struct EncodeSettings {
   bool mask_history = false;     // only the last turn is trained; if there is too much, the first turns are dropped
 };
 
-// Lengths of the two parts of a turn.
+// Lengths of the two parts of a turn. In tokens; source is what the model is given, target what it has to answer.
 struct TurnLengths {
   int64_t source = 0;
   int64_t target = 0;
@@ -28,7 +28,8 @@ struct TurnLengths {
 // tail.
 TurnLengths cut_turn(int64_t source, int64_t target, int64_t limit);
 
-// Encodes one row. Sets `cut` (if not nullptr) to true if tokens were left out; likewise below.
+// Encodes one row. Sets `cut` (if not nullptr) to true if tokens were left out; likewise below. The row may have fewer
+// tokens than the cutoff, never more. Labels stand beside their tokens.
 Sequence encode_conversation(const Conversation& conversation, const TurnEncoder& encoder,
                              const EncodeSettings& settings, bool* cut = nullptr);
 

@@ -1,3 +1,5 @@
+// The strategies of LLaMA-Factory (those of Hugging Face's `datasets`), as a picker that sees one record at a time: it
+// serves tokenized data, where sizes are known, and streams, where a dataset ends when it ends.
 #include "megalith/data/sft/mix.h"
 
 #include <algorithm>
@@ -10,6 +12,7 @@ namespace megalith::data {
 
 using config::MixStrategy;
 
+// {"1", "3"} -> {0.25, 0.75}.
 std::vector<double> parse_probabilities(const std::vector<std::string>& words, size_t datasets) {
   std::vector<double> values;
   for (const std::string& word : words) {
@@ -26,7 +29,9 @@ std::vector<double> parse_probabilities(const std::vector<std::string>& words, s
 }
 
 DatasetPicker::DatasetPicker(size_t datasets, const MixOptions& options)
-    : options_(options), exhausted_(datasets, false), random_(mix_seed(options.seed, 0x6D6978)) {}
+    : options_(options),
+      exhausted_(datasets, false),
+      random_(mix_seed(options.seed, 0x6D6978)) {}  // "mix": independent of other uses of the seed
 
 bool DatasetPicker::ended() const {
   const auto is_set = [](bool value) { return value; };
@@ -51,6 +56,7 @@ std::optional<size_t> DatasetPicker::next() {
     return turn_ < exhausted_.size() ? std::optional(turn_) : std::nullopt;
   }
   while (true) {  // interleave_once may have to skip exhausted datasets
+    // Random draws have no rounds, so every draw may be the last.
     const bool round_complete = !in_turn || turn_ % exhausted_.size() == 0;
     if (round_complete && ended()) return std::nullopt;
     const size_t dataset = in_turn ? turn_++ % exhausted_.size() : draw();

@@ -1,4 +1,10 @@
 // DatasetPicker: the order in which records are drawn from several datasets.
+//
+//   DatasetPicker picker(2, {.strategy = config::MixStrategy::kInterleaveUnder, .probabilities = {0.3, 0.7}});
+//   while (const auto dataset = picker.next()) {
+//     my_take(*dataset);
+//     if (my_is_at_end(*dataset)) picker.exhausted(*dataset);
+//   }
 #pragma once
 
 #include <cstdint>
@@ -11,10 +17,10 @@
 
 namespace megalith::data {
 
-// How several datasets are mixed.
+// How several datasets are mixed. config::MixStrategy names the strategies listed below.
 struct MixOptions {
   config::MixStrategy strategy = config::MixStrategy::kConcat;
-  std::vector<double> probabilities;  // one per dataset; empty: datasets take turns
+  std::vector<double> probabilities;  // one per dataset; if empty, datasets take turns
   uint64_t seed = 42;
 };
 
@@ -33,6 +39,7 @@ std::vector<double> parse_probabilities(const std::vector<std::string>& words, s
 // If datasets take turns (no probabilities), a round is always completed.
 class DatasetPicker {
  public:
+  // Draws depend only on the seed and on the calls of exhausted(), so all ranks that read alike pick alike.
   DatasetPicker(size_t datasets, const MixOptions& options);
   // Returns the number of the dataset; std::nullopt at the end.
   std::optional<size_t> next();

@@ -1,3 +1,5 @@
+// LLaMA-Factory's greedy knapsack: a row takes the longest sample that still fits, again and again. Samples wait in a
+// map by length, so the choice costs O(log n); rows come out nearly full as long as short samples are left.
 #include "megalith/data/sft/packing.h"
 
 #include <map>

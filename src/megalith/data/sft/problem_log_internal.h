@@ -9,9 +9,11 @@
 
 namespace megalith::data {
 
-// Logs a warning for the first few. Not thread-safe.
+// Logs a warning for the first few. Not thread-safe. A dataset with a systematic mistake would otherwise print one
+// warning per record.
 class ProblemLog {
  public:
+  // `place` is "file:line". Beyond the first kShown, problems are only counted.
   void add(const std::string& place, const std::string& problem) {
     if (shown_++ < kShown) log_warning("{}: record left out: {}", place, problem);
     if (first_.empty()) first_ = fmt::format("{}: {}", place, problem);

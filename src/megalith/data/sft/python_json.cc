@@ -1,3 +1,4 @@
+// nlohmann prints {"a":1,"b":[1,2]}; Python prints {"a": 1, "b": [1, 2]}, which is what models were trained on.
 #include "megalith/data/sft/python_json.h"
 
 #include <nlohmann/json.hpp>

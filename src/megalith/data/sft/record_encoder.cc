@@ -26,6 +26,7 @@ namespace {
 // A pair always counts: if it lacks an answer, that is an error and not a reason to skip it.
 bool has_tokens(const Sample& sample) { return !sample.row.ids.empty() || sample.rejected; }
 
+// For messages, in the order of Conversation::responses.
 constexpr std::array kAnswers{"chosen", "rejected"};
 
 // Checks the texts before tokenization: what a template adds to an empty text is not an answer.
@@ -91,6 +92,8 @@ double BuildReport::packing_efficiency() const {
   return room == 0 ? 1.0 : static_cast<double>(tokens) / static_cast<double>(room);
 }
 
+// "950 samples of 1000 records, 81234 tokens (40211 trained), longest 2048; 12 were longer than cutoff_len and were
+// cut".
 std::string BuildReport::text() const {
   std::string text = fmt::format("{} samples of {} records, {} tokens ({} trained), longest {}", samples, records,
                                  tokens, loss_tokens, longest);

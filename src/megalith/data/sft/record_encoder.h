@@ -13,7 +13,7 @@
 namespace megalith::data {
 
 // How rows are made. After the collator has shifted it, a row has at most cutoff_len tokens, or exactly that many if
-// packed.
+// packed. Derived from the options once, so that cutoff_len and its off-by-one cases are treated in one place.
 struct RowPlan {
   SampleKind kind = SampleKind::kConversation;
   int64_t cutoff = 2049;  // tokens of a sample
@@ -43,6 +43,7 @@ struct BuildReport {
   int64_t loss_tokens = 0;  // tokens with a label
   int64_t longest = 0;      // tokens of the longest row
 
+  // Adds the counts of another batch; `longest` becomes the larger one.
   void add(const BuildReport& other);
   // Returns the fraction of packed rows that is not padding; 1 without packing.
   double packing_efficiency() const;
@@ -51,7 +52,8 @@ struct BuildReport {
   bool operator==(const BuildReport&) const = default;
 };
 
-// Options of a RecordEncoder.
+// Options of a RecordEncoder. Everything that changes the ids or labels of a sample, besides the template and the
+// tokenizer.
 struct RecordEncoderOptions {
   RowPlan plan;
   bool train_on_prompt = false;
@@ -60,7 +62,8 @@ struct RecordEncoderOptions {
   std::optional<int64_t> vocab_size;  // vocabulary size of the model; larger ids are refused
 };
 
-// Immutable and thread-safe.
+// Immutable and thread-safe. encode() is called from many threads; rows() needs a whole batch, and its result depends
+// on the batch's size.
 class RecordEncoder {
  public:
   // `turns` may be nullptr if no record holds conversations, `tokenizer` std::nullopt if all hold ids. Throws a
@@ -79,6 +82,7 @@ class RecordEncoder {
   // Returns the rows of a batch of records, packed if the plan says so. Adds to the report.
   std::vector<Sample> rows(std::vector<EncodedRecord> batch, BuildReport& report) const;
 
+  // The form of rows, and the id that fills them up.
   const RowPlan& plan() const { return options_.plan; }
   int32_t pad_id() const { return tokens_.pad; }
   // Identifies the options, the template and its tokens in the key of a cache.

@@ -22,6 +22,7 @@ constexpr size_t kMaxRecordBytes = size_t{1} << 28;  // bounds the memory for a 
 
 bool is_blank(int byte) { return byte == ' ' || byte == '\t' || byte == '\r' || byte == '\n'; }
 
+// The limit catches, for example, a list whose closing quote is missing.
 std::string too_long() { return fmt::format("a record of more than {} MB", kMaxRecordBytes >> 20); }
 
 // Reads up to `bytes` bytes; fewer only at the end of the file. pread, so that threads can share the descriptor.
@@ -123,6 +124,7 @@ bool RecordScanner::next_line(std::string& text, RecordPlace& place) {
   if (peek() < 0) return false;
   place = {.offset = buffer_start_ + at_, .line = line_};
   while (peek() >= 0) {
+    // find() is vectorized; a loop over peek() and skip() would be many times slower.
     const size_t end = buffer_.find('\n', at_);
     text.append(buffer_, at_, std::min(end, buffer_.size()) - at_);
     if (text.size() > kMaxRecordBytes) fail(too_long());
@@ -162,6 +164,7 @@ void RecordScanner::take_value(std::string& text) {
   while (true) {
     const int byte = peek();
     if (byte < 0) fail("the file ends inside a record; it was cut off");
+    // A bare value (a number, a word) ends at a comma, a bracket or a blank; it is refused later, when it is parsed.
     if (depth == 0 && (byte == ',' || byte == ']' || (is_blank(byte) && !text.empty()))) break;
     if (byte == '"') {
       take_string(text);
@@ -185,6 +188,7 @@ void RecordScanner::take_string(std::string& text) {
   take(text);
 }
 
+// A line of text becomes {"text": line}, so that all later steps see records.
 io::Json parse_record(const std::string& text, RecordFormat format, const std::filesystem::path& path, int64_t line) {
   const std::string place = fmt::format("{}:{}", path.string(), line);
   if (format == RecordFormat::kText) {  // JSON is checked for UTF-8 by its parser
@@ -198,6 +202,7 @@ io::Json parse_record(const std::string& text, RecordFormat format, const std::f
   return record;
 }
 
+// One pass over the file; for gigabytes of JSON it is bounded by the disk, since nothing is parsed.
 RecordFile::RecordFile(const std::filesystem::path& path)
     : file_(io::FileHandle::open_for_reading(path)), format_(record_format(path)) {
   RecordScanner scanner(path);

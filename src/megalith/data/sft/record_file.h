@@ -2,6 +2,10 @@
 //
 // Memory is bounded by the longest record, plus 24 bytes per record for random access; a file is never in memory as a
 // whole.
+//
+//   RecordScanner scanner("train.jsonl");                 // sequential: streams
+//   const RecordFile file("train.jsonl");                 // by number: tokenization on many threads
+//   const io::Json record = file.record(17);
 #pragma once
 
 #include <cstdint>
@@ -24,23 +28,26 @@ enum class RecordFormat {
 // .parquet, .arrow and .csv with the command that converts the file.
 RecordFormat record_format(const std::filesystem::path& path);
 
-// The position of a record in its file.
+// The position of a record in its file. 24 bytes: RecordFile keeps one for each record.
 struct RecordPlace {
   uint64_t offset = 0;  // offset of its first byte
   uint64_t bytes = 0;
   int64_t line = 1;  // counted from 1
 };
 
-// Reads a file sequentially, from the first record to the last. Not thread-safe.
+// Reads a file sequentially, from the first record to the last. Not thread-safe. Text is returned as it is in the file;
+// parse_record() decides whether it is a record.
 class RecordScanner {
  public:
   // Throws a DataError if the file cannot be read.
   explicit RecordScanner(const std::filesystem::path& path);
 
   // Reads the text of the next record; returns false at the end. Throws a DataError that names file and line if a list
-  // is not closed or has anything between or after its records, and for a record of more than 256 MB.
+  // is not closed or has anything between or after its records, and for a record of more than 256 MB. `text` is reused
+  // from call to call, so that its memory is.
   bool next(std::string& text, RecordPlace& place);
 
+  // The file and its format, for parse_record.
   const std::filesystem::path& path() const { return file_.path(); }
   RecordFormat format() const { return format_; }
 
@@ -48,6 +55,7 @@ class RecordScanner {
   bool fill();  // reads more; false at the end of the file
   int peek();   // returns the next byte, or -1 at the end
   void skip();  // consumes it
+  // begin() finds out whether the file is a list; next_line() and next_element() read a record of either kind.
   void skip_blanks();
   void begin();
   bool next_line(std::string& text, RecordPlace& place);
@@ -69,12 +77,14 @@ class RecordScanner {
 // Parses the text of a record. Throws a DataError that names "file:line" if it is not a JSON object or not UTF-8.
 io::Json parse_record(const std::string& text, RecordFormat format, const std::filesystem::path& path, int64_t line);
 
-// Random access to the records of a file. Immutable and thread-safe.
+// Random access to the records of a file. Immutable and thread-safe. Reading uses pread, so threads share one
+// descriptor without a lock.
 class RecordFile {
  public:
   // Reads the file once to find the records; their content is checked when they are read.
   explicit RecordFile(const std::filesystem::path& path);
 
+  // The number of records, and the file.
   int64_t size() const { return std::ssize(places_); }
   const std::filesystem::path& path() const { return file_.path(); }
   // Requires 0 <= index < size(). Throws like parse_record.

@@ -1,3 +1,5 @@
+// Selection works on numbers alone: which records of each dataset, in which mixture, and which of them are held out.
+// The records themselves are read later, by the threads that encode them, each by its place in its file.
 #include "megalith/data/sft/record_set.h"
 
 #include <algorithm>
@@ -54,10 +56,12 @@ std::vector<RecordRef> RecordSet::select(const SelectionOptions& options) const 
       chosen.emplace_back(static_cast<size_t>(sizes_[d]));
       std::iota(chosen.back().begin(), chosen.back().end(), int64_t{0});
     }
+    // max_samples cuts after num_samples has drawn, as in LLaMA-Factory.
     if (options.max_samples && *options.max_samples < std::ssize(chosen.back()))
       chosen.back().resize(static_cast<size_t>(*options.max_samples));
   }
   std::vector<RecordRef> result;
+  // The picker says from which dataset; `at` says which record of it comes next.
   std::vector<size_t> at(chosen.size(), 0);
   DatasetPicker picker(chosen.size(), options.mix);
   while (const auto d = picker.next()) {

@@ -19,19 +19,22 @@ struct RecordRef {
   bool operator==(const RecordRef&) const = default;
 };
 
-// Options of RecordSet::select.
+// Options of RecordSet::select. The order and number of records follow from these and from the sizes of the datasets
+// alone.
 struct SelectionOptions {
   std::optional<int64_t> max_samples;  // keep only the first records of each dataset; std::nullopt: all
   MixOptions mix;
 };
 
-// Keeps the files open. Immutable and thread-safe.
+// Keeps the files open. Immutable and thread-safe. Construction reads every file once to find its records; afterwards
+// each is read by its place.
 class RecordSet {
  public:
   // Throws a DataError for a dataset without records.
   explicit RecordSet(std::vector<DatasetDescription> datasets);
 
   const std::vector<DatasetDescription>& datasets() const { return datasets_; }
+  // The number of records of a dataset, one of its records, and the "file:line" of that.
   int64_t size(size_t dataset) const { return sizes_.at(dataset); }
   io::Json record(const RecordRef& ref) const;
   std::string place(const RecordRef& ref) const;
@@ -41,6 +44,7 @@ class RecordSet {
   std::vector<RecordRef> select(const SelectionOptions& options) const;
 
  private:
+  // Returns the file of a record, and sets `index` to its number there.
   const RecordFile& locate(const RecordRef& ref, int64_t& index) const;
 
   std::vector<DatasetDescription> datasets_;
@@ -48,7 +52,7 @@ class RecordSet {
   std::vector<int64_t> sizes_;
 };
 
-// The result of split_records.
+// The result of split_records. No record is in both parts.
 struct RecordSplit {
   std::vector<RecordRef> train;
   std::vector<RecordRef> validation;

@@ -1,3 +1,6 @@
+// Three stages, each with bounded memory: readers (one record ahead per dataset), the mix (DatasetPicker), and a buffer
+// of buffer_size records from which each result is drawn at random. All ranks run the same stages with the same seeds,
+// so they see the same records in the same order without talking.
 #include "megalith/data/sft/record_stream.h"
 
 #include <algorithm>
@@ -60,6 +63,7 @@ bool RecordStream::next_mixed(StreamedRecord& record) {
   return true;
 }
 
+// As Hugging Face's IterableDataset.shuffle does: a record may come late, but never more than the buffer's size early.
 bool RecordStream::next(StreamedRecord& record) {
   StreamedRecord fresh;
   while (buffer_.size() < buffer_size_ && next_mixed(fresh)) buffer_.push_back(std::move(fresh));

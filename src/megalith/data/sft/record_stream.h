@@ -14,7 +14,7 @@
 
 namespace megalith::data {
 
-// A record and its position.
+// A record and its position. `dataset`, `file` and `line` are for messages, and tell parse_record what it reads.
 struct StreamedRecord {
   std::string text;  // not parsed yet
   RecordFormat format = RecordFormat::kJson;
@@ -23,9 +23,10 @@ struct StreamedRecord {
   int64_t line = 1;
 };
 
-// Reads the files of one dataset from the first record to the last. Not thread-safe.
+// Reads the files of one dataset from the first record to the last. Not thread-safe. Opens one file at a time.
 class DatasetReader {
  public:
+  // `dataset` must outlive this object; `number` is its place in the list, for StreamedRecord::dataset.
   DatasetReader(const DatasetDescription& dataset, size_t number);
   // Returns false at the end.
   bool next(StreamedRecord& record);
@@ -38,7 +39,8 @@ class DatasetReader {
 };
 
 // Mixes several datasets and shuffles the result in a buffer: each record returned is drawn at random from the buffer,
-// which is then refilled. Not thread-safe.
+// which is then refilled. Not thread-safe. Memory is bounded by the buffer and one record per dataset. Datasets that
+// the mix may draw again are opened again.
 class RecordStream {
  public:
   // `datasets` must outlive this object. A buffer of 0 or 1 records does not shuffle. The first `left_out` mixed
@@ -53,7 +55,9 @@ class RecordStream {
     std::unique_ptr<DatasetReader> reader;
     StreamedRecord ahead;
   };
+  // Starts a dataset from its first record; throws a DataError if it has none.
   void open(size_t dataset);
+  // Returns the next record before shuffling; false at the end of the mix.
   bool next_mixed(StreamedRecord& record);
 
   const std::vector<DatasetDescription>& datasets_;

@@ -1,3 +1,6 @@
+// A chat template of the tokenizer knows the format, and its generation marks tell which ids the assistant writes. So
+// turns need not be known in advance: a run of marked ids is a target, everything before it since the last target its
+// source.
 #include "megalith/data/sft/rendered_encoder.h"
 
 #include <utility>
@@ -28,6 +31,7 @@ Json calling_message(const std::string& content) {
   return {{"role", "assistant"}, {"content", around}, {"tool_calls", std::move(tool_calls)}};
 }
 
+// One message of ours may become several of OpenAI's: joined tool results are separate there.
 void append_message(const Message& message, Json& messages) {
   switch (message.role) {
     case Role::kUser:

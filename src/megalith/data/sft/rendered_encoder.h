@@ -12,7 +12,7 @@
 
 namespace megalith::data {
 
-// A whole conversation.
+// A whole conversation. Both vectors have the same length.
 struct RenderedConversation {
   std::vector<int32_t> ids;
   std::vector<uint8_t> assistant_mask;  // one per id; 1 if the assistant writes it
@@ -22,7 +22,7 @@ struct RenderedConversation {
 // `tools` is null or a non-empty list of {"type": "function", "function": …}. Must be thread-safe.
 using RenderConversation = std::function<RenderedConversation(const io::Json& messages, const io::Json& tools)>;
 
-// Divides a rendered conversation into turns by its mask.
+// Divides a rendered conversation into turns by its mask. Thread-safe if `render` is.
 class RenderedTurnEncoder : public TurnEncoder {
  public:
   // `description` identifies the template in the key of a cache.

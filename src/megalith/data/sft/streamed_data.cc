@@ -43,6 +43,7 @@ EncodedRecord encode(const Plan& plan, const StreamedRecord& record, ProblemLog*
   return result;
 }
 
+// Parses and converts, but does not tokenize, which is most of the cost of a record.
 bool is_complete(const Plan& plan, const StreamedRecord& record) {
   return plan.encoder->is_complete(parsed(plan, record), plan.datasets[record.dataset], place_of(plan, record));
 }
@@ -93,6 +94,7 @@ class EncodedStream : public SampleStream {
   std::deque<Sample> ready_;
 };
 
+// Options that need the number of records, or all of them at once.
 void check_stream(const SftSettings& data) {
   check<ConfigError>(!data.max_samples, "max_samples cannot be used with streaming; end the run with max_steps");
   check<ConfigError>(
@@ -123,6 +125,7 @@ std::shared_ptr<const Dataset> held_out_samples(const Plan& plan) {
 
 }  // namespace
 
+// The plan is shared by all epochs, and outlives this function in the closure below.
 StreamedData open_streamed_data(const DataRequest& request) {
   check_stream(request.data);
   auto plan = std::make_shared<Plan>();

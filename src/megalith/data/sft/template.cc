@@ -43,6 +43,7 @@ const char* thinking_name(Thinking thinking) {
 
 }  // namespace
 
+// The order of preference for the end token: the template's, the tokenizer's, <|endoftext|>, an error.
 TemplateTokens template_tokens(const TemplateSpec& spec, const tokenizer::Tokenizer& tokenizer) {
   const auto need = [&](std::string_view token) {
     const auto id = tokenizer.id_of(token);
@@ -85,6 +86,7 @@ Template::Template(std::string_view name, tokenizer::Tokenizer tokenizer, Templa
       default_system_(options_.default_system ? *options_.default_system : spec_.default_system),
       tokens_(template_tokens(spec_, tokenizer_)) {}
 
+// Part of the keys of caches: the words must not change.
 std::string Template::description() const {
   return fmt::format("template {} system \"{}\" thinking {} preserve {}", spec_.name, default_system_,
                      thinking_name(options_.thinking), options_.preserve_thinking);
@@ -188,6 +190,7 @@ std::vector<EncodedTurn> Template::turns(const Conversation& conversation, bool 
   std::vector<EncodedTurn> result;
   for (size_t i = 0; i + 1 < encoded.size(); i += 2) {
     EncodedTurn turn{std::move(encoded[i]), std::move(encoded[i + 1])};
+    // An answer whose thought was just removed from the history gets no empty one either.
     const bool may_think = spec_.reasoning && (!strip_history || i + 2 == encoded.size());
     if (may_think && without_thought(messages[i + 1].content)) add_empty_thought(turn);
     result.push_back(std::move(turn));

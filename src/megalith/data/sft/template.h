@@ -19,7 +19,8 @@ enum class Thinking {
   kUnset,  // keep thoughts; the empty one belongs to the prompt. A Jinja template does not get enable_thinking
 };
 
-// Options of a template, named or the tokenizer's own.
+// Options of a template, named or the tokenizer's own. Named like the options default_system, enable_thinking and
+// preserve_thinking.
 struct TemplateOptions {
   // System text of conversations that have none; std::nullopt: the template's own, if any.
   std::optional<std::string> default_system;
@@ -27,7 +28,8 @@ struct TemplateOptions {
   bool preserve_thinking = false;  // keep thoughts of earlier turns that would otherwise be removed
 };
 
-// A row of the table, bound to a tokenizer.
+// A row of the table, bound to a tokenizer. Texts are tokenized on their own, turn by turn, so that tokens never merge
+// across the border of a turn.
 class Template : public TurnEncoder {
  public:
   // Throws a ConfigError for an unknown name, or if the tokenizer lacks a token that the template needs.
@@ -41,9 +43,11 @@ class Template : public TurnEncoder {
 
  private:
   using Ids = std::vector<int32_t>;
+  // Appends the ids of a text with markers; `content` takes the place of {{content}}.
   void append(std::string_view format, const std::string& content, Ids& ids) const;
   Ids encode_message(const Message& message, const std::string& system_text) const;
   std::vector<Ids> encode_messages(const std::vector<Message>& messages, const Conversation& conversation) const;
+  // Thoughts of reasoning models: whether an answer has none, the answer without them, and the empty one.
   bool without_thought(const std::string& content) const;
   std::string thought_removed(const std::string& content) const;
   void add_empty_thought(EncodedTurn& turn) const;
@@ -62,7 +66,8 @@ TemplateTokens template_tokens(const TemplateSpec& spec, const tokenizer::Tokeni
 // none.
 TemplateTokens own_tokens(const tokenizer::Tokenizer& tokenizer);
 
-// Whether texts begin with bos according to `add_bos_token` in tokenizer_config.json. False for an empty path.
+// Whether texts begin with bos according to `add_bos_token` in tokenizer_config.json. False for an empty path. Only
+// pre-training documents follow it; templates write bos themselves where they want it.
 bool adds_bos_token(const std::filesystem::path& tokenizer_folder);
 
 }  // namespace megalith::data

@@ -45,6 +45,7 @@ TemplateSpec reasoning(TemplateSpec spec) {
   return spec;
 }
 
+// The format itself, with tool results under a role of their own.
 TemplateSpec chatml() {
   return {.name = "chatml",
           .system = kChatmlSystem,
@@ -130,6 +131,7 @@ TemplateSpec plain(std::string_view name, std::string_view system, std::string_v
           .default_system = default_system};
 }
 
+// [INST] carries the system text inside the first user's turn; every turn begins with bos.
 TemplateSpec llama2() {
   TemplateSpec spec =
       plain("llama2", "<<SYS>>\n{{content}}\n<</SYS>>\n\n", "{{bos}}[INST] {{content}} [/INST]", kContentEos);
@@ -181,10 +183,11 @@ std::span<const TemplateSpec> template_specs() {
   return specs;
 }
 
+// Linear: the table is short, and looked into once per run.
 const TemplateSpec& find_template(std::string_view name) {
   const auto specs = template_specs();
-  const auto found = std::ranges::find(specs, name, &TemplateSpec::name);
-  if (found != specs.end()) return *found;
+  const auto spec_of_name = std::ranges::find(specs, name, &TemplateSpec::name);
+  if (spec_of_name != specs.end()) return *spec_of_name;
   std::vector<std::string> names;
   for (const TemplateSpec& spec : specs) names.emplace_back(spec.name);
   const auto near = nearest(name, names);

@@ -43,6 +43,7 @@ class Build {
       const std::span batch(refs.data() + begin, std::min(step, refs.size() - begin));
       TokenTable table;
       for (const Sample& sample : encoder_.rows(encode(batch), report)) table.append(sample);
+      // Kept for later runs: a model with a smaller vocabulary refuses the folder without reading it.
       for (const int32_t id : table.ids) info.max_id = std::max<int64_t>(info.max_id, id);
       take(table);
     }
@@ -176,6 +177,7 @@ std::string cache_key(const DataRequest& request, const RecordEncoder& encoder, 
 
 }  // namespace
 
+// Everything that shapes samples stays: evaluation data is tokenized like training data.
 DataRequest evaluation_request(DataRequest request, const std::vector<std::string>& names) {
   request.data.dataset = names;
   request.data.eval_dataset.clear();
@@ -216,6 +218,7 @@ MixOptions mix_options(const DataRequest& request) {
           .seed = request.seed};
 }
 
+// Rounding lengths up keeps the number of different shapes small, and with it the allocations of varying size.
 CollatorOptions collator_options(SampleKind kind, int32_t pad_id) {
   return {.pad_id = pad_id, .length_multiple = kind == SampleKind::kDocument ? 8 : 64};
 }
@@ -229,6 +232,7 @@ TokenizedData load_tokenized_data(const DataRequest& request) {
   const RecordSet records(find_datasets(request.data.dataset, request.data.dataset_dir));
   for (const DatasetDescription& dataset : records.datasets()) encoder->check_dataset(dataset);
   if (!tokenized_path && request.cache_folder.empty()) return in_memory(request, *encoder, records);
+  // All ranks compute the same name, so they meet at the same lock.
   const fs::path target =
       tokenized_path ? *tokenized_path : request.cache_folder / cache_key(request, *encoder, records);
   io::build_once(target, [&] { write_folder(target, request, *encoder, records); }, {.limit = request.wait_limit});

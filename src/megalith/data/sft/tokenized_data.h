@@ -80,7 +80,7 @@ std::shared_ptr<const RecordEncoder> make_record_encoder(const DataRequest& requ
 MixOptions mix_options(const DataRequest& request);
 
 // Returns the padding for such samples: all sequences as long as the longest, rounded up to a multiple of 64 (8 for
-// documents). The caller sets cp and tp.
+// documents). The caller sets cp and tp. `pad_id` is RecordEncoder::pad_id().
 CollatorOptions collator_options(SampleKind kind, int32_t pad_id);
 
 }  // namespace megalith::data

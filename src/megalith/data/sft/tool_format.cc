@@ -23,6 +23,7 @@ constexpr std::string_view kQwenToolsAfter =
 constexpr std::string_view kQwenCallOpen = "<tool_call>";
 constexpr std::string_view kQwenCallClose = "</tool_call>";
 
+// Writing tools in a format that the model has never seen would train it on noise.
 void check_format(std::string_view template_name, ToolFormat format) {
   check<ConfigError>(format == ToolFormat::kQwen,
                      "the data has tools or function calls, for which template {} has no format. Use a qwen "
@@ -100,6 +101,7 @@ FunctionCalls parse_function_calls(const std::string& content, std::string_view 
   return {thought_text, calls_of(without_text(content, thought_text))};
 }
 
+// One tool per line, between the two texts above.
 std::string tools_text(std::string_view template_name, ToolFormat format, const std::string& tools) {
   const Json list = parse_tools(tools);
   if (list.empty()) return {};
@@ -122,6 +124,7 @@ std::string function_calls_text(std::string_view template_name, ToolFormat forma
   return around + result;
 }
 
+// "a<think>b</think>c" -> "ac"; an open mark without a close mark stays.
 std::string without_marked_parts(const std::string& text, std::string_view open, std::string_view close) {
   std::string rest;
   size_t from = 0;

@@ -17,7 +17,8 @@ constexpr std::string_view kResultSeparator = "\n</tool_response>\n<tool_respons
 // "function": …}. Returns an empty list for no tools. Throws a DataError for any other text.
 io::Json parse_tools(const std::string& tools);
 
-// The content of a function message.
+// The content of a function message. "<think>…</think>{"name": …, "arguments": …}" -> the thought, and a list of one
+// call.
 struct FunctionCalls {
   std::string around;  // text besides the calls: a thought
   io::Json calls;      // a list of objects with name and arguments

@@ -23,14 +23,15 @@ struct TemplateTokens {
   bool operator==(const TemplateTokens&) const = default;
 };
 
-// A turn: what is given (source) and what is to be answered (target), each tokenized on its own.
+// A turn: what is given (source) and what is to be answered (target), each tokenized on its own. Only targets are
+// trained, unless train_on_prompt asks for more.
 struct EncodedTurn {
   std::vector<int32_t> source;
   std::vector<int32_t> target;
   bool operator==(const EncodedTurn&) const = default;
 };
 
-// Immutable and thread-safe.
+// Immutable and thread-safe. The ids of all turns, one after the other, are the ids of the conversation.
 class TurnEncoder {
  public:
   virtual ~TurnEncoder() = default;
@@ -41,6 +42,7 @@ class TurnEncoder {
   // Returns the prompt with everything before it as one source, and response number `response` as target.
   virtual EncodedTurn answer(const Conversation& conversation, size_t response) const = 0;
 
+  // Returns the special tokens in use.
   virtual const TemplateTokens& tokens() const = 0;
   // Whether answers have no end token of their own, and only the conversation ends with one.
   virtual bool efficient_eos() const = 0;

@@ -18,6 +18,7 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
+// Any one of the files will do: a run that has just started has written args.yaml but no metrics.
 bool holds_run(const fs::path& folder) {
   std::error_code error;
   return std::ranges::any_of(std::array{"metrics.jsonl", "events.jsonl", "args.yaml"},
@@ -31,18 +32,21 @@ std::vector<fs::path> runs_in(const fs::path& folder) {
                      "{} is not a folder; pass the output_dir of a run, or a folder that contains such folders",
                      folder.string());
   if (holds_run(folder)) return {folder};
-  std::vector<fs::path> found;
+  std::vector<fs::path> run_folders;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
-    if (at->is_directory(error) && !at->is_symlink(error) && holds_run(at->path())) found.push_back(at->path());
-  std::ranges::sort(found);
-  return found.empty() ? std::vector{folder} : found;
+    // Links are not followed: "latest" would show the same run a second time.
+    if (at->is_directory(error) && !at->is_symlink(error) && holds_run(at->path())) run_folders.push_back(at->path());
+  std::ranges::sort(run_folders);
+  return run_folders.empty() ? std::vector{folder} : run_folders;
 }
 
-// Returns the last part of each path, prefixed by as many parts as it takes to make the names unique.
+// Returns the last part of each path, prefixed by as many parts as it takes to make the names unique. Example:
+// /a/x/out, /a/y/out, /b/z -> "x/out", "y/out", "z".
 std::vector<std::string> names_of(const std::vector<fs::path>& paths) {
   std::vector<fs::path> rest, names(paths.size());
   for (const fs::path& path : paths) rest.push_back(fs::canonical(path));
   const auto same = [&](size_t i) { return std::ranges::count(names, names[i]) > 1; };
+  // Each round lengthens all names that are still ambiguous, by one folder; it ends, because canonical paths differ.
   for (bool again = true; again;) {
     again = false;
     std::vector<size_t> to_lengthen;
@@ -61,6 +65,7 @@ std::vector<std::string> names_of(const std::vector<fs::path>& paths) {
 
 // Parses a short number without sign; std::nullopt for anything else.
 std::optional<size_t> number_in(std::string_view text) {
+  // Enough for every step and run, and far from an overflow.
   constexpr size_t kMostDigits = 6;
   if (text.empty() || text.size() > kMostDigits ||
       !std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; }))
@@ -68,6 +73,7 @@ std::optional<size_t> number_in(std::string_view text) {
   return static_cast<size_t>(*parse_int(text));
 }
 
+// The same answer for every bad path: it does not reveal which part was wrong.
 DashboardAnswer not_found() { return {404, "application/json", R"({"error":"there is nothing here"})", ""}; }
 
 }  // namespace
@@ -81,7 +87,9 @@ Dashboard::Dashboard(std::span<const fs::path> folders) {
   check<ConfigError>(paths.size() <= kMostRuns,
                      "these folders contain {} runs, but at most {} can be shown. Pass only the runs to compare",
                      paths.size(), kMostRuns);
+  // Names are made for all runs together, since each depends on the others.
   const std::vector<std::string> names = names_of(paths);
+  // The order of the arguments, and of folders by name, is the index of a run in every request.
   runs_.reserve(paths.size());
   for (size_t i = 0; i < paths.size(); ++i) runs_.emplace_back(paths[i], names[i]);
 }

@@ -15,7 +15,7 @@
 
 namespace megalith::observe {
 
-// The answer to a request.
+// The answer to a request. `type` is a MIME type; `nonce` is empty for everything but the page.
 struct DashboardAnswer {
   int status = 200;
   std::string type = "application/json";
@@ -46,10 +46,12 @@ class Dashboard {
   // up to kMostReportBytes.
   std::string report();
 
+  // More runs than colors and patience; and 32 MiB, beyond which a report becomes too large to mail.
   static constexpr size_t kMostRuns = 64;
   static constexpr size_t kMostReportBytes = size_t{1} << 25;
 
  private:
+  // Reads the folders again, at most twice per second however many pages are open; requires mutex_.
   void look_for_news();
   DashboardAnswer api(std::string_view path);
 

@@ -28,6 +28,7 @@ void append_number(std::string& to, double value) {
     fmt::format_to(std::back_inserter(to), "{:.7g}", value);
 }
 
+// Appends ,"name":[value of each bucket]; the caller has written the opening brace and a first member.
 template <typename Value>
 void append_list(std::string& to, const char* name, const std::vector<Bucket>& buckets, const Value& value) {
   fmt::format_to(std::back_inserter(to), ",\"{}\":[", name);
@@ -88,13 +89,16 @@ void DownsampledSeries::join_neighbours() {
 
 void DownsampledSeries::append_json(std::string& to) const {
   fmt::format_to(std::back_inserter(to), "{{\"points\":{},\"not_finite\":{}", points_, not_finite_);
+  // A bucket is drawn at the middle of its range of steps.
   append_list(to, "x", buckets_, [](const Bucket& b) { return b.first_x + (b.last_x - b.first_x) / 2; });
   append_list(to, "mean", buckets_, [](const Bucket& b) { return b.mean(); });
   const double none = std::numeric_limits<double>::quiet_NaN();
+  // With a single point per bucket the extremes equal the mean, so half of the lists are enough.
   if (!exact()) {
     append_list(to, "min", buckets_, [none](const Bucket& b) { return b.finite > 0 ? b.min : none; });
     append_list(to, "max", buckets_, [none](const Bucket& b) { return b.finite > 0 ? b.max : none; });
   }
+  // The newest point exactly: a bucket would show its mean instead.
   to += ",\"last\":[";
   append_number(to, last_x_);
   to += ',';

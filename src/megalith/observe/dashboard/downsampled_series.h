@@ -1,4 +1,8 @@
 // DownsampledSeries: any number of points in bounded memory, without losing visible peaks.
+//
+// With capacity 4, the points 1 to 4 are exact; the fifth merges them in pairs:
+//
+//   [1] [2] [3] [4]   ->   [1 2] [3 4] [5 _]              each bucket keeps min, max, mean and the range of x
 #pragma once
 
 #include <cstdint>
@@ -14,17 +18,20 @@ class DownsampledSeries {
   // Some consecutive points.
   struct Bucket {
     double first_x = 0, last_x = 0;
-    double sum = 0, min = 0, max = 0;  // of the finite values
+    double sum = 0, min = 0, max = 0;  // over the finite values only
     int64_t finite = 0;
     int64_t points = 0;
     double mean() const;  // NaN without a finite value
   };
+  // 2048 buckets are more than a chart has pixels, so nothing visible is lost. Throws InternalError for an odd number.
   explicit DownsampledSeries(size_t capacity = 2048);  // even
 
   // Amortized O(1). `y` may be infinite or NaN; such values are only counted.
   void add(double x, double y);
 
+  // Returns the buckets, oldest first; all but the last hold the same number of points.
   const std::vector<Bucket>& buckets() const { return buckets_; }
+  // All points ever added, and those among them that were infinite or NaN.
   int64_t points() const { return points_; }
   int64_t not_finite() const { return not_finite_; }
   // Returns whether each bucket is a single point.
@@ -35,6 +42,7 @@ class DownsampledSeries {
   void append_json(std::string& to) const;
 
  private:
+  // Merges buckets 2i and 2i + 1, which doubles the points per bucket.
   void join_neighbours();
 
   size_t capacity_;

@@ -1,3 +1,6 @@
+// Events are kept as text: the page gets them unchanged, and only a few are looked into here (start and end decide
+// whether the run is live and how its ranks are laid out). The file belongs to a job and may be damaged or made up, so
+// each line is checked before it counts, and numbers of a layout are bounded before a grid is built from them.
 #include "megalith/observe/dashboard/events_reader.h"
 
 #include <algorithm>
@@ -16,6 +19,7 @@ bool EventsReader::update() {
   return change != LineTail::Change::kNone;
 }
 
+// Called when the file was replaced or cut: all its lines come again.
 void EventsReader::clear() {
   events_.clear();
   start_.clear();
@@ -23,6 +27,7 @@ void EventsReader::clear() {
   left_out_ = malformed_ = 0;
 }
 
+// A run that was started again has a start after an end, so the newest of the two decides.
 void EventsReader::add(std::string_view line) try {
   const Json event = io::parse_json(line, "a line");
   const bool complete = event.is_object() && event.contains("event") && event["event"].is_string() &&
@@ -47,9 +52,9 @@ namespace {
 
 // Returns a size of the layout, or 0, which no layout has, for anything but a positive whole number.
 int size_of(const Json& sizes, const char* key) {
-  const auto found = sizes.find(key);
-  if (found == sizes.end() || !found->is_number_integer()) return 0;
-  const auto size = found->get<int64_t>();
+  const auto entry = sizes.find(key);
+  if (entry == sizes.end() || !entry->is_number_integer()) return 0;
+  const auto size = entry->get<int64_t>();
   return size > 0 && size <= layout::kMaxGridSize ? static_cast<int>(size) : 0;
 }
 
@@ -86,12 +91,14 @@ std::optional<std::string> layout_json(const std::string& start_event) {
             {"ep", shape->ep},
             {"vpp", std::max(1, size_of(*sizes, "vpp"))},
             {"order", shape->order}};
+  // Five numbers per rank; beyond the limit the page shows the sizes only.
   if (shape->world_size <= kMostPlaces) {
     const layout::RankGrid grid(*shape);
     Json places = Json::array();
     for (int rank = 0; rank < shape->world_size; ++rank) {
-      const layout::RankPlace place = grid.place(rank);
-      places.push_back({place.tp_rank, place.cp_rank, place.dp_rank, place.pp_rank, place.ep_rank});
+      const layout::RankPlace coordinates = grid.place(rank);
+      places.push_back(
+          {coordinates.tp_rank, coordinates.cp_rank, coordinates.dp_rank, coordinates.pp_rank, coordinates.ep_rank});
     }
     json["places"] = std::move(places);
   }

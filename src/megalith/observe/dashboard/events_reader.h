@@ -11,7 +11,8 @@
 
 namespace megalith::observe {
 
-// Keeps the newest kMostEvents events. One thread.
+// Keeps the newest kMostEvents events. One thread. A file that is cut or replaced is read again from its start. Lines
+// that are not events are counted and skipped.
 class EventsReader {
  public:
   // `folder` is the run's folder, canonical.
@@ -28,6 +29,7 @@ class EventsReader {
   const std::string& start() const { return start_; }
   bool ended() const { return ended_; }
 
+  // More than a page shows; a run of many evaluations must not grow without bound.
   static constexpr size_t kMostEvents = 2000;
 
  private:
@@ -45,6 +47,7 @@ class EventsReader {
 //   {"world_size":4,"tp":2,"pp":2,"cp":1,"dp":1,"ep":1,"vpp":1,"order":"…","places":[[tp,cp,dp,pp,ep],…]}
 // std::nullopt when the event has no layout, or an impossible one. `places` is left out for more than kMostPlaces
 // ranks.
+// The text must be valid JSON, as events() returns it; sizes in it may be anything and are checked.
 std::optional<std::string> layout_json(const std::string& start_event);
 inline constexpr int kMostPlaces = 16384;
 

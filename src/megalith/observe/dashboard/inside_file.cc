@@ -1,3 +1,6 @@
+// A run's folder may contain anything, also a link that somebody placed there to make the dashboard serve a private
+// file of its owner. Checking a path before opening it would leave a gap in which it can be swapped; so the file is
+// opened first, and then the kernel tells what was opened: its kind (fstat) and its true path (/proc/self/fd).
 #include "megalith/observe/dashboard/inside_file.h"
 
 #include <fcntl.h>
@@ -28,6 +31,7 @@ fs::path place_of(int descriptor) {
 
 // Compares path components, so that /runs/ab does not count as inside /runs/a.
 bool lies_in(const fs::path& place, const fs::path& folder) {
+  // An empty path (the kernel did not tell) has no components, and lies in no folder.
   const auto rest = std::mismatch(folder.begin(), folder.end(), place.begin(), place.end());
   return rest.first == folder.end();
 }
@@ -49,6 +53,7 @@ std::optional<InsideFile> InsideFile::open(const fs::path& folder, const std::st
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (descriptor < 0 && (errno == ENOENT || errno == ENOTDIR)) return std::nullopt;
   check<DataError>(descriptor >= 0, "cannot read {}: {}", path.string(), std::strerror(errno));
+  // From here on the object closes the descriptor, whatever throws.
   InsideFile file(path, descriptor);
   struct stat info {};
   const bool known = ::fstat(descriptor, &info) == 0;
@@ -79,6 +84,7 @@ std::string InsideFile::text(uint64_t most_bytes) const {
   check<DataError>(version_.bytes <= most_bytes, "{} has {} bytes; at most {} are shown", path_.string(),
                    version_.bytes, most_bytes);
   std::string content(version_.bytes, '\0');
+  // A file that was cut meanwhile gives fewer bytes; one that grew gives those that it had.
   content.resize(read_at(0, content.data(), content.size()));
   return content;
 }

@@ -8,7 +8,8 @@
 
 namespace megalith::observe {
 
-// Identifies a file and its state: changes when the file is replaced or modified.
+// Identifies a file and its state: changes when the file is replaced or modified. Two equal versions mean that nothing
+// has to be read again.
 struct FileVersion {
   uint64_t device = 0, inode = 0, bytes = 0;
   int64_t changed_ns = 0;  // last modification, since 1970
@@ -26,6 +27,7 @@ class InsideFile {
   InsideFile(InsideFile&& other) noexcept;
   InsideFile& operator=(InsideFile&& other) = delete;
 
+  // Returns the state of the file when it was opened.
   const FileVersion& version() const { return version_; }
   // Returns the number of bytes read, which is smaller than `bytes` only at the end of the file. Throws DataError.
   size_t read_at(uint64_t offset, char* to, size_t bytes) const;
@@ -33,6 +35,7 @@ class InsideFile {
   std::string text(uint64_t most_bytes) const;
 
  private:
+  // Takes ownership of the descriptor.
   InsideFile(std::filesystem::path path, int descriptor);
 
   std::filesystem::path path_;  // for messages

@@ -1,3 +1,6 @@
+// A file that grows is read from the position reached before; a file that was rewritten must be read from its start.
+// Size and inode alone cannot tell the two apart: a resumed run replaces metrics.jsonl by a shorter copy and appends to
+// it, and a file system may reuse the inode. So the last bytes read are kept and compared with those on disk.
 #include "megalith/observe/dashboard/line_tail.h"
 
 #include <algorithm>
@@ -16,9 +19,9 @@ constexpr size_t kFingerprintBytes = 256;
 bool LineTail::continues(const InsideFile& file) const {
   if (!version_ || version_->device != file.version().device || version_->inode != file.version().inode) return false;
   if (file.version().bytes < done_) return false;
-  std::string again(last_read_.size(), '\0');
-  again.resize(file.read_at(done_ - last_read_.size(), again.data(), again.size()));
-  return again == last_read_;
+  std::string on_disk(last_read_.size(), '\0');
+  on_disk.resize(file.read_at(done_ - last_read_.size(), on_disk.data(), on_disk.size()));
+  return on_disk == last_read_;
 }
 
 // An unchanged version means that nothing has to be read, which is the common case.
@@ -27,12 +30,14 @@ LineTail::Change LineTail::poll(const std::function<void(std::string_view)>& lin
   const std::optional<InsideFile> file = InsideFile::open(folder_, name_);
   if (file && version_ == file->version()) return Change::kNone;
   const uint64_t before = done_;
+  // A file of which no line has been passed on cannot have lost any.
   const bool anew = before > 0 && (!file || !continues(*file));
   if (anew) {
     start_anew();
     done_ = 0;
     last_read_.clear();
   }
+  // Forgotten first, so that a file that has disappeared counts as new when it comes back.
   version_.reset();
   if (!file) return anew ? Change::kStartedAnew : Change::kNone;
   version_ = file->version();
@@ -44,6 +49,7 @@ LineTail::Change LineTail::poll(const std::function<void(std::string_view)>& lin
 void LineTail::read(const InsideFile& file, const std::function<void(std::string_view)>& line) {
   // The buffer begins with the byte at offset done_; an incomplete line moves to its front.
   const uint64_t bytes = file.version().bytes;
+  // A few bytes for the usual news of a line or two, 4 MiB at most for the first read of a long run.
   std::string buffer(std::min<uint64_t>(kMostLineBytes, bytes - done_), '\0');
   size_t held = 0;
   while (done_ + held < bytes) {
@@ -52,8 +58,8 @@ void LineTail::read(const InsideFile& file, const std::function<void(std::string
     if (got == 0) break;
     held += got;
     size_t taken = 0;
-    while (const void* found = std::memchr(buffer.data() + taken, '\n', held - taken)) {
-      const auto end = static_cast<size_t>(static_cast<const char*>(found) - buffer.data());
+    while (const void* line_end = std::memchr(buffer.data() + taken, '\n', held - taken)) {
+      const auto end = static_cast<size_t>(static_cast<const char*>(line_end) - buffer.data());
       line(std::string_view(buffer).substr(taken, end - taken));
       taken = end + 1;
     }

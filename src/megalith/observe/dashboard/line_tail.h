@@ -1,4 +1,10 @@
 // LineTail: reads the lines of a file to which another process appends, each line once.
+//
+//   LineTail tail(folder, "metrics.jsonl");
+//   while (open) {
+//     tail.poll([&](std::string_view line) { add(line); }, [&] { clear(); });
+//     pause();
+//   }
 #pragma once
 
 #include <filesystem>
@@ -21,7 +27,8 @@ class LineTail {
     kGrown,        // there are new lines
     kStartedAnew,  // earlier lines are no longer in the file; `line` was called with all that are there now
   };
-  // Follows the file `name` below `folder`, which is canonical; it need not exist yet.
+  // Follows the file `name` below `folder`, which is canonical; it need not exist yet. Opens nothing: the file is
+  // opened for each poll, so a run may replace it at any time.
   LineTail(std::filesystem::path folder, std::string name) : folder_(std::move(folder)), name_(std::move(name)) {}
 
   // Calls `line` with each complete new line, without its end. A line without an end is left for later; one of more
@@ -29,14 +36,18 @@ class LineTail {
   // earlier lines no longer count. Throws DataError (see InsideFile); what was read before stays valid.
   Change poll(const std::function<void(std::string_view)>& line, const std::function<void()>& start_anew);
 
+  // The state at the last poll: whether the file was there, how much of it has been passed on, and when it changed.
   bool exists() const { return version_.has_value(); }
-  uint64_t bytes() const { return done_; }  // of the complete lines that were read
+  uint64_t bytes() const { return done_; }  // bytes of the complete lines that were read
   int64_t changed_ns() const { return version_ ? version_->changed_ns : 0; }
 
+  // 4 MiB bound the memory for a file that is not made of lines.
   static constexpr size_t kMostLineBytes = 1 << 22;
 
  private:
+  // Returns whether the file is the one read before, with something appended at most.
   bool continues(const InsideFile& file) const;
+  // Passes on the complete lines from done_ up to the size that the file had when it was opened.
   void read(const InsideFile& file, const std::function<void(std::string_view)>& line);
 
   std::filesystem::path folder_;

@@ -15,6 +15,7 @@ namespace megalith::observe {
 
 namespace {
 
+// A value without a number: drawn as a gap, and counted as not finite.
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 // Values that are words, including Python's extensions of JSON.
@@ -31,6 +32,7 @@ class Cursor {
   explicit Cursor(std::string_view text) : at_(text.data()), end_(text.data() + text.size()) {}
 
   bool at_end() const { return at_ == end_; }
+  // Skips blanks, then consumes `wanted` and returns true, or leaves it alone and returns false.
   bool take(char wanted) {
     skip_blanks();
     if (at_ == end_ || *at_ != wanted) return false;
@@ -54,13 +56,14 @@ class Cursor {
     ++at_;
     return true;
   }
+  // Strings, lists and objects are refused here, which sends the whole line to the general parser.
   bool take_value(double& value) {
     skip_blanks();
     if (at_ == end_) return false;
     if (is_digit(at_) || (*at_ == '-' && is_digit(at_ + 1))) return take_number(value);
-    for (const Word& each : kWords)
-      if (take_word(each.text)) {
-        value = each.meaning;
+    for (const Word& word : kWords)
+      if (take_word(word.text)) {
+        value = word.meaning;
         return true;
       }
     return false;
@@ -68,6 +71,7 @@ class Cursor {
 
  private:
   bool is_digit(const char* at) const { return at < end_ && *at >= '0' && *at <= '9'; }
+  // from_chars reads the shortest form that nlohmann writes, without a locale. 1e999 is not an error but not finite.
   bool take_number(double& value) {
     const auto [stop, error] = std::from_chars(at_, end_, value);
     if (error == std::errc::result_out_of_range) value = kNone;

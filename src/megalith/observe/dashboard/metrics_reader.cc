@@ -1,3 +1,6 @@
+// A run of a million steps has a file of hundreds of megabytes. It is read once, in the order of its lines, and each
+// number goes straight into a series of bounded size, so that neither the text nor the points pile up. The cost per
+// number is what matters: MetricsLine parses without allocating, and series_at() guesses the series from its place.
 #include "megalith/observe/dashboard/metrics_reader.h"
 
 #include <algorithm>
@@ -24,18 +27,19 @@ void MetricsReader::clear() {
 }
 
 const MetricsReader::Series* MetricsReader::find(std::string_view name) const {
-  const auto found = index_.find(std::string(name));
-  return found == index_.end() ? nullptr : &series_[found->second];
+  const auto entry = index_.find(std::string(name));
+  return entry == index_.end() ? nullptr : &series_[entry->second];
 }
 
-// Tries the series of the same place in the line before, which saves a hash lookup per value.
+// Tries the series of the same place in the line before, which saves a hash lookup per value. New names are taken until
+// kMostSeries: a file with a fresh name on each line must not fill the memory.
 DownsampledSeries* MetricsReader::series_at(size_t place, std::string_view name) {
   if (place < guesses_.size() && guesses_[place] < series_.size() && series_[guesses_[place]].name == name)
     return &series_[guesses_[place]].values;
-  const auto found = index_.find(std::string(name));
-  if (found == index_.end() && (series_.size() == kMostSeries || name.size() > kMostNameBytes)) return nullptr;
-  const size_t number = found == index_.end() ? series_.size() : found->second;
-  if (found == index_.end()) {
+  const auto entry = index_.find(std::string(name));
+  if (entry == index_.end() && (series_.size() == kMostSeries || name.size() > kMostNameBytes)) return nullptr;
+  const size_t number = entry == index_.end() ? series_.size() : entry->second;
+  if (entry == index_.end()) {
     series_.push_back({std::string(name), DownsampledSeries()});
     index_.emplace(name, number);
   }

@@ -13,9 +13,10 @@
 namespace megalith::observe {
 
 // Makes one pass over the file, then over what is appended; memory does not grow with the number of lines. One thread.
+// A file that is cut or replaced (a resumed run drops the lines of steps that it repeats) is read again from its start.
 class MetricsReader {
  public:
-  // One curve.
+  // One curve. Points beyond the capacity of DownsampledSeries are merged with their neighbors.
   struct Series {
     std::string name;
     DownsampledSeries values;
@@ -26,18 +27,22 @@ class MetricsReader {
   // Reads what is new; returns whether there was anything. Throws DataError (see InsideFile).
   bool update();
 
-  // In order of first appearance, without "step", which is x.
+  // Returns the curves in order of first appearance, without "step", which is x.
   const std::vector<Series>& series() const { return series_; }
+  // Returns the curve of that name, or nullptr. Valid until the next update().
   const Series* find(std::string_view name) const;
+  // Counts since the file was last read from its start.
   int64_t lines() const { return lines_; }          // lines with a step
   int64_t malformed() const { return malformed_; }  // lines that were skipped: not a JSON object, or without a step
   int64_t left_out() const { return left_out_; }    // values of series beyond kMostSeries, or with too long a name
   const LineTail& file() const { return tail_; }
 
+  // Bounds for files that name a new metric on each line, or a very long one.
   static constexpr size_t kMostSeries = 400;
   static constexpr size_t kMostNameBytes = 200;
 
  private:
+  // clear() forgets everything before the file is read again; add() takes one line.
   void clear();
   void add(std::string_view line);
   // Returns the series of the `place`-th entry of a line, or nullptr for none. Lines are alike, so the answer is nearly

@@ -1,3 +1,6 @@
+// The page is one self-contained document: styles and scripts are compiled into the program and pasted into index.html
+// at its @MARKS@, so the server has a single file to serve and a report can be mailed. Its security policy allows only
+// what carries the nonce of this very page; a text from a run that managed to become markup would not run.
 #include "megalith/observe/dashboard/page.h"
 
 #include <fmt/format.h>
@@ -30,6 +33,7 @@ std::string safe_in_script(std::string_view json) {
   return safe;
 }
 
+// img-src data: is for the empty icon of the page; everything else comes with the document.
 std::string policy(std::string_view nonce) {
   return fmt::format(
       "default-src 'none'; connect-src 'self'; img-src data:; script-src 'nonce-{0}'; "
@@ -40,6 +44,7 @@ std::string policy(std::string_view nonce) {
 }  // namespace
 
 std::string page_html(std::string_view data, std::string_view nonce) {
+  // One script after the other in one element; a later one uses functions of those before it, app.js starts them.
   std::string scripts;
   for (const std::string_view script : {page_files::format_js, page_files::chart_js, page_files::timeline_js,
                                         page_files::ranks_js, page_files::tables_js, page_files::app_js})
@@ -55,6 +60,7 @@ std::string page_html(std::string_view data, std::string_view nonce) {
   return page;
 }
 
+// frame-ancestors works only in a header, not in the page's own meta element.
 std::string content_security_policy(std::string_view nonce) { return policy(nonce) + "; frame-ancestors 'none'"; }
 
 std::string random_nonce() {

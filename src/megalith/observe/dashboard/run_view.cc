@@ -18,9 +18,10 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-// Larger files are a problem that is shown.
+// Larger files are a problem that is shown: 1 MiB of options, 64 MiB of live.json, 512 MiB of timeline.
 constexpr uint64_t kMostArgsBytes = 1 << 20, kMostLiveBytes = uint64_t{1} << 26, kMostTraceBytes = uint64_t{1} << 29;
 
+// A JSON string. Bytes that are not UTF-8 (in names or options) become U+FFFD instead of an exception.
 std::string text_json(const std::string& text) {
   return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -39,6 +40,7 @@ uint64_t folder_bytes(const fs::path& folder) {
   return bytes;
 }
 
+// Seconds since 1970; 0 if the folder has just been deleted, as a run that keeps few checkpoints does.
 double changed_seconds(const fs::path& path) {
   std::error_code error;
   const auto time = fs::last_write_time(path, error);
@@ -87,6 +89,7 @@ void RunView::update() {
   if (problems_ != before) ++version_;
 }
 
+// The version is noted before the text is read: a file that is too large is reported once per change, not read again.
 bool RunView::refresh(WholeFile& file) {
   const std::optional<InsideFile> open = InsideFile::open(folder_, file.name);
   const std::optional<FileVersion> now = open ? std::optional(open->version()) : std::nullopt;
@@ -97,6 +100,7 @@ bool RunView::refresh(WholeFile& file) {
   return true;
 }
 
+// Parsed and written again: the page gets this text as part of its JSON, so it must be JSON whatever the file holds.
 void RunView::refresh_live() {
   guarded([this] {
     if (!refresh(live_)) return false;
@@ -116,17 +120,18 @@ void RunView::refresh_trace() {
   });
 }
 
+// Folders have no version of their own (a file in them may grow), so the list is made each time and compared as text.
 void RunView::refresh_checkpoints() {
   guarded([this] {
     Json all = Json::array();
     const std::string latest = latest_name(folder_);
-    for (const checkpoint::StepFolder& each : checkpoint::list_checkpoints(folder_)) {
-      if (fs::is_symlink(each.folder)) continue;  // might lead outside the folder
-      const std::string name = each.folder.filename().string();
+    for (const checkpoint::StepFolder& saved : checkpoint::list_checkpoints(folder_)) {
+      if (fs::is_symlink(saved.folder)) continue;  // might lead outside the folder
+      const std::string name = saved.folder.filename().string();
       all.push_back({{"name", name},
-                     {"step", each.step},
-                     {"bytes", folder_bytes(each.folder)},
-                     {"time", changed_seconds(each.folder)},
+                     {"step", saved.step},
+                     {"bytes", folder_bytes(saved.folder)},
+                     {"time", changed_seconds(saved.folder)},
                      {"latest", name == latest}});
     }
     std::string text = all.dump(-1, ' ', false, Json::error_handler_t::replace);

@@ -15,15 +15,16 @@ namespace megalith::observe {
 // Only reads. What cannot be read is shown as a problem and never throws. One thread.
 class RunView {
  public:
-  // The folder must exist. `name` is the name of the run on the page.
+  // The folder must exist. `name` is the name of the run on the page. Reads nothing yet; update() does.
   RunView(const std::filesystem::path& folder, std::string name);
 
   const std::string& name() const { return name_; }
   const std::filesystem::path& folder() const { return folder_; }
 
-  // Reads what is new in the folder.
+  // Reads what is new in the folder. Costs a few system calls when nothing has changed.
   void update();
-  // Grows whenever json() or the trace have changed.
+  // Grows whenever json() or the trace have changed. The page keeps the version that it has drawn, and asks for json()
+  // only when this one differs.
   int64_t version() const { return version_; }
 
   // Returns one object:
@@ -35,18 +36,21 @@ class RunView {
   //   checkpoints  [{name, step, bytes, time, latest}]
   //   args         text of args.yaml
   std::string json() const;
-  // Returns one step of the timeline; std::nullopt when there is no such step.
+  // Returns one step of the timeline; std::nullopt when there is no such step. Steps count from 0 within the timeline,
+  // not from the start of the run.
   std::optional<std::string> trace_step_json(size_t step) const;
   size_t trace_steps() const { return trace_ ? trace_->steps().size() : 0; }
 
  private:
   // A file that is read whole whenever it has changed.
   struct WholeFile {
+    // `text` is empty without a file, and when the file exceeds most_bytes.
     std::string name;
     uint64_t most_bytes;
     std::optional<FileVersion> version{};
     std::string text{};
   };
+  // Runs `read` and turns an exception into a problem; refresh() reads a whole file if it has changed.
   template <typename Read>
   void guarded(const Read& read);
   bool refresh(WholeFile& file);

@@ -1,3 +1,5 @@
+// cpp-httplib runs a thread per connection from its own pool; the handler only calls Dashboard::answer, which locks.
+// There is one route, for GET and HEAD: paths are judged by Dashboard, and everything else about a request is ignored.
 #include "megalith/observe/dashboard/server.h"
 
 #include <httplib.h>
@@ -24,12 +26,12 @@ void answer(Dashboard& dashboard, const std::string& host, const httplib::Reques
   response.set_header("Cross-Origin-Resource-Policy", "same-origin");
   if (!is_own_host(host, request.get_header_value("Host"))) {
     response.status = 403;
-    return response.set_content("{\"error\":\"this server is not called so\"}", "application/json");
+    return response.set_content("{\"error\":\"this server has another name\"}", "application/json");
   }
-  const DashboardAnswer found = dashboard.answer(request.path);
-  response.status = found.status;
-  response.set_header("Content-Security-Policy", content_security_policy(found.nonce));
-  response.set_content(found.body, found.type.c_str());
+  const DashboardAnswer page = dashboard.answer(request.path);
+  response.status = page.status;
+  response.set_header("Content-Security-Policy", content_security_policy(page.nonce));
+  response.set_content(page.body, page.type.c_str());
 }
 
 }  // namespace
@@ -42,6 +44,7 @@ DashboardServer::DashboardServer(Dashboard& dashboard, const ServerAddress& addr
   });
   constexpr size_t kMostBodyBytes = 1024;  // requests have no bodies
   server.set_payload_max_length(kMostBodyBytes);
+  // Seconds; pages ask every two, and an idle connection would otherwise hold a thread of the pool.
   server.set_keep_alive_timeout(2);
   // The library's own options would let two servers share a port.
   server.set_socket_options([](socket_t socket) {

@@ -20,7 +20,8 @@ class TraceParser {
  public:
   explicit TraceParser(TraceView& view) : view_(view) { name_index(""); }
 
-  // The callback of nlohmann::json::parse: takes each element of traceEvents, and drops it.
+  // The callback of nlohmann::json::parse: takes each element of traceEvents, and drops it. Depth 1 is the document's
+  // members, depth 2 the elements of the list. Returning false removes the element.
   bool operator()(int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
     if (depth != 2 || event != nlohmann::json::parse_event_t::object_end) return true;
     take(value);
@@ -38,6 +39,8 @@ class TraceParser {
   }
 
  private:
+  // number() and text() return 0 and "" for a member that is missing or of another type: a file by another program may
+  // have fewer details, and is shown with those that it has.
   static double number(const nlohmann::json& from, const char* key) {
     const auto found = from.find(key);
     return found != from.end() && found->is_number() ? found->get<double>() : 0;
@@ -47,12 +50,15 @@ class TraceParser {
     const auto found = from.find(key);
     return found != from.end() && found->is_string() ? found->get<std::string>().substr(0, kMostBytes) : "";
   }
+  // Returns the number of a name in the table, which grows on first sight; "" is always number 0.
   uint32_t name_index(const std::string& name) {
-    const auto [place, added] = index_.emplace(name, static_cast<uint32_t>(view_.names_.size()));
+    const auto [entry, added] = index_.emplace(name, static_cast<uint32_t>(view_.names_.size()));
     if (added) view_.names_.push_back(name);
-    return place->second;
+    return entry->second;
   }
 
+  // Chrome's format: the process id is the rank, "M" events name processes and threads, "X" events are spans with a
+  // begin and a duration. Other kinds (counters, flows) are ignored.
   void take(const nlohmann::json& event) {
     const double pid = number(event, "pid");
     if (!(pid >= 0 && pid < TraceView::kMostRanks)) return void(++view_.left_out_);
@@ -71,6 +77,8 @@ class TraceParser {
       communication_.emplace(rank, thread);
     if (kind == "X") add_span(event, details, rank, thread, name);
   }
+  // A span with a micro-batch is a pipeline action; its name ends with "micro-batch.chunk", which is cut off so that
+  // equal actions share a name, and a color.
   void add_span(const nlohmann::json& event, const nlohmann::json& details, size_t rank, double thread,
                 std::string name) {
     const double begin = number(event, "ts"), duration = number(event, "dur");
@@ -132,9 +140,10 @@ TraceView TraceView::parse(std::string_view json) try {
 }
 
 void TraceView::find_steps() {
-  const auto found = std::ranges::find(names_, "forward-backward");
-  if (found == names_.end()) return;
-  const auto wanted = static_cast<uint32_t>(found - names_.begin());
+  // Ranks run the same number of steps, so the n-th forward-backward of each rank belongs to step n.
+  const auto marker = std::ranges::find(names_, "forward-backward");
+  if (marker == names_.end()) return;
+  const auto wanted = static_cast<uint32_t>(marker - names_.begin());
   for (const Rank& rank : ranks_) {
     size_t number = 0;
     for (const Span& span : rank.spans) {
@@ -156,6 +165,7 @@ void TraceView::find_steps() {
   }
 }
 
+// bubble = 1 - (sum over ranks of busy time) / (ranks * length of forward and backward).
 void TraceView::measure(Step& step) const {
   const double length = std::max(step.work_end - step.work_begin, 1e-9);
   double busy = 0;
@@ -184,9 +194,11 @@ std::string TraceView::step_json(size_t number) const {
   for (const Rank& rank : ranks_)
     for (const Span& span : rank.spans)
       if (in_step(span)) lengths.push_back(span.duration);
+  // A step of thousands of ranks may have more spans than a page can draw; then the longest kMostShown are sent.
   double least = 0;  // shortest duration that is shown
   const size_t count = lengths.size();
   if (count > kMostShown) {
+    // O(n) selection instead of sorting: only the threshold is needed. Spans as long as the threshold are all shown.
     const auto cut = lengths.begin() + static_cast<std::ptrdiff_t>(count - kMostShown);
     std::ranges::nth_element(lengths, cut);
     least = *cut;

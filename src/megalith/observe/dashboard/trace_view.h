@@ -9,13 +9,15 @@
 namespace megalith::observe {
 
 // Reads Chrome's trace format as observe/trace_export.h writes it. Times are in microseconds since the first span.
+// Immutable after parse(), and then safe to read from several threads.
 class TraceView {
  public:
-  // Something that a rank did.
+  // Something that a rank did. Names are indices into a table: a timeline repeats a few dozen names in millions of
+  // spans.
   struct Span {
     double begin = 0, duration = 0;
     uint32_t name = 0;     // index into names()
-    uint32_t purpose = 0;  // index into names(): of communication, with its group
+    uint32_t purpose = 0;  // index into names(): reason of a communication and its group
     int microbatch = -1, chunk = -1;
     bool communication = false;
     double end() const { return begin + duration; }
@@ -25,7 +27,8 @@ class TraceView {
     std::string label;
     std::vector<Span> spans;  // ordered by begin
   };
-  // A step is one `forward-backward` of each rank, plus everything until the next one.
+  // A step is one `forward-backward` of each rank, plus everything until the next one. Steps of the timeline, counted
+  // from 0; trace.json does not say which steps of the run they were.
   struct Step {
     double begin = 0, end = 0;            // from its first span to the next step
     double work_begin = 0, work_end = 0;  // forward and backward: from the first rank's start to the last rank's end
@@ -36,6 +39,7 @@ class TraceView {
   // Throws DataError when it is not such a file. Spans beyond kMostSpans are only counted.
   static TraceView parse(std::string_view json);
 
+  // Contents of the file; spans() counts those that were kept, left_out() those that were not.
   const std::vector<Rank>& ranks() const { return ranks_; }
   const std::vector<Step>& steps() const { return steps_; }
   const std::vector<std::string>& names() const { return names_; }
@@ -49,14 +53,17 @@ class TraceView {
   //    "names":["forward-compute",…],
   //    "ranks":[{"label":"rank 0: …","busy":0.83,
   //              "spans":[[begin,duration,name,micro-batch,chunk,communication,purpose],…]}]}
+  // Costs a pass over all spans, which is why the page asks for one step at a time.
   std::string step_json(size_t step) const;
 
+  // Bounds for files that come from elsewhere: memory (some 40 bytes per span), the page, and ranks.
   static constexpr int64_t kMostSpans = 2'000'000;
   static constexpr size_t kMostShown = 30'000;
   static constexpr int kMostRanks = 4096;
 
  private:
   friend class TraceParser;
+  // find_steps() cuts the timeline at the forward-backward spans; measure() computes bubble and busy shares of a step.
   void find_steps();
   void measure(Step& step) const;
 

@@ -1,3 +1,5 @@
+// Per element and step the fused kernel reads main, gradient and two moments, and writes main, the moments and, for a
+// 16-bit model, the parameter; ops/update has the formula and the kernels.
 #include "megalith/optim/rules/adamw.h"
 
 #include <cmath>
@@ -6,6 +8,7 @@ namespace megalith::optim {
 
 namespace {
 
+// States are in the order of state_names().
 ops::UpdateTensors adam_tensors(const FlatElements& x) {
   return {.main = x.main,
           .grad = x.grad,

@@ -8,6 +8,7 @@ namespace megalith::optim {
 // Its states are the first and second moment; weight decay is decoupled from the gradient. Fused.
 class AdamW : public UpdateRule {
  public:
+  // problems() judges the settings, not the constructor.
   explicit AdamW(const ops::AdamSettings& settings = {}) : settings_(settings) {}
 
   std::string name() const override { return "adam"; }

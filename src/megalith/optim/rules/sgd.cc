@@ -1,3 +1,4 @@
+// The kernel is in ops/update; this binds it to the optimizer's flat elements.
 #include "megalith/optim/rules/sgd.h"
 
 namespace megalith::optim {

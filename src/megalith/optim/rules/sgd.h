@@ -8,6 +8,7 @@ namespace megalith::optim {
 // Its only state is the momentum buffer. Fused.
 class Sgd : public UpdateRule {
  public:
+  // problems() judges the settings, not the constructor.
   explicit Sgd(const ops::SgdSettings& settings = {}) : settings_(settings) {}
 
   std::string name() const override { return "sgd"; }

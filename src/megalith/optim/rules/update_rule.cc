@@ -1,3 +1,5 @@
+// The default way to apply a rule written with tensor operations. Such a rule makes temporaries of the size of its
+// input, so the block is cut into pieces: memory stays bounded, at the price of some launches.
 #include "megalith/optim/rules/update_rule.h"
 
 #include <ATen/ATen.h>
@@ -16,6 +18,7 @@ constexpr int64_t kPlainPieceElements = int64_t{1} << 22;
 
 }  // namespace
 
+// The gate is one small tensor for the whole step, so every slice shares it.
 FlatElements FlatElements::slice(int64_t begin, int64_t end) const {
   const auto cut = [&](const at::Tensor& t) { return t.defined() ? t.narrow(0, begin, end - begin) : at::Tensor(); };
   FlatElements part{.main = cut(main), .grad = cut(grad), .param = cut(param), .gate = gate};

@@ -7,6 +7,7 @@ namespace megalith::train {
 
 namespace {
 
+// Graphs that share a pool reuse each other's memory, which is why they must not run at the same time.
 class CudaDeviceGraph : public DeviceGraph {
  public:
   explicit CudaDeviceGraph(c10::MempoolId_t pool) : pool_(pool) {}

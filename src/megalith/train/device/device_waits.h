@@ -7,9 +7,11 @@
 namespace megalith::train {
 
 // While it lives, and if it is `on`, libtorch throws wherever the host would wait for the device (to read a value, or
-// to copy from pageable memory), in every thread of the process. Does nothing in a build without CUDA.
+// to copy from pageable memory), in every thread of the process. Does nothing in a build without CUDA. For
+// MEGALITH_FORBID_DEVICE_WAITS in train_step.cc.
 class ForbidDeviceWaits {
  public:
+  // Not nested: the destructor allows waits again, whatever held before.
   explicit ForbidDeviceWaits(bool on);
   ~ForbidDeviceWaits();
   ForbidDeviceWaits(const ForbidDeviceWaits&) = delete;

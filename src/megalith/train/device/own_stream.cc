@@ -1,3 +1,4 @@
+// Written against c10's device-independent guard, so that the same source serves builds with and without CUDA.
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -8,6 +9,7 @@ namespace megalith::train {
 
 namespace {
 
+// Waits first: work on the old stream would otherwise run concurrently with that on the new one.
 c10::Stream enter_own_stream(c10::Device device) {
   comm::check_device_current(device, "a recorded graph");
   at::accelerator::synchronizeDevice(device.index());

@@ -102,6 +102,7 @@ class NormModel {
     return std::sqrt(squares);
   }
 
+  // One zero per parameter and slice, and tied ones once for both stages.
   int64_t zeros() const {
     const auto& grid = context_.grid();
     const auto& shape = grid.shape();

@@ -1,3 +1,5 @@
+// The format and the rules are Megatron's, so that its tools and its files can be used: events are lines of key=value
+// pairs, and a step is skipped when the same rank has rejected it reproducibly in two starts.
 #include "megalith/train/faults/rejection_tracker.h"
 
 #include <fcntl.h>
@@ -28,6 +30,7 @@ std::optional<std::string> field(const std::string& line, const std::string& key
   return line.substr(begin, line.find(' ', begin) - begin);
 }
 
+// With reruns disabled nothing was compared; such an event counts as reproducible, as in the reference.
 bool is_reproducible(const std::string& status) {
   constexpr std::array kStatuses{"rerun_disabled", "first_rerun_reproducible", "second_rerun_reproducible"};
   return std::ranges::find(kStatuses, status) != kStatuses.end();

@@ -24,12 +24,14 @@ namespace {
 
 constexpr int64_t kStatisticsEvery = 2;  // steps between two reports
 
+// The machine and GPU of this rank: a rerun elsewhere is recognized by them.
 ResultPlace place_of(const parallel::ParallelContext& context) {
   std::array<char, 256> name{};
   if (::gethostname(name.data(), name.size() - 1) != 0) name[0] = '?';
   return {.rank = context.rank(), .node = name.data(), .device = std::to_string(context.world().place().local_rank)};
 }
 
+// Without any check there is nothing to rerun for, and the random streams need not be saved.
 bool looks_at_something(const RerunSettings& settings) {
   return settings.check_for_nan || settings.check_for_spiky_loss || settings.check_for_large_grads;
 }
@@ -61,6 +63,7 @@ std::vector<int64_t> RerunGuard::iterations_to_skip() const {
   return tracker_file_.empty() ? std::vector<int64_t>{} : train::iterations_to_skip(tracker_file_);
 }
 
+// Large gradients, injected faults and statistics all need the pass to be judged before the update.
 bool RerunGuard::only_non_finite_gradients_matter() const {
   if (!reruns_) return true;
   return settings_.mode == RerunMode::kValidateResults && settings_.injection_rate == 0 &&
@@ -97,13 +100,14 @@ void RerunGuard::run(int64_t number, const std::function<void()>& pass) {
   if (collects && number % kStatisticsEvery == 0) report_statistics(number);
 }
 
+// Any number of ranks may have rejected something; all of them throw the same error, about the likeliest culprit.
 void RerunGuard::leave() {
   const RerunMachine::Demand& demand = machine_.demand();
-  std::vector<RejectedResult> mine;
-  if (machine_.rejected()) mine.push_back(*machine_.rejected());
+  std::vector<RejectedResult> own_results;
+  if (machine_.rejected()) own_results.push_back(*machine_.rejected());
   const comm::Group world = context_.world().world();
   std::vector<RejectedResult> all;
-  for (const std::string& text : world.all_gather_bytes(rejected_to_json(mine), "rejected results"))
+  for (const std::string& text : world.all_gather_bytes(rejected_to_json(own_results), "rejected results"))
     for (RejectedResult& each : rejected_from_json(text, "another rank")) all.push_back(std::move(each));
   const std::vector<std::string> texts = world.all_gather_bytes(demand.text, "rejected results");
   // A bad loss on the last stage causes bad gradients on the others, so a rank that rejected a loss is named first.
@@ -119,11 +123,12 @@ void RerunGuard::leave() {
 }
 
 void RerunGuard::report_statistics(int64_t number) {
-  const nlohmann::json mine = machine_.take_differences();
+  const nlohmann::json own_differences = machine_.take_differences();
   std::map<std::string, std::vector<double>> all;
-  for (const std::string& text : context_.world().world().all_gather_bytes(mine.dump(), "determinism statistics")) {
-    const nlohmann::json theirs = nlohmann::json::parse(text);
-    for (const auto& [message, values] : theirs.items())
+  for (const std::string& text :
+       context_.world().world().all_gather_bytes(own_differences.dump(), "determinism statistics")) {
+    const nlohmann::json differences = nlohmann::json::parse(text);
+    for (const auto& [message, values] : differences.items())
       // JSON has no infinity; null stands for it.
       for (const auto& value : values) all[message].push_back(value.is_null() ? HUGE_VAL : value.get<double>());
   }

@@ -16,16 +16,18 @@
 
 namespace megalith::train {
 
-// Ends the run with an exit code, the same on all ranks. The message says what rank `rank` has found.
+// Ends the run with an exit code, the same on all ranks. The message says what rank `rank` has found. It becomes the
+// exit code of the process (run/exit_code.h), which launchers and schedulers act on.
 class RerunExit : public Error {
  public:
-  // What the caller needs to act on it.
+  // The facts that the caller acts on.
   struct Facts {
     int exit_code = kExitResultRejected;
     bool save = false;  // first save the state before the step, with `state` in it
     int rank = 0;
     std::string state;  // argument for RerunGuard::resume
   };
+  // `text` is for the user and names the rank that found the result.
   RerunExit(Facts facts, const std::string& text) : Error(text), facts_(std::move(facts)) {}
   const Facts& facts() const { return facts_; }
 
@@ -59,6 +61,7 @@ class RerunGuard {
   bool only_non_finite_gradients_matter() const;
 
  private:
+  // any_rank() asks all ranks; leave() throws RerunExit with the same text everywhere. Both are collective.
   std::vector<bool> any_rank(const std::vector<bool>& mine) const;
   [[noreturn]] void leave();
   void report_statistics(int64_t number);

@@ -24,6 +24,7 @@ constexpr double kSpike = 10;           // times the largest of the first values
 constexpr int64_t kSpikeSamples = 100;  // number of first values
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
+// The nearest rank, without interpolation. Requires at least one value.
 double percentile(const std::vector<double>& sorted, double p) {
   const auto at = static_cast<size_t>(p * static_cast<double>(sorted.size() - 1) + 0.5);
   return sorted[std::min(at, sorted.size() - 1)];
@@ -31,6 +32,7 @@ double percentile(const std::vector<double>& sorted, double p) {
 
 }  // namespace
 
+// Symmetric, so that it does not matter which device is right. Two NaNs count as equal: the rerun reproduced it.
 double relative_difference(double a, double b) {
   if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
   if (!std::isfinite(a) || !std::isfinite(b)) return kInfinite;
@@ -100,6 +102,7 @@ void RerunMachine::begin_step(int64_t iteration) {
   first_values_.clear();
 }
 
+// Called before the first pass and after each pass of a step.
 RerunMachine::Next RerunMachine::next(int64_t iteration) {
   calls_.clear();
   switch (state_) {
@@ -172,6 +175,8 @@ void RerunMachine::resume(const std::vector<RejectedResult>& of_all_ranks) {
     if (each.rank == settings_.place.rank) rejected_ = each;
 }
 
+// Calls are counted by message, also for values that are fine, so that the n-th call of a rerun meets the n-th of the
+// first run.
 void RerunMachine::validate(const CheckedResult& result) {
   if (settings_.mode == RerunMode::kDisabled) return validate_disabled(result);
   const int64_t call = calls_[result.message]++;
@@ -272,10 +277,11 @@ bool RerunMachine::is_spike(const std::string& kind, double value) {
   return false;
 }
 
+// error_injection_rate n: one of n validations, independently on each rank.
 bool RerunMachine::inject() {
   if (settings_.injection_rate <= 0) return false;
-  const auto one_of = std::max<int64_t>(1, std::llround(settings_.injection_rate));
-  return std::uniform_int_distribution<int64_t>(0, one_of - 1)(random_) == 0;
+  const auto validations = std::max<int64_t>(1, std::llround(settings_.injection_rate));
+  return std::uniform_int_distribution<int64_t>(0, validations - 1)(random_) == 0;
 }
 
 void RerunMachine::track(const char* status, const CheckedResult& result) const {

@@ -50,7 +50,8 @@ enum class RerunState {
   kRerunningAgainFromCheckpoint,  // the rerun was on the same device: try once more
 };
 
-// A value of a step, with the verdict on it.
+// A value of a step, with the verdict on it. A value that is not fatal is reported and the run continues, whatever the
+// reruns say.
 struct CheckedResult {
   std::string message;  // "found NaN in local forward loss calculation"; the same on every rank and in every run
   double value = 0;
@@ -119,7 +120,7 @@ class RerunMachine {
   struct Demand {
     int exit_code = kExitResultRejected;
     bool save = false;  // first save a checkpoint of the state before this step
-    std::string text;   // what this rank has found; empty when another rank did
+    std::string text;   // finding of this rank; empty when another rank made it
   };
   // Valid after kLeave.
   const Demand& demand() const { return demand_; }

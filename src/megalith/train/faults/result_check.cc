@@ -18,6 +18,7 @@ constexpr double kGradientTolerance = 0.001;  // the reference's value: reductio
 constexpr const char* kNanLoss = "found NaN in local forward loss calculation";
 constexpr const char* kInfLoss = "found Inf in local forward loss calculation";
 
+// check_for_nan decides whether anything happens at all, the mode what.
 OnNonFinite policy_of(const RerunSettings& settings) {
   if (!settings.check_for_nan) return OnNonFinite::kSkipStep;
   return settings.mode == config::RerunMode::kDisabled ? OnNonFinite::kThrow : OnNonFinite::kRerun;
@@ -31,6 +32,7 @@ ResultCheck::ResultCheck(const RerunSettings& settings, RerunMachine& machine, c
 
 bool ResultCheck::is_of_loss(const std::string& message) { return message == kNanLoss || message == kInfLoss; }
 
+// Notes the event for the next start before it throws: the run ends here.
 template <typename E>
 void ResultCheck::fail(const char* what, const std::string& text) const {
   if (tracker_ != nullptr) tracker_->append(step_, "rerun_disabled", std::nan(""), fmt::format("{}: {}", what, text));
@@ -83,6 +85,7 @@ void ResultCheck::require_finite_losses() const {
                                       " (set check_for_nan_in_loss_and_grad=false to skip such steps instead)");
 }
 
+// Called after the step's numbers have been read, so the losses are on the host by then.
 void ResultCheck::warn_of_skipped_step() const {
   for (size_t i = 0; i < losses_.size(); ++i)
     if (!std::isfinite(losses_[i].sum.value())) log_warning("{}; the step is skipped", describe(i));

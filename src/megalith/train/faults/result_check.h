@@ -34,9 +34,11 @@ enum class OnNonFinite {
   kRerun      // a fatal result for the RerunMachine
 };
 
-// One thread per rank. `machine` and `tracker`, which may be nullptr, outlive it.
+// One thread per rank. `machine` and `tracker`, which may be nullptr, outlive it. Decides; RerunMachine remembers and
+// compares, RerunGuard acts.
 class ResultCheck {
  public:
+  // `rank` is for messages.
   ResultCheck(const RerunSettings& settings, RerunMachine& machine, const RejectionTracker* tracker, int rank);
   ResultCheck(const ResultCheck&) = delete;
   ResultCheck& operator=(const ResultCheck&) = delete;
@@ -67,7 +69,7 @@ class ResultCheck {
   void check_gradients(const optim::BucketGradients& gradients, size_t chunk);
   void require_finite_losses() const;
   void validate_loss(size_t microbatch);
-  std::string describe(size_t microbatch) const;  // of its loss
+  std::string describe(size_t microbatch) const;  // says which loss is not finite
   template <typename E>
   [[noreturn]] void fail(const char* what, const std::string& text) const;
 

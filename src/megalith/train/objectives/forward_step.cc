@@ -1,3 +1,6 @@
+// Adapts Megatron's pair of functions to Objective: the forward step runs a chunk and returns a loss function, which is
+// applied at once where the chunk has the head. Everything else (inputs, multi-token prediction, fillers) is as for
+// language modeling.
 #include "megalith/train/objectives/forward_step.h"
 
 #include <ATen/ATen.h>

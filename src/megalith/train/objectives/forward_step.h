@@ -59,6 +59,7 @@ class ForwardStepObjective : public Objective {
     bool perplexity = true;                  // report a perplexity: the loss is a mean of -log p
     bool per_token = false;                  // calculate_per_token_loss: num_tokens is required
   };
+  // The functions are called on the thread of the rank, once per micro-batch and chunk.
   explicit ForwardStepObjective(Settings settings) : settings_(std::move(settings)) {}
 
   // Returns what was kept of the last group of evaluated micro-batches; filled on the last stage only.

@@ -33,9 +33,9 @@ at::Tensor predictions_right(const at::Tensor& logits, const at::Tensor& targets
     ids = index + range.begin;
   }
   if (tp.size() > 1) {
-    const at::Tensor mine = at::stack({best, ids.to(at::kDouble)});  // ids are exact in fp64
-    const at::Tensor all = at::empty({tp.size() * 2, t}, mine.options());
-    tp.all_gather(all, mine, "likeliest tokens");
+    const at::Tensor own_best = at::stack({best, ids.to(at::kDouble)});  // ids are exact in fp64
+    const at::Tensor all = at::empty({tp.size() * 2, t}, own_best.options());
+    tp.all_gather(all, own_best, "likeliest tokens");
     const at::Tensor by_rank = all.view({tp.size(), 2, t});
     const at::Tensor winner = by_rank.select(1, 0).argmax(0, /*keepdim=*/true);
     ids = by_rank.select(1, 1).gather(0, winner).squeeze(0).to(at::kLong);

@@ -1,3 +1,5 @@
+// The formulas of the header on tensors of all pairs at once. A micro-batch holds the chosen answers first, then the
+// rejected ones, so both halves are views of one tensor, and the policy runs over them in one pass.
 #include "megalith/train/preference/preference_loss.h"
 
 #include <ATen/ATen.h>
@@ -16,6 +18,7 @@ struct Pair {
   at::Tensor difference() const { return chosen - rejected; }
 };
 
+// [2p] -> two views [p].
 Pair split_pairs(const at::Tensor& scores) {
   const int64_t pairs = scores.size(0) / 2;
   return {scores.narrow(0, 0, pairs), scores.narrow(0, pairs, pairs)};
@@ -71,6 +74,7 @@ PreferenceTerms preference_terms(const AnswerScores& scores, const PreferenceSet
       terms.losses = -at::log_sigmoid(mean.difference() * how.beta - how.simpo_gamma);
       break;
   }
+  // mean.chosen is a_c of the header: lowering the loss raises the probability of the chosen answers.
   if (how.ftx > 0) terms.losses = terms.losses - mean.chosen * how.ftx;
   terms.chosen = gain.chosen.detach() * how.beta;
   terms.rejected = gain.rejected.detach() * how.beta;

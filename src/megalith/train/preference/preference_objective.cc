@@ -1,3 +1,6 @@
+// A step in three parts: begin() runs the reference over all micro-batches (or takes precomputed scores), the pipeline
+// runs the policy, and loss() combines the scores of both on the last stage. The reference runs first because both
+// models use the same pipeline, one schedule at a time.
 #include "megalith/train/preference/preference_objective.h"
 
 #include <ATen/ATen.h>

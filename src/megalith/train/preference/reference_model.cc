@@ -1,3 +1,5 @@
+// A reference model is an evaluation whose objective keeps scores instead of losses, so it shares the runner, the
+// schedule and the context-parallel slicing with the policy.
 #include "megalith/train/preference/reference_model.h"
 
 #include <ATen/ATen.h>

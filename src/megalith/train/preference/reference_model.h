@@ -13,7 +13,7 @@
 namespace megalith::train {
 
 // One thread per rank; every rank holds its part of the model, laid out like the policy. The models' context outlives
-// it.
+// it. log_probabilities() changes nothing but its buffers; it may be called between any two steps of the policy.
 class ReferenceModel {
  public:
   // Uses separate models: a copy of the policy, or another model with the same vocabulary.

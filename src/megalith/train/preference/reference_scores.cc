@@ -74,6 +74,7 @@ std::string key_of(const data::Dataset& pairs, const std::string& model, at::Sca
   return key.text();
 }
 
+// Scores steer the whole training, so a silently damaged cache would be worse than none.
 std::string checksum(const at::Tensor& scores) {
   return fmt::format("{:08x}", crc32c({static_cast<const char*>(scores.const_data_ptr()), scores.nbytes()}));
 }
@@ -114,12 +115,12 @@ at::Tensor run_reference(const EvalData& data, ReferenceModel& reference, int64_
     const auto wanted = static_cast<int>(std::min(group, reader.microbatches() - first));
     std::vector<data::MicroBatch> batches;
     for (int i = 0; i < reference.group_size(wanted); ++i) batches.push_back(reader.microbatch(first + i));
-    const std::vector<at::Tensor> found = reference.log_probabilities(batches);
+    const std::vector<at::Tensor> log_probs = reference.log_probabilities(batches);
     for (size_t i = 0; reference.speaks_for_replica() && i < batches.size(); ++i) {
       const int64_t pairs = batches[i].samples;
       if (pairs == 0) continue;
       scores.narrow(0, reader.first_sample(first + static_cast<int64_t>(i)), pairs)
-          .copy_(found[i].view({2, pairs}).t());
+          .copy_(log_probs[i].view({2, pairs}).t());
     }
     first += std::ssize(batches);
   }
@@ -132,6 +133,7 @@ at::Tensor run_reference(const EvalData& data, ReferenceModel& reference, int64_
   return scores;
 }
 
+// [pairs, 2] -> one entry per pair.
 std::vector<data::ReferenceScores> as_list(const at::Tensor& scores) {
   const float* values = scores.const_data_ptr<float>();
   std::vector<data::ReferenceScores> list(static_cast<size_t>(scores.size(0)));
@@ -180,15 +182,16 @@ class Precomputation {
       }
     }
     const comm::Group world = context_.world().world();
-    const at::Tensor found = at::full({1}, scores.defined() ? 1 : 0, at::kLong).to(context_.device());
-    world.broadcast(found, 0, "whether reference scores are kept");
-    if (found.item<int64_t>() == 0) return {};
+    const at::Tensor has_scores = at::full({1}, scores.defined() ? 1 : 0, at::kLong).to(context_.device());
+    world.broadcast(has_scores, 0, "whether reference scores are kept");
+    if (has_scores.item<int64_t>() == 0) return {};
     if (!scores.defined()) scores = at::empty({pairs, 2}, at::kFloat);
     scores = scores.to(context_.device());
     world.broadcast(scores, 0, "kept reference scores");
     return scores.cpu();
   }
 
+  // A cache that cannot be written costs the next run some time, not this run.
   static void keep(const fs::path& place, const at::Tensor& scores) {
     try {
       write_scores(place, scores);
@@ -219,7 +222,7 @@ void precompute_reference_scores(std::optional<TrainingData>& train, std::vector
     train = numbered_data(work.scored({.dataset = train->dataset, .collator = collator}), train->sampler->options(),
                           collator);
   }
-  for (EvalData& each : eval) each.dataset = work.scored({.dataset = each.dataset, .collator = each.collator});
+  for (EvalData& data : eval) data.dataset = work.scored({.dataset = data.dataset, .collator = data.collator});
 }
 
 }  // namespace megalith::train

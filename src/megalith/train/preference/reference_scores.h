@@ -20,9 +20,9 @@
 
 namespace megalith::train {
 
-// Where scores are kept, and the model that they belong to.
+// The folder of the scores, and the model that they belong to.
 struct ReferenceCache {
-  std::filesystem::path folder;                   // empty: scores are not kept
+  std::filesystem::path folder;                   // empty if scores are not kept
   std::filesystem::path model;                    // folder of the reference model
   std::vector<std::filesystem::path> adapters{};  // adapters to merge into it
   at::ScalarType dtype = at::kFloat;              // precision of its computation

@@ -1,3 +1,5 @@
+// With context parallelism every rank needs the score of the whole sequence for its value, but may only differentiate
+// its own tokens: x + (own - detach(own)) has the value of x and the gradient of `own`.
 #include "megalith/train/preference/sequence_scores.h"
 
 #include <ATen/ATen.h>

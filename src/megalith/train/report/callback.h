@@ -22,7 +22,8 @@ namespace megalith::train {
 
 struct TrainerSettings;
 
-// The trainer's next actions. Callbacks set the flags; the trainer reads and clears them.
+// The trainer's next actions. Callbacks set the flags; the trainer reads and clears them. Setting a flag twice is
+// harmless; no callback may clear one that another has set.
 struct TrainerControl {
   bool should_training_stop = false;  // after this step; stays set
   bool should_epoch_stop = false;     // after this step; cleared at the start of an epoch
@@ -37,7 +38,8 @@ struct TrainerControl {
   void new_step() { should_save = should_evaluate = should_log = false; }
 };
 
-// The data of every event. References are valid only during the call.
+// The data of every event. References are valid only during the call. `metrics` may be changed: callbacks later in the
+// list see the result.
 struct TrainerEvent {
   const TrainerSettings& settings;
   TrainerState& state;
@@ -49,7 +51,8 @@ struct TrainerEvent {
   double clock_seconds = 0;
 };
 
-// Receives the events of a run. Every function does nothing unless overridden.
+// Receives the events of a run. Every function does nothing unless overridden. Functions run on the trainer's thread,
+// between the device's work; a slow one delays the next step on all ranks.
 class TrainerCallback {
  public:
   virtual ~TrainerCallback() = default;
@@ -81,6 +84,7 @@ class CallbackList {
  public:
   using Handler = void (TrainerCallback::*)(TrainerEvent&);
 
+  // Appends a callback; the order of calls is the order of additions.
   void add(std::unique_ptr<TrainerCallback> callback) { callbacks_.push_back(std::move(callback)); }
   size_t size() const { return callbacks_.size(); }
 

@@ -1,3 +1,5 @@
+// Callbacks never act themselves: they set flags, and the trainer acts on all of them at one place. What differs from
+// Hugging Face is only where flags come from: exit_interval is Megatron's.
 #include "megalith/train/report/intervals.h"
 
 #include <cmath>
@@ -16,8 +18,10 @@ int64_t resolved(double steps, int64_t max_steps) {
   return static_cast<int64_t>(steps);
 }
 
+// An interval of 0 means never.
 bool is_multiple(int64_t step, int64_t interval) { return interval > 0 && step % interval == 0; }
 
+// Throws for a metric that no evaluation reports, with the names of those that it does.
 double value_of(const BestMetric& best, const MetricList& metrics) {
   const auto value = metrics.find(best.name);
   if (value) return *value;

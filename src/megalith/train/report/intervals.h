@@ -29,6 +29,7 @@ class FlowCallback : public TrainerCallback {
 // (early_stopping_steps). Its counter survives a resume.
 class EarlyStoppingCallback : public TrainerCallback {
  public:
+  // `threshold` is an absolute difference of the metric.
   explicit EarlyStoppingCallback(int patience, double threshold = 0) : patience_(patience), threshold_(threshold) {}
 
   void on_evaluate(TrainerEvent& event) override;

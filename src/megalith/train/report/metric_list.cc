@@ -1,3 +1,5 @@
+// A list and not a map: lines have some twenty entries, which are shown in the order in which they were set, and a
+// linear search over them is as fast as a lookup.
 #include "megalith/train/report/metric_list.h"
 
 #include <algorithm>
@@ -27,9 +29,9 @@ MetricList::MetricList(std::initializer_list<Entry> entries) {
 }
 
 void MetricList::set(std::string_view name, double value) {
-  const auto found = std::ranges::find(entries_, name, &Entry::first);
-  if (found != entries_.end())
-    found->second = value;
+  const auto entry = std::ranges::find(entries_, name, &Entry::first);
+  if (entry != entries_.end())
+    entry->second = value;
   else
     entries_.emplace_back(name, value);
 }
@@ -39,13 +41,13 @@ void MetricList::set_all(const MetricList& others) {
 }
 
 std::optional<double> MetricList::find(std::string_view name) const {
-  const auto found = std::ranges::find(entries_, name, &Entry::first);
-  if (found == entries_.end()) return std::nullopt;
-  return found->second;
+  const auto entry = std::ranges::find(entries_, name, &Entry::first);
+  if (entry == entries_.end()) return std::nullopt;
+  return entry->second;
 }
 
 void MetricList::erase(std::string_view name) {
-  std::erase_if(entries_, [&](const Entry& entry) { return entry.first == name; });
+  std::erase_if(entries_, [&](const Entry& candidate) { return candidate.first == name; });
 }
 
 Json MetricList::to_json() const {

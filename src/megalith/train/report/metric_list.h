@@ -11,12 +11,13 @@
 
 namespace megalith::train {
 
-// An ordered map from names to numbers; names are unique.
+// An ordered map from names to numbers; names are unique. Not thread-safe; cheap to copy.
 class MetricList {
  public:
   using Entry = std::pair<std::string, double>;
 
   MetricList() = default;
+  // A name that occurs twice keeps its first place and its last value.
   MetricList(std::initializer_list<Entry> entries);
 
   // Appends the entry, or replaces the value of an existing name in place.
@@ -25,8 +26,10 @@ class MetricList {
   void set_all(const MetricList& others);
   // Returns std::nullopt when the name is absent.
   std::optional<double> find(std::string_view name) const;
+  // Removes the entry, if there is one.
   void erase(std::string_view name);
 
+  // Iterates over pairs of name and value, in order.
   bool empty() const { return entries_.empty(); }
   size_t size() const { return entries_.size(); }
   auto begin() const { return entries_.begin(); }

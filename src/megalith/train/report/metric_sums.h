@@ -1,4 +1,8 @@
 // MetricSums: weighted means over micro-batches and ranks, with one collective and one read from the device.
+//
+//   MetricSums sums({"loss", "accuracy"});                // the same names on all ranks
+//   for (…) sums.add("loss", my_loss, tokens);            // tensors stay on the device
+//   for (const MetricTotal& total : sums.reduce(context, "step")) report(total.name, total.mean());
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,14 +20,17 @@ struct MetricTotal {
   double sum = 0;
   double weight = 0;
 
+  // Returns 0 without weight: a metric that nobody reported.
   double mean() const { return weight == 0 ? 0 : sum / weight; }
+  // Adds sums and weights; the name stays.
   void add(const MetricTotal& other) {
     sum += other.sum;
     weight += other.weight;
   }
 };
 
-// Collects the sums of one step or evaluation. One thread per rank.
+// Collects the sums of one step or evaluation. One thread per rank. Announcing all names in advance is what lets one
+// collective of fixed size carry everything.
 class MetricSums {
  public:
   // `names` must be the same, in the same order, on all ranks.

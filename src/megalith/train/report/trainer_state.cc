@@ -14,6 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Python's None is JSON's null.
 template <typename T>
 Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
@@ -45,6 +46,7 @@ Json record_json(const MetricList& numbers) {
   return object;
 }
 
+// {"EarlyStoppingCallback": {"args": {…}, "attributes": {…}}}, as Hugging Face writes it.
 Json callbacks_json(const std::vector<CallbackRecord>& records) {
   Json object = Json::object();
   for (const CallbackRecord& record : records)
@@ -52,6 +54,7 @@ Json callbacks_json(const std::vector<CallbackRecord>& records) {
   return sorted(object);
 }
 
+// Leaves the default if the field is absent.
 void read_count(const io::JsonFields& fields, const char* key, int64_t& value) {
   const auto given = fields.optional<int64_t>(key);
   if (given && *given < 0) fields.refuse(key, "be 0 or more");
@@ -95,6 +98,7 @@ std::vector<CallbackRecord> read_callbacks(const io::JsonFields& fields) {
   return records;
 }
 
+// Both forms of reading end here: a file, and an object that is already parsed.
 TrainerState read_state(const io::JsonFields& fields) {
   TrainerState state;
   state.epoch = fields.optional<double>("epoch");
@@ -121,14 +125,14 @@ TrainerState read_state(const io::JsonFields& fields) {
 }  // namespace
 
 const CallbackRecord* TrainerState::find_callback(const std::string& name) const {
-  const auto found = std::ranges::find(stateful_callbacks, name, &CallbackRecord::name);
-  return found == stateful_callbacks.end() ? nullptr : &*found;
+  const auto record = std::ranges::find(stateful_callbacks, name, &CallbackRecord::name);
+  return record == stateful_callbacks.end() ? nullptr : &*record;
 }
 
 void TrainerState::keep_callback(CallbackRecord record) {
-  const auto found = std::ranges::find(stateful_callbacks, record.name, &CallbackRecord::name);
-  if (found != stateful_callbacks.end())
-    *found = std::move(record);
+  const auto earlier = std::ranges::find(stateful_callbacks, record.name, &CallbackRecord::name);
+  if (earlier != stateful_callbacks.end())
+    *earlier = std::move(record);
   else
     stateful_callbacks.push_back(std::move(record));
 }

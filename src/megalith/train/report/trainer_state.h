@@ -21,7 +21,8 @@ struct CallbackRecord {
   bool operator==(const CallbackRecord&) const = default;
 };
 
-// See the top of the file. Fields without a comment mean what they mean in Hugging Face's file.
+// See the top of the file. Fields without a comment mean what they mean in Hugging Face's file. Only the trainer writes
+// it; callbacks may read all of it, and keep their own state through CallbackRecord.
 struct TrainerState {
   std::optional<double> epoch;  // passes over the data, with a fraction; std::nullopt before the first step
   int64_t global_step = 0;      // optimizer steps done

@@ -28,6 +28,7 @@ using SaveClock = std::chrono::steady_clock;
 constexpr const char* kCheckedStem = "state";
 constexpr int64_t kCheckedRows = 37, kCheckedColumns = 1001;  // odd sizes: nothing is aligned by accident
 
+// One tensor of the trial: a number format, and who holds it.
 struct CheckedTensor {
   const char* name;
   at::ScalarType type;
@@ -53,6 +54,7 @@ std::vector<int64_t> checked_shape(const CheckedTensor& tensor, int world_size) 
   return {tensor.shared ? kCheckedRows : kCheckedRows * world_size, kCheckedColumns};
 }
 
+// Shared tensors are held by every rank as replicas, of which one is written.
 checkpoint::SaveRequest checked_request(const parallel::ParallelContext& context, const fs::path& folder) {
   checkpoint::TensorFiles files{.stem = kCheckedStem};
   const int rank = context.rank();

@@ -12,10 +12,10 @@ namespace megalith::train {
 
 // The outcome of the check.
 struct SaveCheck {
-  std::filesystem::path folder;  // where it was tried
+  std::filesystem::path folder;  // folder of the trial
   uint64_t bytes = 0;            // size of the checkpoint; rank 0 only
   double save_seconds = 0, load_seconds = 0;
-  std::vector<std::string> problems;  // of this rank, one sentence each
+  std::vector<std::string> problems;  // found on this rank, one sentence each
 };
 
 // Saves a small sharded state (bf16, fp32, int64 and bytes; one part held by each rank alone, and one held by all) into

@@ -1,3 +1,5 @@
+// An export goes into a staging folder inside `folder`, and its files are then moved one by one, the configuration
+// last. A crash in between leaves a folder without a configuration, which is visibly incomplete.
 #include "megalith/train/saving/save_model.h"
 
 #include <vector>

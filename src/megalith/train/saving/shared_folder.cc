@@ -1,3 +1,5 @@
+// The usual mistake is an output_dir on a local disk of each machine: every rank writes happily, and the checkpoint is
+// scattered. So rank 0 leaves a file with a random name, and the others look for it before any work is spent.
 #include "megalith/train/saving/shared_folder.h"
 
 #include <fmt/format.h>
@@ -24,6 +26,7 @@ std::string host_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
 }
 
+// Random, so that a file of an earlier run is not mistaken for this one's.
 std::string fresh_name() {
   std::random_device random;
   return fmt::format(".megalith-shared-{:08x}{:08x}", random(), random());

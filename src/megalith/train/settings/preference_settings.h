@@ -5,7 +5,7 @@
 
 namespace megalith::train {
 
-// Named after the options in the comments.
+// Named after the options in the comments. config::needs_reference says which losses compare with a reference model.
 struct PreferenceSettings {
   config::PrefLoss loss = config::PrefLoss::kSigmoid;
   double beta = 0.1;           // pref_beta: how closely the policy is held to the reference

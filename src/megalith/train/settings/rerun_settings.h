@@ -6,9 +6,13 @@
 namespace megalith::train {
 
 // The diagnosis of an injected fault when the step is run again.
-enum class InjectedFault { kCorrectResult, kTransientError, kPersistentError };
+enum class InjectedFault {
+  kCorrectResult,    // the same value everywhere: the program is at fault
+  kTransientError,   // another value on the same device
+  kPersistentError,  // the same value on this device, another one elsewhere
+};
 
-// See faults/result_check.h for the checks.
+// See faults/result_check.h for the checks. With all three checks off nothing is ever rerun.
 struct RerunSettings {
   config::RerunMode mode = config::RerunMode::kValidateResults;
   bool check_for_nan = true;           // reject losses and gradients that are not finite

@@ -2,6 +2,7 @@
 
 namespace megalith::train {
 
+// An evaluation has no gradients to reduce, so its schedule leaves the points for that out.
 layout::PipelineShape StepSettings::shape(int microbatches, bool forward_only) const {
   layout::PipelineShape shape = pipeline;
   shape.microbatches = microbatches;

@@ -32,7 +32,7 @@ struct LengthSettings {
   int early_stopping_steps = 0;             // > 0: ends after this many evaluations in a row without improvement
 };
 
-// How a step runs its micro-batches.
+// How a step runs its micro-batches. Equal on all ranks of a run.
 struct StepSettings {
   layout::PipelineShape pipeline{.kind = layout::ScheduleKind::kNone};  // number of micro-batches: see shape()
   bool overlap_p2p_comm = false;  // interleaved schedules receive one action ahead
@@ -44,7 +44,8 @@ struct StepSettings {
   layout::PipelineShape shape(int microbatches, bool forward_only = false) const;
 };
 
-// How gradients become new parameters, except for the schedule.
+// How gradients become new parameters, except for the schedule. The scaler is a value: each run starts with a copy of
+// it.
 struct UpdateSettings {
   optim::OptimizerSettings optimizer;
   optim::DdpSettings gradients;  // for the chunk that is cut into buckets (optim::settings_of_chunk)
@@ -52,7 +53,8 @@ struct UpdateSettings {
   bool overlap_param_gather = false;                          // gather parameters while the next step's forward runs
 };
 
-// When a run logs a line, and what the line contains.
+// When a run logs a line, and what the line contains. Intervals below 1 are resolved once the length of the run is
+// known (resolve_intervals).
 struct LogSettings {
   config::Interval strategy = config::Interval::kSteps;
   double steps = 500;                                        // between lines; below 1: a fraction of the whole run
@@ -69,10 +71,11 @@ struct LogSettings {
 struct BestMetric {
   std::string name = "eval_loss";
   bool greater = false;  // larger values are better
+  // Whether `value` is better than `than`; never true for NaN.
   bool better(double value, double than) const { return greater ? value > than : value < than; }
 };
 
-// When a run evaluates, and what follows from the result.
+// When a run evaluates, and what follows from the result. `strategy` decides whether `delay` counts steps or epochs.
 struct EvalPlan {
   config::Interval strategy = config::Interval::kNo;
   double steps = 0;                // between evaluations; below 1: a fraction of the whole run; 0: never
@@ -84,12 +87,12 @@ struct EvalPlan {
   bool loads_best_at_end = false;  // finally load the best save point into the model
 };
 
-// When a run saves, and what.
+// When a run saves, and what. Save points are written by RunSaver.
 struct SaveSettings {
-  std::filesystem::path output_dir;  // empty: the run writes nothing
+  std::filesystem::path output_dir;  // folder of all files; if empty, the run writes none
   config::Interval strategy = config::Interval::kSteps;
   double steps = 500;                      // between save points; below 1: a fraction of the whole run; 0: never
-  std::optional<int> total_limit;          // save points to keep besides the best; std::nullopt keeps all
+  std::optional<int> total_limit;          // save points to keep (checkpoint::Retention); std::nullopt keeps all
   std::optional<int64_t> retain_interval;  // multiples of it are never removed
   bool optimizer = true;                   // save the optimizer's state
   bool rng = true;                         // save the random states
@@ -99,6 +102,7 @@ struct SaveSettings {
   bool sharded_optimizer = false;          // recorded in the save point: optimizer state is split over ranks
   std::string arguments;                   // every effective option as YAML: the text of args.yaml
 
+  // Whether the run writes save points on its way.
   bool saves_points() const { return !output_dir.empty() && strategy != config::Interval::kNo; }
 };
 
@@ -110,7 +114,7 @@ struct ResumeSettings {
   bool data_may_change = false;  // data that differs from the save point's causes a warning, not an error
 };
 
-// All settings of a run.
+// All settings of a run. Plain data: equal on all ranks, and never changed by the trainer.
 struct TrainerSettings {
   LengthSettings length;
   layout::BatchPlan batch;  // its data_parallel_size is that of the grid

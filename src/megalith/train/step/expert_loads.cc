@@ -6,6 +6,9 @@
 
 namespace megalith::train {
 
+// Called in every step, so it must not touch the device: it keeps references to the routers' counters, and only take(),
+// which runs when the dashboard's file is written, sums and reads them. A router without tokens counts as zeros, so
+// that all ranks have the same shapes.
 void ExpertLoads::note() {
   noted_.clear();
   const auto options = at::dtype(at::kFloat).device(models_.context().device());
@@ -20,9 +23,9 @@ void ExpertLoads::note() {
 std::vector<ExpertLoad> ExpertLoads::take() const {
   std::vector<ExpertLoad> loads;
   if (noted_.empty()) return loads;  // all ranks of a stage agree on this
-  std::vector<at::Tensor> mine;
-  for (const auto& [layer, load] : noted_) mine.push_back(load);
-  const at::Tensor all = at::stack(mine);
+  std::vector<at::Tensor> own_loads;
+  for (const auto& [layer, load] : noted_) own_loads.push_back(load);
+  const at::Tensor all = at::stack(own_loads);
   const comm::Group group = models_.context().group(layout::GroupKind::kTpDpCp);
   group.all_reduce(all, comm::ReduceOp::kSum, "load of the experts, to be shown");
   if (group.rank() != 0) return loads;

@@ -19,7 +19,8 @@ struct ExpertLoad {
   std::vector<float> tokens;  // tokens per expert, after dropping
 };
 
-// One per rank, on all ranks of a model with experts.
+// One per rank, on all ranks of a model with experts. note() is cheap and runs in every step; take() communicates and
+// reads, and runs when a file is written.
 class ExpertLoads {
  public:
   // `models` outlives it.

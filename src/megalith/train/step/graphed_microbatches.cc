@@ -57,7 +57,7 @@ struct GraphedMicrobatches::Shape {
   int64_t met = 0;  // micro-batches seen with this shape
   // Set when the first graph is recorded.
   data::MicroBatch batch;  // on the device; its tensors are read by the graphs
-  ops::RopeAngles angles;  // of its layout; read by the graphs
+  ops::RopeAngles angles;  // angles of its layout; read by the graphs
   std::vector<std::unique_ptr<Graph>> graphs;
 };
 
@@ -71,6 +71,7 @@ int GraphedMicrobatches::recorded() const {
   return static_cast<int>(count);
 }
 
+// stale() reads and set_stale() writes the flags of all parameters, in the order of the model.
 std::vector<bool> GraphedMicrobatches::stale() const {
   std::vector<bool> all;
   for (const auto& parameter : chunk_.parameters().all()) all.push_back(parameter->grad.stale);
@@ -122,7 +123,7 @@ bool GraphedMicrobatches::start(Shape& shape, const data::MicroBatch& batch) con
     shape.batch.labels.copy_(labels);
     return true;
   }
-  const auto used = std::ranges::count_if(shapes_, [](const auto& each) { return !each->graphs.empty(); });
+  const auto used = std::ranges::count_if(shapes_, [](const auto& other) { return !other->graphs.empty(); });
   if (used >= kMostShapes) return false;
   shape.batch = batch;
   shape.batch.ids = ids.clone();
@@ -140,8 +141,8 @@ const GraphedMicrobatches::Graph* GraphedMicrobatches::graph_of(Shape& shape, co
   for (const auto& graph : shape.graphs)
     if (graph->before == before) return graph.get();
   const DeviceGraph* other = nullptr;
-  for (const auto& each : shapes_)
-    if (!each->graphs.empty()) other = each->graphs.front()->device.get();
+  for (const auto& recorded_shape : shapes_)
+    if (!recorded_shape->graphs.empty()) other = recorded_shape->graphs.front()->device.get();
   chunk_.angles(shape.batch.layout);  // sets the model's angles, which another shape may have replaced
   // Return cached memory first: the graphs' pool cannot use it, and it would stay reserved beside the pool.
   const at::Device device = chunk_.options().device;

@@ -40,9 +40,11 @@ class GraphedMicrobatches {
   // Runs forward and backward of a micro-batch by device work alone. Returns the sum of its losses, detached.
   using Work = std::function<at::Tensor(const data::MicroBatch&)>;
 
+  // `make` makes the graphs; tests pass their own.
   GraphedMicrobatches(model::GptModel& chunk, int warm_up_steps, MakeDeviceGraph make = make_device_graph);
   ~GraphedMicrobatches();
 
+  // Counts steps for the warm-up; called once before the micro-batches of a step.
   void begin_step() { ++steps_; }
   // Returns the sum of the losses of the micro-batch, or std::nullopt when the caller has to run it. `factor` is the
   // factor by which `work` multiplies the loss before backward.

@@ -76,6 +76,7 @@ class WeightGradQueues {
   std::vector<nn::WeightGradQueue> queues_;
 };
 
+// Megatron's names of the timers.
 TraceLabel label_of(const layout::PipelineAction& action) {
   using Kind = layout::PipelineAction::Kind;
   const char* name = action.kind == Kind::kForward    ? "forward-compute"
@@ -131,6 +132,7 @@ pipeline::StepPlan MicrobatchRunner::plan(std::span<const data::MicroBatch> batc
   return plan;
 }
 
+// Ends: every schedule accepts some multiple of the number of stages.
 int MicrobatchRunner::evaluation_group(int count) const {
   while (!layout::problems(shape(count, Phase::kEvaluation)).empty()) ++count;
   return count;
@@ -153,12 +155,13 @@ double MicrobatchRunner::backward_factor(int64_t count, float loss_scale, size_t
   return factor;
 }
 
+// Multiplying by 1 would launch a kernel and keep another node of the graph alive.
 at::Tensor MicrobatchRunner::start_of_backward(const MicrobatchLoss& loss, float loss_scale,
                                                size_t microbatches) const {
   const double factor = backward_factor(loss.count, loss_scale, microbatches);
   at::Tensor start = factor == 1 ? loss.sum : loss.sum * factor;
-  for (const AttachedLoss& each : loss.attached)
-    start = start + each.sum * (each.factor * backward_factor(each.count, loss_scale, microbatches));
+  for (const AttachedLoss& attached : loss.attached)
+    start = start + attached.sum * (attached.factor * backward_factor(attached.count, loss_scale, microbatches));
   return start;
 }
 
@@ -199,7 +202,7 @@ void MicrobatchRunner::run_schedule(std::span<const data::MicroBatch> batches, c
     at::Tensor start = start_of_backward(losses.back(), pass.loss_scale, batches.size());
     losses.back().sum = output.detach();
     losses.back().on_host.emplace(losses.back().sum);  // started before backward, so that it does not queue after it
-    for (AttachedLoss& each : losses.back().attached) each.sum = each.sum.detach();
+    for (AttachedLoss& attached : losses.back().attached) attached.sum = attached.sum.detach();
     if (pass.on_loss) pass.on_loss(losses.back());
     return start;
   };

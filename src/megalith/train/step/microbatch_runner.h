@@ -17,7 +17,8 @@
 
 namespace megalith::train {
 
-// Everything that a training pass needs besides the micro-batches.
+// Everything that a training pass needs besides the micro-batches. Hooks may be empty; `chunks` are in the order of the
+// model's chunks.
 struct BackwardPass {
   std::span<optim::DistributedDataParallel* const> chunks;
   float loss_scale = 1;
@@ -30,7 +31,8 @@ struct BackwardPass {
 // Returns the settings with which the pipeline's engine sends the hidden states of a model.
 pipeline::EngineSettings engine_settings(const model::ModelConfig& model, at::ScalarType dtype, bool overlap);
 
-// One thread per rank. Everything passed to the constructor outlives it.
+// One thread per rank. Everything passed to the constructor outlives it. Knows nothing of optimizers: it leaves
+// gradients in the parameters' buffers, through the chunks of BackwardPass.
 class MicrobatchRunner {
  public:
   MicrobatchRunner(model::VirtualModels& models, const StepSettings& settings, const parallel::ParallelContext& context,

@@ -1,3 +1,6 @@
+// Each chunk of the model has its own gradient buffers (DistributedDataParallel); one optimizer and one schedule serve
+// all of them. Construction moves parameters into the buffers, which is why weights must be loaded before, or refreshed
+// by reload_parameters().
 #include "megalith/train/step/optimized_model.h"
 
 #include "megalith/base/error.h"
@@ -36,6 +39,7 @@ OptimizedModel::OptimizedModel(model::VirtualModels& models, const UpdateSetting
         [ddp = chunks_[chunk]](std::span<nn::Parameter* const> part) { ddp->wait_for_params(part); });
 }
 
+// The model outlives this object and must not call into its buffers any more.
 OptimizedModel::~OptimizedModel() {
   for (size_t chunk = 0; chunk < models_.size(); ++chunk) models_[chunk].set_before_part(nullptr);
 }

@@ -1,5 +1,11 @@
 // OptimizedModel: this rank's chunks together with everything that changes them: gradient buffers, optimizer, schedule
 // and loss scale. A checkpoint of a run is this plus the position in the data and the random streams.
+//
+//   model.zero_grad();
+//   … forward and backward of all micro-batches, with the loss times model.loss_scale() …
+//   model.finalize_gradients(tokens);
+//   model.check_gradients();
+//   model.update(samples);
 #pragma once
 
 #include <cstdint>
@@ -14,7 +20,7 @@
 
 namespace megalith::train {
 
-// The outcome of one update.
+// The outcome of one update. The same on all ranks.
 struct UpdateResult {
   optim::StepResult step;
   double learning_rate = 0;  // the rate of this step
@@ -25,6 +31,7 @@ struct UpdateResult {
 // model can have only one at a time.
 class OptimizedModel {
  public:
+  // Moves the parameters into its buffers, and allocates gradients and optimizer state.
   OptimizedModel(model::VirtualModels& models, const UpdateSettings& settings, optim::RunSchedule schedule,
                  const parallel::ParallelContext& context);
   ~OptimizedModel();
@@ -53,6 +60,7 @@ class OptimizedModel {
   // Call after loading weights into the model: refreshes the optimizer's fp32 copies.
   void reload_parameters() { optimizer_->reload_main_params(); }
 
+  // The parts, for checkpoints and tests.
   model::VirtualModels& models() { return models_; }
   const std::vector<optim::DistributedDataParallel*>& chunks() const { return chunks_; }
   optim::Optimizer& optimizer() { return *optimizer_; }

@@ -1,3 +1,5 @@
+// Routers count tokens during forward, per rank. At the end of a step one all-reduce of [layers, E] makes the counts
+// those of all ranks, from which both the reported imbalance and the new biases (loss-free balancing) follow.
 #include "megalith/train/step/routing_step.h"
 
 #include <ATen/ATen.h>
@@ -9,6 +11,7 @@ namespace {
 constexpr const char* kMaxLoad = "expert_load_max";
 constexpr const char* kDropped = "expert_tokens_dropped";
 
+// In the order of the layers, which is the same on all ranks that share them.
 std::vector<const nn::Router*> routers_of(const model::VirtualModels& models) {
   std::vector<const nn::Router*> routers;
   for (const auto& chunk : models)

@@ -19,7 +19,7 @@ namespace megalith::train {
 std::vector<std::string> routing_metrics(const model::ModelConfig& config);
 
 // Adds this step's metrics to `sums`, moves the biases, and resets the statistics. Collective over all ranks that hold
-// the same layers.
+// the same layers. Called once per step on every rank, after backward.
 void end_routing_step(const model::VirtualModels& models, MetricSums& sums);
 
 }  // namespace megalith::train

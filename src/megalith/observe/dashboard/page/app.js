@@ -1,26 +1,31 @@
-// The page: asks for what is new, and draws it. With data of its own (a report) it asks nobody.
+// The page: asks the server for changes and draws them. A report carries its data and asks nobody.
+//
+// Every two seconds poll() reads /api/runs, the names and versions of all runs, and then only the runs whose version
+// has changed. Data lives in `page`; each draw… function shows a part of it and may be called at any time.
 
+// Title, names of the series, format of a value, and the text shown while there are no points.
 const CHARTS = [
-  ['Loss', ['loss', 'eval_loss'], plainNumber, 'No line of training yet'],
+  ['Loss', ['loss', 'eval_loss'], plainNumber, 'No training line yet'],
   ['Gradient norm', ['grad_norm'], plainNumber, 'No gradient norm yet'],
   ['Learning rate', ['learning_rate'], plainNumber, 'No learning rate yet'],
   ['Tokens per second', ['tokens_per_second'], plainNumber, 'No throughput yet'],
-  ['Memory', ['memory'], bytesText, 'No memory figures: they come with the first line of training'],
-  ['Evaluation loss', ['eval_loss'], plainNumber, 'No evaluation yet. Set eval_strategy and eval_dataset to have some.'],
+  ['Memory', ['memory'], bytesText, 'No memory figures yet: they come with the first training line'],
+  ['Evaluation loss', ['eval_loss'], plainNumber, 'No evaluation yet. Set eval_strategy and eval_dataset to run some.'],
 ];
+// Series that are exact by nature: smoothing would only falsify them.
 const NO_NOISE = new Set(['learning_rate', 'memory', 'epoch']);
 const POLL_MILLISECONDS = 2000;
 
 const page = {
   report: null,          // data of a report, or null
   now: 0,
-  runs: [],              // as of /api/runs/N; null: not yet read
+  runs: [],              // answers of /api/runs/N; null until read
   names: [],
   versions: [],
-  compared: new Set(),   // in the charts
-  focus: 0,              // in everything else
-  runsDrawn: '',         // what the list of runs shows
-  traceShown: '',        // which run, version and step the timeline has
+  compared: new Set(),   // indices of the runs in the charts
+  focus: 0,              // index of the run in everything else
+  runsDrawn: '',         // contents of the list of runs, as text
+  traceShown: '',        // run, version and step of the timeline
 };
 const options = { smoothing: 0, log: false };
 const mainCharts = CHARTS.map(([title, , format, nothing]) => new Chart(title, format, nothing));
@@ -29,6 +34,7 @@ const rankGrid = new RankGrid();
 const optionsTable = new OptionsTable();
 const timeline = new Timeline((step) => showTrace(step), (activities, time) => rankGrid.at(activities, time));
 
+// Reads a setting from the browser, after storing `value` if one is given; null where storage is not allowed.
 function remembered(key, value) {
   try {
     if (value !== undefined) localStorage.setItem(`megalith.${key}`, value);
@@ -38,6 +44,7 @@ function remembered(key, value) {
   }
 }
 
+// The curves of these names over all compared runs. An evaluation beside a training loss is dashed.
 function seriesOf(names) {
   const found = [];
   page.runs.forEach((run, index) => {
@@ -61,13 +68,14 @@ function drawCharts() {
   const names = new Set(page.runs.flatMap((run, index) => run && page.compared.has(index) ? Object.keys(run.series) : []));
   for (const name of [...names].filter((each) => !shown.has(each)).slice(0, 60)) {
     if (!moreCharts.has(name)) {
-      moreCharts.set(name, new Chart(name, plainNumber, 'Nothing yet'));
+      moreCharts.set(name, new Chart(name, plainNumber, 'No values yet'));
       byId('more-charts').append(moreCharts.get(name).node);
     }
     moreCharts.get(name).set(seriesOf([name]), options);
   }
 }
 
+// Redrawn only when it changed: replacing the buttons would take away the keyboard's focus.
 function drawRuns() {
   const news = JSON.stringify([page.names, page.focus, [...page.compared]]);
   if (news === page.runsDrawn) return;
@@ -88,6 +96,7 @@ function focusOn(index) {
   drawAll();
 }
 
+// Sentences about everything in the run's folder that could not be read.
 function problemsOf(run) {
   const texts = [...run.problems];
   const lines = (count) => `${grouped(count)} ${count === 1 ? 'line' : 'lines'}`;
@@ -97,6 +106,7 @@ function problemsOf(run) {
   return texts;
 }
 
+// The badge beside the title: live, ended, silent or waiting; for a report, its date.
 function drawStatus(run) {
   const status = byId('status');
   const state = run ? stateOf(run, page.now) : 'waiting';
@@ -125,10 +135,11 @@ function drawAll() {
   refreshTrace(run);
 }
 
+// Asks for a step of the timeline only if another run, or another version of its trace, is in focus.
 function refreshTrace(run) {
   if (!run.trace || run.trace.steps === 0) {
     page.traceShown = '';
-    timeline.clear(run.trace ? 'trace.json has no complete step.' : 'No timeline yet. Start the run with --trace 10-12 to have one of steps 10 to 12.');
+    timeline.clear(run.trace ? 'trace.json has no complete step.' : 'No timeline yet. Start the run with --trace 10-12 to record steps 10 to 12.');
     return;
   }
   const wanted = `${page.focus}/${JSON.stringify(run.trace)}`;
@@ -145,6 +156,7 @@ async function showTrace(step) {
   rankGrid.set(run);
 }
 
+// Throws when the server does not answer or refuses; poll() shows that in the badge.
 async function fetched(path) {
   const answer = await fetch(path, { cache: 'no-store' });
   if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
@@ -157,6 +169,7 @@ async function poll() {
     page.now = list.now;
     page.names = list.runs.map((run) => run.name);
     if (page.runs.length === 0) page.compared = new Set(page.names.keys());
+    // A version grows with each change of a run's folder.
     const stale = list.runs.map((run, index) => index).filter((index) => page.versions[index] !== list.runs[index].version);
     for (const index of stale) {
       page.runs[index] = await fetched(`/api/runs/${index}`);
@@ -171,6 +184,8 @@ async function poll() {
   setTimeout(poll, POLL_MILLISECONDS);
 }
 
+// The timeline is a canvas with colors of its own, so it is painted again; everything else follows the style
+// sheet.
 function applyTheme(choice) {
   const dark = choice === 'dark' || (choice !== 'light' && matchMedia('(prefers-color-scheme: dark)').matches);
   document.documentElement.dataset.theme = dark ? 'dark' : 'light';

@@ -5,7 +5,8 @@ const MARGIN = { left: 62, right: 12, top: 8, bottom: 22 };
 const allCharts = [];
 let cursorStep = null;
 
-// A moving mean that forgets; `weight` of the past, 0: none. Gaps stay gaps.
+// Exponential moving average; `weight` is that of the past, 0 for no smoothing. Dividing by the sum of the weights
+// corrects the start, as Adam does. Gaps stay gaps.
 function smoothed(values, weight) {
   if (weight <= 0) return values;
   let sum = 0;
@@ -18,6 +19,7 @@ function smoothed(values, weight) {
   });
 }
 
+// Binary search in ascending numbers.
 function nearestIndex(xs, x) {
   let low = 0;
   let high = xs.length - 1;
@@ -29,7 +31,7 @@ function nearestIndex(xs, x) {
 }
 
 class Chart {
-  // `format` shows a value; `nothing` is said where no run has points.
+  // `format` turns a value into text; `nothing` is the text shown while no run has points.
   constructor(title, format, nothing) {
     Object.assign(this, { title, format, nothing, series: [], options: { smoothing: 0, log: false } });
     this.latest = h('span', { class: 'latest' });
@@ -42,13 +44,16 @@ class Chart {
     new ResizeObserver(() => { if (this.node.clientWidth !== this.width) this.draw(); }).observe(this.node);
   }
 
-  // Each: {name, color, dash, x, mean, min?, max?, last}; pointsOnly: few of them, as dots; exact: never smoothed.
+  // A series is {name, color, dash, x, mean, min?, max?, last}, with pointsOnly for few values drawn as dots, and exact
+  // for values that are never smoothed.
   set(series, options) {
     this.series = series.filter((each) => each.x.length > 0);
     this.options = options;
     this.draw();
   }
 
+  // The ranges of both axes with 4 or 5 % of room; null when no value can be drawn. A linear axis of positive
+  // values does not go below 0, and a logarithmic one leaves out what is not positive.
   bounds() {
     const usable = (value) => isNumber(value) && (!this.options.log || value > 0);
     let [x0, x1, y0, y1] = [Infinity, -Infinity, Infinity, -Infinity];
@@ -70,6 +75,7 @@ class Chart {
     return { x0, x1, y0: y0 >= 0 && y0 - room < 0 ? 0 : y0 - room, y1: y1 + room };
   }
 
+  // Builds the picture again and replaces the old one; the cursor and the keyboard's focus survive.
   draw() {
     this.width = this.node.clientWidth;
     this.tip.hidden = true;
@@ -105,6 +111,7 @@ class Chart {
     return h('span', { title: each.name }, h('i', { class: each.pointsOnly ? 'swatch dot' : 'swatch', color: each.color }), `${each.name} ${this.format(each.last[1])}`);
   }
 
+  // The chart for a screen reader.
   inWords() {
     return `${this.title}. ` + this.series.map((each) =>
       `${each.name}: ${this.format(each.last[1])} at step ${each.last[0]}`).join('; ') + '. Arrow keys move a cursor.';
@@ -138,6 +145,8 @@ class Chart {
     return text;
   }
 
+  // From back to front: the band from minimum to maximum (or, when smoothed, the raw curve), the line, and
+  // dots.
   curve(each) {
     const { across, down } = this.area;
     const weight = each.pointsOnly || each.exact ? 0 : this.options.smoothing;
@@ -177,6 +186,7 @@ class Chart {
     setCursor(xs[Math.min(Math.max(next, 0), xs.length - 1)], this);
   }
 
+  // Shows the cursor at a step; the chart under the pointer leads and also shows the values.
   mark(step, leads) {
     if (!this.svg) return;
     this.hair.replaceChildren();
@@ -206,6 +216,7 @@ class Chart {
   }
 }
 
+// All charts share one cursor, so that a spike in one can be compared with the others.
 function setCursor(step, leader) {
   cursorStep = step;
   for (const chart of allCharts) chart.mark(step, chart === leader);

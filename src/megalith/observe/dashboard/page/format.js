@@ -3,6 +3,8 @@
 
 const SVG = 'http://www.w3.org/2000/svg';
 
+// Sets attributes (on… adds a listener, color fills the background, false and null are left out) and appends
+// children.
 function fill(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes || {})) {
     if (value === null || value === undefined || value === false) continue;
@@ -22,10 +24,12 @@ const show = (id, ...children) => byId(id).replaceChildren(...children.flat());
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const isNumber = (value) => typeof value === 'number' && Number.isFinite(value);
 
+// "1.500" -> "1.5", "2.0" -> "2"; exponents are left alone.
 function trimmed(text) {
   return text.includes('.') && !text.includes('e') ? text.replace(/\.?0+$/, '') : text;
 }
 
+// 0.00001 -> "1e−5", 3.14159 -> "3.1416", 12345 -> "12.3 k", 5e6 -> "5 M"; "–" for values that are not finite.
 function plainNumber(value) {
   if (!isNumber(value)) return '–';
   const size = Math.abs(value);
@@ -38,6 +42,7 @@ function plainNumber(value) {
   return trimmed(value.toPrecision(5));
 }
 
+// Powers of 1024, as the program itself prints them.
 function bytesText(value) {
   if (!isNumber(value)) return '–';
   const units = ['B', 'KB', 'MB', 'GB', 'TB', 'PB'];
@@ -50,6 +55,7 @@ function bytesText(value) {
 const percent = (value, digits = 0) => isNumber(value) ? `${(100 * value).toFixed(digits)} %` : '–';
 const grouped = (value) => isNumber(value) ? Math.round(value).toLocaleString('en-US') : '–';
 
+// "12 µs", "3.5 ms", "45 s", "3 min", "5 h 20 min", "2 d 4 h".
 function secondsText(value) {
   if (!isNumber(value)) return '–';
   if (value < 1e-3) return `${trimmed((value * 1e6).toFixed(1))} µs`;
@@ -60,6 +66,7 @@ function secondsText(value) {
   return hours >= 48 ? `${Math.floor(hours / 24)} d ${hours % 24} h` : hours > 0 ? `${hours} h ${minutes} min` : `${minutes} min`;
 }
 
+// Local time, "2026-01-31 12:00:00".
 function timeText(seconds) {
   if (!isNumber(seconds) || seconds <= 0 || seconds > 8.6e12) return '–';
   const date = new Date(seconds * 1000);
@@ -69,13 +76,14 @@ function timeText(seconds) {
 
 const empty = (text) => h('p', { class: 'empty' }, text);
 const runColor = (index) => `var(--run-${index % 6})`;
-// Further runs with the same colour are told by their dashes.
+// Runs beyond the sixth repeat the colors with another dash.
 const runDash = (index) => ['', '7 3', '2 3', '9 3 2 3'][Math.floor(index / 6) % 4];
 
 function legendBox(color, text) {
   return h('span', {}, h('i', { class: 'box', color }), text);
 }
 
+// `heads` are {name, class}; the class applies to the whole column.
 function table(heads, rows, className) {
   const cell = (tag) => (value, column) => h(tag, { class: heads[column].class }, value);
   return h('table', { class: className },
@@ -94,6 +102,7 @@ function roundTicks(low, high, most) {
   return ticks;
 }
 
+// Powers of ten, at most six of them; within a single decade round numbers instead.
 function logTicks(low, high) {
   const ticks = [];
   const first = Math.ceil(Math.log10(low) - 1e-9);

@@ -11,9 +11,10 @@ function placesOf(run) {
   return Array.from({ length: count }, (_, rank) => ({ rank, tp: rank, cp: 0, dp: 0, pp: 0, ep: 0 }));
 }
 
+// "8 ranks = tp 2 × pp 2 × dp 2, 2 chunks per stage".
 function layoutText(layout) {
   const sizes = ['tp', 'cp', 'pp', 'dp', 'ep'].filter((axis) => layout[axis] > 1).map((axis) => `${axis} ${layout[axis]}`);
-  const chunks = layout.vpp > 1 ? `, ${layout.vpp} chunks a stage` : '';
+  const chunks = layout.vpp > 1 ? `, ${layout.vpp} chunks per stage` : '';
   return `${grouped(layout.world_size)} ${layout.world_size === 1 ? 'rank' : 'ranks'}${sizes.length > 0 ? ' = ' + sizes.join(' × ') : ''}${chunks}`;
 }
 
@@ -32,13 +33,14 @@ class RankGrid {
     this.drawn = news;
   }
 
-  // Of another run or another step.
+  // Drops the moment of the cursor, which belongs to another run or step.
   forget() {
     this.moment = null;
     this.atCursor = false;
     this.drawn = '';
   }
 
+  // Called as the timeline's cursor moves: `activities` by rank, `time` in microseconds of the step.
   at(activities, time) {
     this.moment = { activities, time };
     if (!this.atCursor) { this.atCursor = true; this.draw(); return; }
@@ -48,7 +50,7 @@ class RankGrid {
   draw() {
     const places = placesOf(this.run);
     if (places.length === 0) {
-      this.node.replaceChildren(empty(this.run.layout ? `${layoutText(this.run.layout)}: too many to draw` : 'The run has not told its layout yet: events.jsonl has no start.'));
+      this.node.replaceChildren(empty(this.run.layout ? `${layoutText(this.run.layout)}: too many to draw` : 'The layout is not known yet: events.jsonl has no start event.'));
       return;
     }
     this.cells = new Map();
@@ -78,9 +80,9 @@ class RankGrid {
 
   legend() {
     if (this.atCursor) return h('p', { class: 'facts' }, `At ${secondsText(this.moment.time / 1e6)} of the traced step; move over the timeline.`);
-    if (!this.run.live) return h('p', { class: 'facts' }, 'What ranks do comes with the first line of training (live.json).');
+    if (!this.run.live) return h('p', { class: 'facts' }, 'The work of each rank appears with the first training line (live.json).');
     return h('div', {}, h('div', { class: 'legend' }, legendBox(waitColor(0), 'works'), legendBox(waitColor(0.5), 'half'), legendBox(waitColor(1), 'waits for others')),
-      h('p', { class: 'facts' }, `Share of a step in which a rank waits, up to step ${grouped(this.run.live.step)}.`));
+      h('p', { class: 'facts' }, `Share of each step that a rank spends waiting, up to step ${grouped(this.run.live.step)}.`));
   }
 
   cell(place) {
@@ -89,6 +91,7 @@ class RankGrid {
     return node;
   }
 
+  // Colors and labels only: the cells stay, so that moving along the timeline is cheap.
   recolour() {
     const live = this.run.live && Array.isArray(this.run.live.ranks) ? this.run.live.ranks : [];
     for (const [rank, { node, place }] of this.cells) {
@@ -117,11 +120,11 @@ class RankGrid {
     node.style.background = waitColor(share);
     node.style.color = share > 0.18 ? '#1c1a14' : '#ffffff';
     const memory = isNumber(times.peak_bytes) ? `, peak memory ${bytesText(times.peak_bytes)}` : '';
-    return [percent(share), `works ${secondsText(times.compute_seconds)} and waits ${secondsText(times.wait_seconds)} a step${memory}`];
+    return [percent(share), `works ${secondsText(times.compute_seconds)} and waits ${secondsText(times.wait_seconds)} per step${memory}`];
   }
 }
 
-// Blue works, orange waits; in between it is pale.
+// From blue (works) over a pale middle to orange (waits): linear in each half.
 function waitColor(share) {
   const ends = [[47, 116, 181], [226, 221, 210], [224, 138, 46]];
   const at = Math.min(Math.max(share, 0), 1) * 2;
@@ -130,12 +133,12 @@ function waitColor(share) {
   return `rgb(${from.map((value, i) => Math.round(value + (to[i] - value) * part)).join(', ')})`;
 }
 
-// Rows are layers, columns experts; what an expert gets over the mean of its layer.
+// Rows are layers, columns experts; a cell is the expert's tokens divided by the mean of its layer.
 function drawExperts(run) {
   const layers = run.live && Array.isArray(run.live.experts) ? run.live.experts.filter((each) => Array.isArray(each.load) && each.load.length > 0) : [];
   const isMoe = Object.hasOwn(run.series, 'expert_load_max');
   if (layers.length === 0) {
-    show('experts', empty(isMoe ? 'The load of each expert comes with the first line of training (live.json).' : 'This model has no experts.'));
+    show('experts', empty(isMoe ? 'The load of each expert appears with the first training line (live.json).' : 'This model has no experts.'));
     return;
   }
   const experts = Math.max(...layers.map((layer) => layer.load.length));
@@ -164,7 +167,7 @@ function drawExperts(run) {
   show('experts',
     h('p', { class: 'facts' }, h('b', {}, `${rows.length} layers × ${experts} experts`), `, tokens of step ${grouped(run.live.step)}`),
     h('div', { class: 'heat' }, canvas), tip,
-    h('div', { class: 'legend' }, legendBox(waitColor(0), 'nothing'), legendBox(waitColor(0.5), 'the mean'), legendBox(waitColor(1), 'twice the mean and more')),
+    h('div', { class: 'legend' }, legendBox(waitColor(0), 'no tokens'), legendBox(waitColor(0.5), 'the mean'), legendBox(waitColor(1), 'twice the mean or more')),
     table([{ name: 'Layer' }, { name: 'Busiest expert' }, { name: 'Times the mean', class: 'number' }],
       worst.map((each) => [String(each.layer), String(each.expert), each.share.toFixed(2)])));
 }

@@ -1,11 +1,12 @@
 // Tiles, events, checkpoints, options.
 
+// The newest [step, value] of a series; null when the run has none, or when it is not finite.
 function lastOf(run, name) {
   const series = Object.hasOwn(run.series, name) ? run.series[name] : null;
   return series && isNumber(series.last[1]) ? series.last : null;
 }
 
-// live: it speaks; ended: it said so; silent: it has not spoken for a while; waiting: not yet.
+// live: metrics.jsonl grew within two minutes; silent: it did not; ended: there is an end event; waiting: no line yet.
 function stateOf(run, now) {
   if (run.ended) return 'ended';
   if (run.lines === 0) return 'waiting';
@@ -32,22 +33,23 @@ function drawOverview(run, now) {
     tile('Loss', loss ? plainNumber(loss[1]) : '–', run.series.loss && run.series.loss.not_finite > 0 ? `${run.series.loss.not_finite} not finite` : 'training'),
     tile('Evaluation loss', evaluation ? plainNumber(evaluation[1]) : '–', evaluation ? `at step ${grouped(evaluation[0])}` : 'no evaluation yet'),
     tile('Tokens per second', value('tokens_per_second', plainNumber), 'all ranks'),
-    tile('TFLOP/s', value('tflops_per_device', plainNumber), 'of a device'),
+    tile('TFLOP/s', value('tflops_per_device', plainNumber), 'per device'),
     tile('Memory', value('memory', bytesText), 'peak, fullest rank'),
     tile('Learning rate', value('learning_rate', plainNumber), 'last step'),
     tile('Gradient norm', value('grad_norm', plainNumber), 'before clipping'));
 }
 
+// One event in words. Numbers come from a file that may be damaged, so each is checked.
 function eventText(event) {
   const number = (value, format) => isNumber(value) ? format(value) : '?';
   switch (event.event) {
     case 'start': {
       const layout = event.layout && isNumber(event.layout.world_size) ? ` on ${grouped(event.layout.world_size)} ranks` : '';
-      return event.step > 0 ? `goes on from step ${number(event.step, grouped)}${layout}` : `begins${layout}`;
+      return event.step > 0 ? `continues from step ${number(event.step, grouped)}${layout}` : `begins${layout}`;
     }
-    case 'restart': return isNumber(event.detect_seconds) ? `started again; the failure was seen after ${secondsText(event.detect_seconds)}` : 'started again';
-    case 'skip': return 'update left out: gradients were not finite';
-    case 'straggler': return `rank ${number(event.rank, grouped)} computes ${number(event.compute_seconds, secondsText)} a step, the others ${number(event.median_seconds, secondsText)}`;
+    case 'restart': return isNumber(event.detect_seconds) ? `started again; the failure was detected after ${secondsText(event.detect_seconds)}` : 'started again';
+    case 'skip': return 'update skipped: the gradients were not finite';
+    case 'straggler': return `rank ${number(event.rank, grouped)} computes ${number(event.compute_seconds, secondsText)} per step, the others ${number(event.median_seconds, secondsText)}`;
     case 'evaluation': return isNumber(event.loss) ? `loss ${plainNumber(event.loss)}` : 'done';
     case 'save': return String(event.checkpoint || '');
     case 'end': return event.finished === false ? 'ended before its last step' : 'done';
@@ -78,7 +80,7 @@ function drawCheckpoints(run) {
   show('checkpoints', table([{ name: 'Folder', class: 'breaks' }, { name: 'Step', class: 'number' }, { name: 'Size', class: 'number' }, { name: 'Time' }], rows));
 }
 
-// args.yaml is one option a line.
+// args.yaml has one option per line.
 function optionsOf(run) {
   const options = new Map();
   for (const line of run.args.split('\n')) {
@@ -88,7 +90,7 @@ function optionsOf(run) {
   return options;
 }
 
-// Those of the runs that are compared; with several, first what is not the same.
+// The options of the compared runs, one column per run; with several runs it shows only those that differ, at first.
 class OptionsTable {
   constructor() {
     this.search = h('input', { type: 'search', placeholder: 'Filter by name or value', 'aria-label': 'Filter options', oninput: () => this.fillRows() });
@@ -103,13 +105,13 @@ class OptionsTable {
     this.before = text;
     this.runs = runs.filter((run) => run.args);
     if (this.runs.length === 0) {
-      show('options', empty('args.yaml is not there yet.'));
+      show('options', empty('args.yaml does not exist yet.'));
       return;
     }
     this.options = this.runs.map(optionsOf);
     this.names = [...new Set(this.options.flatMap((each) => [...each.keys()]))].sort();
     this.differing.checked = this.runs.length > 1;
-    const only = this.runs.length > 1 ? h('label', {}, this.differing, ' only those that differ') : null;
+    const only = this.runs.length > 1 ? h('label', {}, this.differing, ' only options that differ') : null;
     show('options', h('div', { class: 'toolbar' }, this.search, only), this.body);
     this.fillRows();
   }
@@ -124,6 +126,6 @@ class OptionsTable {
       rows.push([name, ...values]);
     }
     const heads = [{ name: 'Option' }, ...this.runs.map((run) => ({ name: this.runs.length > 1 ? run.name : 'Value', class: 'breaks' }))];
-    this.body.replaceChildren(rows.length > 0 ? table(heads, rows) : empty('No option like that.'));
+    this.body.replaceChildren(rows.length > 0 ? table(heads, rows) : empty('No option matches.'));
   }
 }

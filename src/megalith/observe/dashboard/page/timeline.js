@@ -1,7 +1,7 @@
-// Timeline: what every rank did in one traced step; the cursor's moment colours the grid of ranks.
+// Timeline: one traced step, a row per rank; the moment at the cursor also colors the grid of ranks.
 
-const ROW = 38;         // pixels of a rank
-const BAR = 20;         // of its compute; communication lies below
+const ROW = 38;         // pixels per rank
+const BAR = 20;         // pixels of its compute bar; communication lies below
 const KINDS = {
   'forward-compute': ['forward', 'F'],
   'backward-compute': ['backward', 'B'],
@@ -44,6 +44,7 @@ class Timeline {
     this.layOut();
   }
 
+  // Builds the elements again, after another step or another width; paint() only draws on the canvas.
   layOut() {
     const trace = this.trace;
     this.width = this.node.clientWidth;
@@ -73,7 +74,7 @@ class Timeline {
     };
     return h('div', { class: 'toolbar' }, steps,
       h('span', { class: 'facts', id: 'bubble' }, h('b', {}, `${percent(trace.bubble, 1)} bubble`),
-        ` of forward and backward, ${secondsText((trace.work[1] - trace.work[0]) / 1e6)}; the step ${secondsText(trace.microseconds / 1e6)}`),
+        ` of forward and backward, ${secondsText((trace.work[1] - trace.work[0]) / 1e6)}; the whole step takes ${secondsText(trace.microseconds / 1e6)}`),
       h('span', { class: 'grow' }),
       h('button', { type: 'button', 'aria-label': 'Zoom out', onclick: zoom(0.5) }, '−'),
       h('button', { type: 'button', 'aria-label': 'Zoom in', onclick: zoom(2) }, '+'));
@@ -89,6 +90,7 @@ class Timeline {
     return this.trace.left_out > 0 ? [h('p', { class: 'facts' }, `${grouped(this.trace.left_out)} shorter spans are not shown`)] : [];
   }
 
+  // One canvas of at most 16000 pixels each way, the limit of browsers; beyond it the density drops.
   paint() {
     const across = Math.max(200, this.view.clientWidth) * this.zoom;
     const wide = Math.min(across, 16000);
@@ -110,6 +112,7 @@ class Timeline {
     pen.fillRect(this.cursor * this.scale, 0, 1, tall);
   }
 
+  // Idle time of forward and backward first, as the background of the bar; spans are drawn over it.
   paintRow(pen, colors, spans, row, wide) {
     const top = row * ROW + 2;
     pen.fillStyle = colors.idle;
@@ -161,7 +164,7 @@ class Timeline {
     this.moment(this.ranks.map((spans) => this.activity(spans, this.cursor)), this.cursor);
   }
 
-  // What a rank does at a moment: its action with what it waits for in it, or else what it waits for.
+  // Returns what a rank does at a moment: its action with the communication inside it, or else the communication alone.
   activity(spans, time) {
     let work = null;
     let waits = null;
