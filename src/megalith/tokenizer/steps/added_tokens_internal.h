@@ -11,6 +11,7 @@
 
 #include "megalith/tokenizer/steps/normalizer_internal.h"
 #include "megalith/tokenizer/text/prefix_tree_internal.h"
+#include "megalith/tokenizer/tokenizer.h"
 
 namespace megalith::tokenizer {
 
@@ -41,9 +42,9 @@ class AddedTokens {
   AddedTokens& operator=(const AddedTokens&) = delete;
 
   // Cuts a text at the tokens that are (kNormalized) or are not (kPlain) searched for in normalized text. The leftmost
-  // match wins, of several the longest. Without `with_special`, special tokens are plain text.
+  // match wins, of several the longest. Of `options` those about special tokens count.
   enum class Stage { kPlain, kNormalized };
-  std::vector<TextPart> split(std::string_view text, Stage stage, bool with_special) const;
+  std::vector<TextPart> split(std::string_view text, Stage stage, const EncodeOptions& options) const;
   bool has(Stage stage) const { return finders_[static_cast<size_t>(stage)].has_value(); }
 
   const AddedToken* find(std::string_view content) const;
