@@ -134,6 +134,26 @@ TEST(GenerateCommand, IdsNeedNoTokenizer) {
   EXPECT_EQ(json::parse(result.out).at("ids").size(), 4U);
 }
 
+// Best of n: equal prompts get different texts, and the same ones again with the same seed.
+TEST(GenerateCommand, EveryTextIsADrawOfItsOwn) {
+  const TempFolder temp;
+  std::ofstream(temp / "prompts") << "[5, 17, 3]\n[5, 17, 3]\n";
+  const auto generate = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"generate", "--model", golden("qwen3"), "--ids", "--max_new_tokens", "6", "--use_cpu"});
+    return megalith(more);
+  };
+  const std::string input = (temp / "prompts").string();
+  const auto lines = generate({"--input", input, "--temperature", "1.5"});
+  ASSERT_EQ(lines.exit_code, 0) << lines.err;
+  const size_t middle = lines.out.find('\n');
+  const std::string first = lines.out.substr(0, middle + 1), second = lines.out.substr(middle + 1);
+  EXPECT_NE(first, second);
+  const auto texts = generate({"--prompt", "[5, 17, 3]", "--temperature", "1.5", "--num_return_sequences", "2"});
+  EXPECT_EQ(texts.out, lines.out);
+  EXPECT_EQ(generate({"--prompt", "[5, 17, 3]", "--temperature", "1.5"}).out, first);
+  expect_refused(generate({"--prompt", "[5]", "--num_return_sequences", "2"}), "set --temperature");
+}
+
 TEST(GenerateCommand, BadInputIsNamed) {
   const std::vector<std::string> base{"generate", "--model", golden("qwen3"), "--use_cpu"};
   const auto with = [&base](std::vector<std::string> more) {

@@ -282,6 +282,39 @@ double tokens_per_step(const std::string& text) {
   return std::stod(rates[2]) * (rates[3] == "k" ? 1000 : 1) / std::stod(rates[1]);
 }
 
+// A job that was pre-empted is simply started again, as with LLaMA-Factory.
+TEST_F(TrainCommand, ContinuesTheRunOfItsOutputFolder) {
+  const Words saving{"--save_strategy=steps", "--save_steps=2", "--max_steps=6"};
+  ASSERT_EQ(train("run", saving).exit_code, 0);
+  const auto expected = losses("run");
+  fs::remove_all(folder_ / "run" / "checkpoint-6");
+  const auto again = train("run", saving);
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  expect_contains(again.err, "holds a run with checkpoints, which continues");
+  expect_contains(again.err, "done        2 steps in ");
+  EXPECT_EQ(losses("run"), expected);
+  // A run that is complete has no step left.
+  const auto complete = train("run", saving);
+  EXPECT_EQ(complete.exit_code, 0) << complete.err;
+  EXPECT_EQ(losses("run"), expected);
+  Words over = saving;
+  over.emplace_back("--overwrite_output_dir");
+  const auto started_over = train("run", over);
+  ASSERT_EQ(started_over.exit_code, 0) << started_over.err;
+  expect_contains(started_over.err, "done        6 steps in ");
+  // Killed before its first checkpoint: there is nothing to continue and nothing to lose.
+  fs::create_directories(folder_ / "early");
+  fs::copy_file(folder_ / "run" / "args.yaml", folder_ / "early" / "args.yaml");
+  EXPECT_EQ(train("early", saving).exit_code, 0);
+  // Weights without checkpoints are somebody's result.
+  fs::create_directories(folder_ / "ended");
+  for (const char* file : {"args.yaml", "model.safetensors"})
+    fs::copy_file(folder_ / "run" / file, folder_ / "ended" / file);
+  const auto ended = train("ended", saving);
+  EXPECT_EQ(ended.exit_code, 2);
+  expect_contains(ended.err, "is not empty");
+}
+
 // Two processes are ended in the middle; two others, then one, go on.
 TEST_F(TrainCommand, ContinuesARun) {
   const Words saving{"--save_strategy=steps", "--save_steps=2", "--max_steps=6", "--lr_scheduler_type=linear"};

@@ -1,5 +1,6 @@
 #include "megalith/config/derive.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -111,7 +112,21 @@ TEST(Derive, Reports) {
   EXPECT_EQ(effective.args.logging.report_to, (Words{"wandb", "tensorboard"}));
   EXPECT_TRUE(warns(effective, "mlflow"));
   EXPECT_EQ(derived({"--report_to=all"}).args.logging.report_to, Words{"tensorboard"});
-  EXPECT_TRUE(warns(derived({"--async-save"}, Dialect::kPretrain), "async_save"));
+  // Megatron switches it off without use_persistent_ckpt_worker.
+  EXPECT_TRUE(derived({"--async-save"}, Dialect::kPretrain).args.checkpoint.async_save);
+}
+
+TEST(Derive, ADeepspeedFileShardsTheOptimizer) {
+  const auto optimizer = [](const char* zero) {
+    const auto effective = derived({fmt::format(R"(--deepspeed={{"zero_optimization": {}, "bf16": "auto"}})", zero)});
+    EXPECT_EQ(effective.warnings.empty(), !effective.args.optimizer.use_distributed_optimizer);
+    return effective.args.optimizer;
+  };
+  EXPECT_FALSE(optimizer(R"({"stage": 0})").use_distributed_optimizer);
+  EXPECT_TRUE(optimizer(R"({"stage": 1})").use_distributed_optimizer);
+  const OptimizerConfig offloaded = optimizer(R"({"stage": 2, "offload_optimizer": {"device": "cpu"}})");
+  EXPECT_TRUE(offloaded.use_distributed_optimizer && offloaded.cpu_offload);
+  EXPECT_EQ(offloaded.offload_fraction, 1);
 }
 
 TEST(Derive, BatchPlan) {

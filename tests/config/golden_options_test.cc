@@ -26,10 +26,8 @@ const Words kLackingFeatures{"moe_token_dispatcher_type",
                              "use_galore",
                              "use_dora",
                              "neftune_noise_alpha",
-                             "label_smoothing_factor",
                              "spec",
-                             "torch_compile",
-                             "compute_accuracy"};
+                             "torch_compile"};
 
 Words words_in(const std::string& file) {
   Words words;

@@ -7,6 +7,7 @@
 
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
+#include "tests/config/parse_support.h"
 
 namespace megalith::config {
 namespace {
@@ -133,6 +134,13 @@ TEST(OptionTable, EveryMegatronAndHuggingFaceSpellingIsFound) {
                            "no_load_optim"})
     EXPECT_TRUE(OptionTable::instance().find(name)) << name;
   EXPECT_FALSE(OptionTable::instance().find("no_such_option"));
+}
+
+TEST(OptionTable, OldNamesOfDeterminismAndGraphsAct) {
+  const Words given{"--deterministic-mode", "--enable-cuda-graph"};
+  const TrainingArguments args = parse(given, Dialect::kPretrain).args;
+  EXPECT_TRUE(args.seeds.full_determinism);
+  EXPECT_EQ(args.fusion.cuda_graph_impl, "local");
 }
 
 TEST(OptionTable, NamesAreUnique) {

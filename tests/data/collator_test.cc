@@ -57,6 +57,7 @@ TEST(Collator, shifts_and_pads_to_the_longest) {
 TEST(Collator, multiples_and_fixed_lengths) {
   const std::vector<Sample> samples = {{row(10, 4), {}}, {row(20, 3), {}}};
   EXPECT_EQ(Collator({.length_multiple = 8}).collate(samples).layout.longest(), 8);
+  EXPECT_EQ(Collator({.length_multiple = 8}).collate(samples).layout.max_position(), 3);
   EXPECT_EQ(Collator({.padding = Padding::kFixed, .fixed_length = 11}).collate(samples).layout.longest(), 11);
   EXPECT_EQ(Collator({.padding = Padding::kNone}).collate(samples).layout.cumulative(), (Values{0, 3, 5}));
   EXPECT_THROW(Collator({.padding = Padding::kFixed, .fixed_length = 2}).collate(samples), ConfigError);

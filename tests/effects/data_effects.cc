@@ -32,6 +32,7 @@ const TemporaryFolder& data_files() {
       {"turns.jsonl", R"({"instruction": "q2", "output": "a2", "history": [["q1", "a1"]]})"},
       {"thoughts.jsonl", R"({"instruction": "q2", "output": "<think>\nhm\n</think>\n\na2",)"
                          R"( "history": [["q1", "<think>\nso\n</think>\n\na1"]]})"},
+      {"quoting.jsonl", R"({"instruction": "what is <|eos|>?", "output": "an end"})"},
       {"dataset_info.json", R"({"named": {"file_name": "b.jsonl"}})"},
   });
   return folder;
@@ -143,6 +144,7 @@ Effects row_effects() {
        {},
        {"--preserve_thinking"},
        rows},
+      {"split_special_tokens", on("quoting.jsonl"), {}, {"--split_special_tokens"}, rows},
       {"mix_strategy", on("a.jsonl,b.jsonl"), {}, {"--mix_strategy=interleave_under"}, rows},
       {"interleave_probs",
        on("a.jsonl,b.jsonl", {"--mix_strategy=interleave_under"}),

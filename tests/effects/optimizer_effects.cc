@@ -56,6 +56,7 @@ Effects optimizer_effects() {
   const Words fp16{"--fp16", "--initial_loss_scale=64", "--loss_scale_window=3"};
   return {
       {"optimizer", {}, {}, {"--optimizer=sgd"}, rule},
+      {"deepspeed", {}, {}, {R"(--deepspeed={"zero_optimization": {"stage": 2}})"}, buffers},
       {"optim", {}, {}, {"--optim=sgd"}, rule},
       {"apply_wd_to_qk_layernorm", {}, {}, {"--apply_wd_to_qk_layernorm"}, rule},
       {"adam_beta1", {}, {}, {"--adam_beta1=0.8"}, rule},

@@ -91,6 +91,7 @@ Effects training_effects() {
   };
   return {
       {"finetuning_type", small(), {}, {"--finetuning_type=lora"}, one_rank},
+      {"label_smoothing_factor", small(), {}, {"--label_smoothing_factor=0.1"}, one_rank},
       {"iterations_to_skip", small(), {}, {"--iterations_to_skip=2"}, one_rank},
       {"early_stopping_steps", also({"--learning_rate=0"}), {}, {"--early_stopping_steps=1"}, one_rank},
       {"per_device_eval_batch_size", small(), {}, {"--per_device_eval_batch_size=1"}, one_rank},

@@ -10,13 +10,12 @@ namespace {
 
 constexpr int64_t kCrossEntropyTokens = 8, kCrossEntropyHidden = 6;
 
-// loss = (1-s) nll - s mean log p + z (log Σ exp)², s = αK/(K-1); 0 for ignored labels.
+// loss = (1-s) nll - s mean log p + z (log Σ exp)²; 0 for ignored labels.
 at::Tensor full_loss(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& labels,
                      const ops::CrossEntropyOptions& options) {
   const at::Tensor logits = x.mm(weight.t());
   const at::Tensor log_p = at::log_softmax(logits, -1);
-  const auto k = static_cast<double>(weight.size(0));
-  const double s = options.label_smoothing * k / (k - 1);
+  const double s = options.label_smoothing;
   const at::Tensor nll = -log_p.gather(1, labels.clamp_min(0).unsqueeze(1)).squeeze(1);
   at::Tensor loss = (1 - s) * nll - s * log_p.mean(1);
   if (options.z_loss != 0) loss = loss + options.z_loss * at::logsumexp(logits, {1}).pow(2);

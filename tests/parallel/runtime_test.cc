@@ -31,6 +31,18 @@ TEST(Runtime, MakesGroupsOnceAndSeedsEveryTime) {
   });
 }
 
+// at::rand without a generator, as in a program's own collator.
+TEST(Runtime, SeedsTheDefaultGeneratorOfTheCpu) {
+  testing::run_ranks(1, [](const Rank& r) {
+    Runtime runtime(r.world);
+    runtime.initialize(sizes(1, 1));
+    const at::Tensor first = at::rand({4});
+    EXPECT_FALSE(at::equal(first, at::rand({4})));
+    runtime.initialize(sizes(1, 1));
+    EXPECT_TRUE(at::equal(first, at::rand({4})));
+  });
+}
+
 TEST(Runtime, OtherSizesAreIgnoredWithAWarning) {
   testing::run_ranks(4, [](const Rank& r) {
     Runtime runtime(r.world);

@@ -180,12 +180,13 @@ void ReferenceModel::save(const std::filesystem::path& folder) const {
 }
 
 at::Tensor reference_token_losses(const at::Tensor& logits, const at::Tensor& labels,
-                                  const std::vector<int64_t>& cu_seqlens) {
+                                  const std::vector<int64_t>& cu_seqlens, double smoothing) {
   const at::Tensor targets = shifted(labels, cu_seqlens);
   const at::ScalarType acc = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor log_p = at::log_softmax(logits, -1, acc);  // [b, s, v]
   const at::Tensor nll = -log_p.gather(2, targets.clamp_min(0).unsqueeze(-1)).squeeze(-1);
-  return nll.masked_fill(targets.eq(-100), 0);
+  const at::Tensor losses = smoothing == 0 ? nll : (1 - smoothing) * nll - smoothing * log_p.mean(-1);
+  return losses.masked_fill(targets.eq(-100), 0);
 }
 
 int64_t reference_label_count(const at::Tensor& labels, const std::vector<int64_t>& cu_seqlens) {

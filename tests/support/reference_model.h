@@ -71,9 +71,9 @@ at::Tensor reference_random_weight(const std::string& name, const std::vector<in
                                    const ReferenceConfig& config, at::Generator& generator);
 
 // logits [b, s, v], labels int64 [b, s] beside their tokens -> [b, s]: entry t is the cross entropy of labels[t+1], 0
-// where that is -100 and at the end of each sequence.
+// where that is -100 and at the end of each sequence. With smoothing s: (1-s)·nll - s·mean log p.
 at::Tensor reference_token_losses(const at::Tensor& logits, const at::Tensor& labels,
-                                  const std::vector<int64_t>& cu_seqlens = {});
+                                  const std::vector<int64_t>& cu_seqlens = {}, double smoothing = 0);
 // How many of those are not ignored.
 int64_t reference_label_count(const at::Tensor& labels, const std::vector<int64_t>& cu_seqlens = {});
 

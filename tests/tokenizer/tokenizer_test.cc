@@ -146,6 +146,11 @@ TEST(Tokenizer, BytesNeedNoFiles) {
   EXPECT_EQ(tokenizer.encode("aé"), (Ids{97, 0xC3, 0xA9}));
   EXPECT_EQ(tokenizer.encode("a<|eos|>", {.add_special_tokens = true}), (Ids{256, 97, 257}));
   EXPECT_EQ(tokenizer.encode("<|eos|>", {.special_tokens_in_text = false}).size(), 7u);
+  // Plain from byte 7 to 15: the middle one of three.
+  const Ids around = tokenizer.encode("<|eos|>a<|eos|><|eos|>", {.plain_begin = 7, .plain_end = 15});
+  EXPECT_EQ(around.size(), 1u + 1u + 7u + 1u);
+  EXPECT_EQ(around.front(), 257);
+  EXPECT_EQ(around.back(), 257);
   EXPECT_EQ(tokenizer.decode(Ids{256, 97, 0xC3, 0xA9, 0xFF}), "<|bos|>aé\uFFFD");
   EXPECT_EQ(tokenizer.decode(Ids{256, 97}, {.skip_special_tokens = true}), "a");
   EXPECT_EQ(tokenizer.bos_id(), 256);

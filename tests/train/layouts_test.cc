@@ -2,8 +2,12 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
+
 #include "tests/support/close.h"
 #include "tests/support/reference_model.h"
+#include "tests/support/temp_folder.h"
 #include "tests/train/trainer_case.h"
 
 namespace megalith::testing {
@@ -103,12 +107,12 @@ INSTANTIATE_TEST_SUITE_P(Models, TrainerLayouts, ::testing::Values("llama", "qwe
 
 // ---- Against a model in plain ATen ----
 
-// One step of SGD; returns the loss. Each inner list is a micro-batch.
+// The losses and gradient norms of some steps of SGD.
 struct PlainRun {
   std::vector<double> losses, grad_norms;
 };
 PlainRun plain_sgd(const std::filesystem::path& folder, const std::vector<data::Sequence>& samples, int steps,
-                   int accumulation, int micro_batch, double lr, bool per_token) {
+                   int accumulation, int micro_batch, double lr, bool per_token, double smoothing = 0) {
   const ReferenceModel model = ReferenceModel::from_folder(folder);
   PlainRun run;
   std::map<std::string, at::Tensor> momentum;
@@ -126,7 +130,7 @@ PlainRun plain_sgd(const std::filesystem::path& folder, const std::vector<data::
         const data::Sequence& s = samples[next];
         const at::Tensor ids = at::tensor(std::vector<int64_t>(s.ids.begin(), s.ids.end())).unsqueeze(0);
         const at::Tensor labels = at::tensor(std::vector<int64_t>(s.labels.begin(), s.labels.end())).unsqueeze(0);
-        sum = sum + reference_token_losses(model.forward(ids).logits, labels).sum();
+        sum = sum + reference_token_losses(model.forward(ids).logits, labels, {}, smoothing).sum();
         tokens += reference_label_count(labels);
       }
       const at::Tensor mean = sum / (per_token ? 1 : tokens * accumulation);
@@ -149,8 +153,8 @@ PlainRun plain_sgd(const std::filesystem::path& folder, const std::vector<data::
 
 TEST(TrainerAgainstPlainModel, StepsOfSgdAreTheSame) {
   for (const char* name : {"llama", "gpt2"})
-    for (const bool per_token : {true, false}) {
-      SCOPED_TRACE(fmt::format("{} per token {}", name, per_token));
+    for (const auto& [per_token, smoothing] : {std::pair{true, 0.0}, {false, 0.0}, {true, 0.1}}) {
+      SCOPED_TRACE(fmt::format("{} per token {}, label smoothing {}", name, per_token, smoothing));
       const auto folder = golden_folder(name);
       const auto samples = random_sequences(13, model::read_model_config(folder).vocab_size);
       TrainerCase how;
@@ -162,7 +166,8 @@ TEST(TrainerAgainstPlainModel, StepsOfSgdAreTheSame) {
       how.args.optimizer.weight_decay = 0;
       how.args.optimizer.max_grad_norm = 0;
       how.args.ddp.calculate_per_token_loss = per_token;
-      const PlainRun expected = plain_sgd(folder, samples, 4, 2, 2, 0.05, per_token);
+      how.args.optimizer.label_smoothing_factor = smoothing;
+      const PlainRun expected = plain_sgd(folder, samples, 4, 2, 2, 0.05, per_token, smoothing);
       const RunLog actual = run_training(folder, how, samples, samples);
       const auto losses = actual.numbers("loss"), norms = actual.numbers("grad_norm");
       ASSERT_EQ(losses.size(), 4);
@@ -171,6 +176,45 @@ TEST(TrainerAgainstPlainModel, StepsOfSgdAreTheSame) {
         expect_close(norms[i], expected.grad_norms[i], fmt::format("norm {}", i), 5e-5);
       }
     }
+}
+
+// The smoothed part of the loss covers the whole vocabulary, wherever its columns are. What evaluation reports is
+// smoothed as well, as in Hugging Face's trainer, and has no perplexity.
+TEST(TrainerLabelSmoothing, IsTheSameInEveryLayout) {
+  const auto folder = golden_folder("llama");
+  const auto samples = random_sequences(20, 512);
+  const auto smoothed = [&](TrainerCase how) {
+    how.args.optimizer.label_smoothing_factor = 0.2;
+    return run_training(folder, how, samples, samples);
+  };
+  const RunLog alone = smoothed({});
+  EXPECT_FALSE(alone.evaluation.find("eval_perplexity"));
+  EXPECT_GT(*alone.evaluation.find("eval_loss"),
+            *run_training(folder, {}, samples, samples).evaluation.find("eval_loss"));
+  for (const TrainerCase& layout : layouts()) {
+    if (layout.tp == 1 && layout.pp == 1) continue;
+    expect_same(smoothed(layout), alone, layout.name);
+  }
+}
+
+// Learned positions may be fewer than the padded length, and dynamic rotary frequencies follow the longest sequence.
+TEST(TrainerPadding, ChangesNoLoss) {
+  const TempFolder dynamic;
+  std::filesystem::copy(golden_folder("llama"), dynamic.path(), std::filesystem::copy_options::overwrite_existing);
+  nlohmann::json config = nlohmann::json::parse(std::ifstream(dynamic / "config.json"));
+  config["rope_parameters"] = {{"rope_type", "dynamic"}, {"rope_theta", 10000.0}, {"factor", 2.0}};
+  config["max_position_embeddings"] = 4;
+  std::ofstream(dynamic / "config.json") << config.dump();
+  for (const auto& folder : {golden_folder("gpt2"), dynamic.path()}) {
+    const auto samples = random_sequences(20, model::read_model_config(folder).vocab_size);
+    const RunLog expected = run_training(folder, {}, samples, samples);
+    for (const auto& [tp, cp] : {std::pair{1, 1}, {2, 1}, {1, 2}}) {
+      TrainerCase padded{.tp = tp, .cp = cp};
+      padded.collator.length_multiple = 1000;
+      padded.args.parallel.sequence_parallel = tp > 1;
+      expect_same(run_training(folder, padded, samples, samples), expected, fmt::format("tp {} cp {}", tp, cp));
+    }
+  }
 }
 
 // Each rank's micro-batches have means of their own: two ranks of two are one rank of four.

@@ -30,8 +30,9 @@ Continues a prompt and prints the text as it comes.
   --max_new_tokens N     most tokens to generate (default 128)
   --temperature X        0 always takes the likeliest token (default)
   --top_k N, --top_p X   sample only from the N likeliest tokens; only from those that together have probability X
-  --seed N               seed of the sampling
-  --json                 one JSON object per prompt instead of a stream: {"prompt","text","ids"}
+  --seed N               seed of the sampling; every text is a draw of its own, also for equal prompts
+  --num_return_sequences N  texts per prompt (default 1); more than one needs a temperature
+  --json                 one JSON object per text instead of a stream: {"prompt","text","ids"}
   --nproc N --tp N       ranks on this machine that share the model
   --bf16 | --fp16        number format (default fp32)
 )";
@@ -92,7 +93,7 @@ std::vector<ordered_json> read_prompts(const std::optional<std::string>& prompt,
 }
 
 // Flushes every piece: a reader watches the text as it comes.
-void write_now(const std::string& text) {
+void write_out(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
 }
@@ -109,17 +110,17 @@ void answer(const model::VirtualModels& models, const Prompt& prompt, const mode
   const auto on_token = [&](int64_t id) {
     const std::string piece = stream ? stream->push(static_cast<int32_t>(id)) : fmt::format("{} ", id);
     text += piece;
-    if (speaks && !json) write_now(piece);
+    if (speaks && !json) write_out(piece);
     return true;
   };
   const auto ids = model::generate(models, prompt.ids, sampling, on_token);
   const std::string rest = stream ? stream->finish() : "";
   if (!speaks) return;
-  if (!json) return write_now(rest + "\n");
+  if (!json) return write_out(rest + "\n");
   ordered_json line{{"prompt", prompt.given}};
   if (tokenizer) line["text"] = text + rest;
   line["ids"] = ids;
-  write_now(line.dump() + "\n");
+  write_out(line.dump() + "\n");
 }
 
 }  // namespace
@@ -127,22 +128,23 @@ void answer(const model::VirtualModels& models, const Prompt& prompt, const mode
 int run_generate(Words words) {
   ModelCommand command;
   std::optional<std::string> prompt, input;
-  std::optional<int64_t> max_new_tokens, top_k;
+  std::optional<int64_t> max_new_tokens, top_k, num_return_sequences;
   std::optional<double> temperature, top_p;
   bool as_ids = false, as_chat = false, json = false;
-  const bool ready = command.parse(words,
-                                   {{"prompt", "the text to continue", &prompt},
-                                    {"input", "file with one prompt per line", &input},
-                                    {"chat", "prompts go through the chat template", &as_chat},
-                                    {"ids", "prompts and results are token ids", &as_ids},
-                                    {"max_new_tokens", "most tokens to generate", &max_new_tokens},
-                                    {"temperature", "0: greedy", &temperature},
-                                    {"top_k", "only the k likeliest", &top_k},
-                                    {"top_p", "only the likeliest that together have p", &top_p},
-                                    {"json", "one JSON object per prompt", &json}},
-                                   kGenerateUsage);
-  if (!ready) return kDone;
   // Greedy by default, so that two calls give the same text.
+  const bool ready = command.parse(words,
+                                {{"prompt", "the text to continue", &prompt},
+                                 {"input", "file with one prompt per line", &input},
+                                 {"chat", "prompts go through the chat template", &as_chat},
+                                 {"ids", "prompts and results are token ids", &as_ids},
+                                 {"max_new_tokens", "most tokens to generate", &max_new_tokens},
+                                 {"temperature", "0: greedy", &temperature},
+                                 {"top_k", "only the k likeliest", &top_k},
+                                 {"top_p", "only the likeliest that together have p", &top_p},
+                                 {"num_return_sequences", "texts per prompt", &num_return_sequences},
+                                 {"json", "one JSON object per text", &json}},
+                                kGenerateUsage);
+  if (!ready) return kDone;
   model::SamplingOptions sampling{.temperature = temperature.value_or(0),
                                   .top_k = top_k.value_or(0),
                                   .top_p = top_p.value_or(1),
@@ -151,6 +153,11 @@ int run_generate(Words words) {
                                   .seed = static_cast<uint64_t>(command.args().seeds.seed)};
   sampling.validate();
   // Ranks may split weights (tp) but not the single token that each step adds.
+  const int64_t texts = num_return_sequences.value_or(1);
+  check<ConfigError>(texts > 0, "num_return_sequences is {}; it must be positive", texts);
+  check<ConfigError>(texts == 1 || sampling.temperature > 0,
+                     "num_return_sequences is {}, and temperature 0 gives the same text every time; set --temperature",
+                     texts);
   check<ConfigError>(command.args().parallel.cp.value_or(1) == 1,
                      "generation takes one token at a time, which cannot be split; leave out context_parallel_size");
   check<ConfigError>(!command.args().parallel.sequence_parallel,
@@ -174,7 +181,10 @@ int run_generate(Words words) {
     prompts.push_back({std::move(given), std::move(ids)});
   }
   return command.run([&](model::VirtualModels& models) {
-    for (const Prompt& encoded : prompts) answer(models, encoded, sampling, tokenizer ? &*tokenizer : nullptr, json);
+    model::SamplingOptions how = sampling;
+    for (const Prompt& encoded : prompts)
+      for (int64_t text = 0; text < texts; ++text, ++how.draw)
+        answer(models, encoded, how, tokenizer ? &*tokenizer : nullptr, json);
   });
 }
 

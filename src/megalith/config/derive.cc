@@ -11,6 +11,7 @@
 
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
+#include "megalith/config/deepspeed_internal.h"
 
 namespace megalith::config {
 namespace {
@@ -87,6 +88,21 @@ void derive_precision(TrainingArguments& args, Warnings& warnings) {
   }
   // From here on only `optimizer` is read.
   if (args.optimizer.optim == HfOptimizer::kSgd) args.optimizer.optimizer = OptimizerKind::kSgd;
+}
+
+// A DeepSpeed file is one more way to ask for sharded or offloaded optimizer state.
+void derive_optimizer(TrainingArguments& args, Warnings& warnings) {
+  OptimizerConfig& optimizer = args.optimizer;
+  const DeepspeedRequest request = read_deepspeed(optimizer.deepspeed);
+  if (request.shards_optimizer && !optimizer.use_distributed_optimizer) {
+    optimizer.use_distributed_optimizer = true;
+    warnings.emplace_back("use_distributed_optimizer is switched on: deepspeed asks for ZeRO stage 1 or 2");
+  }
+  if (request.offloads_optimizer && !optimizer.cpu_offload) {
+    optimizer.cpu_offload = true;
+    optimizer.offload_fraction = 1;
+    warnings.emplace_back("optimizer_cpu_offload is switched on: deepspeed asks for offload_optimizer");
+  }
 }
 
 // With many experts, router scores in bf16 become unstable, so they are computed in fp32. A negative capacity means
@@ -179,11 +195,6 @@ void derive_output(TrainingArguments& args, Warnings& warnings) {
           fmt::format("report_to {} is skipped: Megalith reports to tensorboard and to its own files", known));
   }
   args.logging.report_to = services.empty() ? std::vector<std::string>{"none"} : services;
-  // The reference's rule. `train` has no such option: its writer is always there.
-  if (args.dialect == Dialect::kPretrain && args.checkpoint.async_save && !args.checkpoint.use_persistent_worker) {
-    args.checkpoint.async_save = false;
-    warnings.emplace_back("async_save is switched off: it needs use_persistent_ckpt_worker");
-  }
 }
 
 }  // namespace
@@ -198,6 +209,7 @@ EffectiveArguments derive(const TrainingArguments& args, bool experts) {
   derive_shape(result);
   derive_recompute(result);
   derive_precision(result, warnings);
+  derive_optimizer(result, warnings);
   derive_experts(result, warnings);
   derive_run(result, warnings);
   derive_data(result, warnings);

@@ -59,10 +59,12 @@ struct OptimizerConfig {
   double adam_epsilon = 1e-8;
   double sgd_momentum = 0.9;
   double max_grad_norm = 1.0;
+  double label_smoothing_factor = 0.0;
   std::optional<double> decoupled_lr;
   std::optional<double> decoupled_min_lr;
   // Sharding and offloading of the state.
   bool use_distributed_optimizer = false;
+  JsonObject deepspeed;
   bool cpu_offload = false;
   double offload_fraction = 0.0;
   bool use_precision_aware_optimizer = false;

@@ -102,7 +102,6 @@ struct SaveConfig {
 struct CheckpointConfig {
   std::string format = "legacy";
   bool async_save = false;
-  bool use_persistent_worker = false;
   std::string files = "shared";
   std::string strictness = "assume_ok_unexpected";
   bool fully_parallel_save = true;

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/text.h"
+#include "megalith/config/deepspeed_internal.h"
 #include "megalith/config/validate_internal.h"
 
 namespace megalith::config {
@@ -61,6 +62,8 @@ void check_schedule(const TrainingArguments& args, const ValidationContext& cont
   if (optimizer.learning_rate)
     problems.require(args.schedule.min_lr <= *optimizer.learning_rate, "min_lr {} is more than lr {}",
                      args.schedule.min_lr, *optimizer.learning_rate);
+  problems.require(optimizer.label_smoothing_factor < 1, "label_smoothing_factor is {}; it must be below 1",
+                   optimizer.label_smoothing_factor);
   problems.require(!optimizer.decoupled_min_lr || optimizer.decoupled_lr, "decoupled_min_lr needs decoupled_lr");
   problems.require(!args.schedule.override_opt_param_scheduler || !args.schedule.use_checkpoint_opt_param_scheduler,
                    "override_opt_param_scheduler and use_checkpoint_opt_param_scheduler exclude each other; keep one");
@@ -92,6 +95,11 @@ void check_overlap(const TrainingArguments& args, Problems& problems) {
                    "ddp_bucket_size and ddp_num_buckets both set the buckets; keep one");
 }
 
+void check_deepspeed(const OptimizerConfig& optimizer, Problems& problems) {
+  for (const std::string& problem : read_deepspeed(optimizer.deepspeed).problems)
+    problems.require(false, "{}", problem);
+}
+
 // Low-precision optimizer state exists only in the precision-aware optimizer.
 void check_state(const TrainingArguments& args, Problems& problems) {
   const OptimizerConfig& optimizer = args.optimizer;
@@ -115,6 +123,7 @@ void check_optimizer(const TrainingArguments& args, const ValidationContext& con
   check_scheduler_kwargs(args, problems);
   check_overlap(args, problems);
   check_state(args, problems);
+  check_deepspeed(args.optimizer, problems);
 }
 
 }  // namespace megalith::config

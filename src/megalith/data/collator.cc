@@ -188,7 +188,11 @@ MicroBatch Collator::collate_built_in(std::span<const Sample> samples, CollatePa
   batch.extras = collate_fields(rows, strips, total);
   // The fill is a sequence of its own: appended to the last strip it would change that one's length for cp.
   if (total > filled) lengths.push_back(total - filled);
-  batch.layout = with_restarts(ops::SequenceLayout::packed(lengths), strips);
+  const ops::SequenceLayout layout = with_restarts(ops::SequenceLayout::packed(lengths), strips);
+  // Neither learned positions nor rotary frequencies that depend on the length may depend on padding.
+  int64_t longest = 1;
+  for (const Strip& strip : strips) longest = std::max(longest, strip.tokens);
+  batch.layout = layout.with_max_position(std::min(layout.max_position(), longest));
   if (parts == CollateParts::kAll) {
     batch.ids = at::full({total}, options_.pad_id, at::kLong);
     batch.labels = at::full({total}, kIgnoredLabel, at::kLong);

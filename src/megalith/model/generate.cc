@@ -57,6 +57,15 @@ Candidates candidates(const at::Tensor& logits, const SamplingOptions& options) 
   return result;
 }
 
+// Returns the random numbers of a text. The first one of a seed has the seed itself, so that a single prompt gives the
+// same text in every version.
+std::mt19937_64 random_of(const SamplingOptions& options) {
+  if (options.draw == 0) return std::mt19937_64(options.seed);
+  const auto low = [](uint64_t value) { return static_cast<uint32_t>(value); };
+  std::seed_seq words{low(options.seed), low(options.seed >> 32), low(options.draw), low(options.draw >> 32)};
+  return std::mt19937_64(words);
+}
+
 }  // namespace
 
 void SamplingOptions::validate() const {
@@ -109,7 +118,7 @@ std::vector<int64_t> generate(const VirtualModels& models, const std::vector<int
   const at::NoGradGuard no_grad;
   // Every check above gives the same answer on all ranks, so either all of them throw or all reach the collectives.
   const comm::Group tp = models.context().tp();
-  std::mt19937_64 random(options.seed);
+  std::mt19937_64 random = random_of(options);
   nn::KvCache cache(models.config().num_layers);
   // `next` is the input of the coming pass: the prompt at first, then the newest token alone.
   std::vector<int64_t> next = prompt, generated;

@@ -21,6 +21,7 @@ struct SamplingOptions {
   std::vector<int64_t> stop_ids;  // tokens that end the text; the one that did is the last one returned
   // The same seed gives the same text, for every tensor-parallel size.
   uint64_t seed = 42;
+  uint64_t draw = 0;  // number of the text among those drawn with one seed: equal prompts get different texts
   // Throws a ConfigError that lists every problem.
   void validate() const;
 };

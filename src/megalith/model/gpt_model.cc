@@ -173,9 +173,10 @@ at::Tensor GptModel::embed(const ModelInput& input) const {
     check<DataError>(input.layout.max_position() <= config_.max_positions,
                      "a sequence of {} tokens is longer than the {} positions of the model; use shorter sequences",
                      input.layout.max_position(), config_.max_positions);
+    // Padding may reach beyond the table; no loss comes from there, so any row will do.
+    at::Tensor where = input.layout.positions(x.device()).clamp_max(config_.max_positions - 1);
     // With sequence parallelism x is this rank's share of the tokens, [t/tp, h], so it takes the same share of
     // positions.
-    at::Tensor where = input.layout.positions(x.device());
     if (tp_.splits_tokens()) {
       const auto [first, count] = tp_.share(where.size(0));
       where = where.narrow(0, first, count);

@@ -93,6 +93,17 @@ SequenceLayout SequenceLayout::with_positions(at::Tensor positions, int64_t max_
   return SequenceLayout(std::move(copy));
 }
 
+SequenceLayout SequenceLayout::with_max_position(int64_t max_position) const {
+  auto copy = std::make_shared<Data>();
+  static_cast<SequenceLayoutShape&>(*copy) = data();
+  copy->max_position = max_position;
+  if (data_) {
+    const std::lock_guard lock(data_->mutex);
+    copy->positions = data_->positions;  // they may be special ones
+  }
+  return SequenceLayout(std::move(copy));
+}
+
 // A layout without tokens has no data of its own.
 const SequenceLayout::Data& SequenceLayout::data() const {
   static const Data empty;

@@ -32,11 +32,13 @@ class SequenceLayout {
   // it, the host reads the largest position back.
   SequenceLayout with_positions(at::Tensor positions) const;
   SequenceLayout with_positions(at::Tensor positions, int64_t max_position) const;
+  // The same sequences, of which no token before the padding has a position of `max_position` or more.
+  SequenceLayout with_max_position(int64_t max_position) const;
 
   int64_t tokens() const;  // t, of all sequences together
   int64_t sequences() const;
   int64_t longest() const;       // tokens of the longest sequence
-  int64_t max_position() const;  // the largest position plus one
+  int64_t max_position() const;  // the largest position plus one; without padding, if with_max_position() told
   bool uniform() const;          // all sequences have the same length: [sequences, longest] is a dense batch
   const std::vector<int64_t>& cumulative() const;  // [sequences + 1]
 

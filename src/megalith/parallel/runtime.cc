@@ -3,8 +3,11 @@
 // start; the GPU is claimed as soon as the ranks can reach each other, before the first collective.
 #include "megalith/parallel/runtime.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <fmt/format.h>
+
+#include <mutex>
 
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
@@ -107,7 +110,12 @@ ParallelContext& Runtime::initialize(const RuntimeSettings& settings, std::funct
         " shutdown_megatron() in between to change them.",
         sizes_text(shape), sizes_text(context_->grid().shape()));
   }
-  context_->rng().seed(rng_seeds(settings.seeds, context_->grid(), context_->rank()));
+  const layout::RngSeeds seeds = rng_seeds(settings.seeds, context_->grid(), context_->rank());
+  context_->rng().seed(seeds);
+  // As torch.manual_seed does: at::rand in a program's own collator or loss is reproducible, too.
+  at::Generator process = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(process.mutex());
+  process.set_current_seed(static_cast<uint64_t>(seeds.cpu));
   return *context_;
 }
 

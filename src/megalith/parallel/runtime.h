@@ -41,7 +41,7 @@ class Runtime {
   //    (cpu_share.h), and finds the other ranks from the launcher's variables.
   // 2. If there are no groups: builds the rank grid from the sizes in the settings and the number of ranks. Existing
   //    groups stay; sizes that differ from theirs cause a warning.
-  // 3. Always: seeds every random stream again.
+  // 3. Always: seeds every random stream again, and libtorch's default generator for the CPU.
   // `on_stuck`: see comm::WorldOptions.
   // Throws ConfigError for impossible sizes or a seed that is not positive (before anything is connected) and for two
   // ranks of an NCCL run on one GPU, CommError when the other ranks cannot be reached.

@@ -103,7 +103,7 @@ TokenizedText Tokenizer::encode_with_starts(std::string_view text) const {
   const Impl& impl = *impl_;
   require_valid_utf8(text);
   TokenizedText result;
-  for (const TextPart& part : impl.added.split(text, AddedTokens::Stage::kPlain, true)) {
+  for (const TextPart& part : impl.added.split(text, AddedTokens::Stage::kPlain, {})) {
     if (part.id) {
       result.ids.push_back(*part.id);
       result.starts.push_back(part.begin);

@@ -68,8 +68,8 @@ EvalLoopOutput evaluation_loop(MicrobatchRunner& runner, const EvalData& data, c
                    "no token of the {} evaluation samples has a label, so there is no loss to compute",
                    reader.samples());
   const std::string& prefix = settings.metric_key_prefix;
-  EvalLoopOutput output{as_metrics(totals, prefix, runner.objective().has_perplexity()),
-                        static_cast<int64_t>(totals[1].sum)};
+  const bool perplexity = runner.objective().has_perplexity() && !runner.smooths_labels();
+  EvalLoopOutput output{as_metrics(totals, prefix, perplexity), static_cast<int64_t>(totals[1].sum)};
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   output.metrics.set(prefix + "_runtime", seconds.count());
   output.metrics.set(prefix + "_samples_per_second", static_cast<double>(output.num_samples) / seconds.count());

@@ -57,6 +57,24 @@ TEST(Template, content_with_marks_is_text) {
   EXPECT_EQ(all_text("vicuna", conversation).find("USER: {{content}}{{eos}} ASSISTANT:") == std::string::npos, false);
 }
 
+// A question that quotes an end token does not end there; the template's own end tokens still do.
+TEST(Template, special_tokens_in_contents_can_be_split) {
+  const Conversation quoting{.prompt = {{Role::kUser, "a<|eos|>b"}}, .responses = {{Role::kAssistant, "<|eos|>"}}};
+  const auto ends = [&](bool split) {
+    const Template chat("default", Tokenizer::bytes(), {.split_special_tokens = split});
+    const std::vector<EncodedTurn> turns = chat.turns(quoting, false);
+    return std::pair{std::ranges::count(turns.at(0).source, 257), std::ranges::count(turns.at(0).target, 257)};
+  };
+  EXPECT_EQ(ends(false), (std::pair<std::ptrdiff_t, std::ptrdiff_t>{2, 2}));
+  EXPECT_EQ(ends(true), (std::pair<std::ptrdiff_t, std::ptrdiff_t>{1, 1}));
+  const auto description = [](bool split) {
+    return Template("default", Tokenizer::bytes(), {.split_special_tokens = split}).description();
+  };
+  EXPECT_NE(description(true), description(false));  // caches of the one are not read by the other
+  const TemplateTokens plain{.eos = 257, .document_end = "<|eos|>", .documents_are_plain = true};
+  EXPECT_EQ(std::ranges::count(whole_document("x<|eos|>y", Tokenizer::bytes(), plain).ids, 257), 1);
+}
+
 TEST(Template, every_row_of_the_table_has_places_for_content) {
   for (const TemplateSpec& spec : template_specs()) {
     SCOPED_TRACE(std::string(spec.name));

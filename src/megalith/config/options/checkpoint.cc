@@ -14,7 +14,8 @@ void add_saving(OptionList& list) {
   save.add("output_dir", &SaveConfig::output_dir, "everything that the run writes; pretrain without it writes nothing")
       .alias({"save"})
       .no_pretrain_default();
-  save.add("overwrite_output_dir", &SaveConfig::overwrite_output_dir, "start over in an output_dir that is not empty")
+  save.add("overwrite_output_dir", &SaveConfig::overwrite_output_dir,
+           "start over in an output_dir that is not empty; without it, a run with checkpoints there continues")
       .train_only();
   // Continuing: resume_from_checkpoint names one checkpoint, `load` a folder of them.
   save.add("resume_from_checkpoint", &SaveConfig::resume_from_checkpoint,
@@ -54,10 +55,7 @@ void add_files(OptionList& list) {
       .no_effect("Megalith writes one sharded safetensors format that every layout can read");
   // With async_save a step waits for the copy of the state, not for the disk.
   checkpoint.add("async_save", &CheckpointConfig::async_save, "write while training continues");
-  checkpoint
-      .add("use_persistent_ckpt_worker", &CheckpointConfig::use_persistent_worker,
-           "one writer for the whole run; async_save needs it")
-      .pretrain_only();
+  list.no_effect("use_persistent_ckpt_worker", flag(false), "one writer always serves the whole run").pretrain_only();
   checkpoint
       .add("checkpoint_files", &CheckpointConfig::files,
            "optimizer state in files that all ranks write into, or one for each rank, for network file systems")

@@ -24,8 +24,7 @@ void add_source(OptionList& list) {
       .train_only();
   source
       .add("split_special_tokens", &ModelSourceConfig::split_special_tokens,
-           "special tokens inside text are split as text")
-      .planned("data")
+           "special tokens in texts of the data are tokenized as text; those of the template remain tokens")
       .train_only();
   source.add("transformer_impl", &ModelSourceConfig::transformer_impl, "layer library of the reference")
       .no_effect("Megalith has one implementation of its layers");

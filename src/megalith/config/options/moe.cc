@@ -152,7 +152,9 @@ void add_fusion(OptionList& list) {
   fusion
       .add("cuda_graph_impl", &FusionConfig::cuda_graph_impl,
            "local: forward and backward of micro-batches of equal shape as CUDA graphs; one GPU, no experts")
+      .alias({"enable_cuda_graph"})
       .choices({"none", "local", "transformer_engine"})
+      .bool_words("local", "none")
       .refuse({"transformer_engine"}, "Transformer Engine is not used; use local");
   fusion
       .add("cuda_graph_scope", &FusionConfig::cuda_graph_scope,

@@ -51,6 +51,11 @@ void add_update_rule(OptionList& list) {
   optimizer.add("max_grad_norm", &OptimizerConfig::max_grad_norm, "clip gradients to this norm; 0: off")
       .alias({"clip_grad"})
       .at_least(0);
+  optimizer
+      .add("label_smoothing_factor", &OptimizerConfig::label_smoothing_factor,
+           "share of each target's probability that is spread over the vocabulary; in eval_loss, too")
+      .at_least(0)
+      .train_only();
   // Embedding and head are trained at a rate of their own.
   optimizer.add("decoupled_lr", &OptimizerConfig::decoupled_lr, "peak rate of embedding and head")
       .at_least(0)
@@ -65,6 +70,10 @@ void add_state(OptionList& list) {
   auto optimizer = list.part(&TrainingArguments::optimizer);
   optimizer.add("use_distributed_optimizer", &OptimizerConfig::use_distributed_optimizer,
                 "shard optimizer state over data-parallel ranks");
+  optimizer
+      .add("deepspeed", &OptimizerConfig::deepspeed,
+           "DeepSpeed file: ZeRO stages 1 and 2 shard the optimizer, offload_optimizer moves it to the CPU")
+      .train_only();
   optimizer.add("optimizer_cpu_offload", &OptimizerConfig::cpu_offload, "optimizer state and step on the host");
   optimizer
       .add("optimizer_offload_fraction", &OptimizerConfig::offload_fraction,

@@ -215,7 +215,7 @@ void add_batch_options(OptionList& list) {
       .add("full_determinism", &SeedConfig::full_determinism,
            "on GPUs, too, the same bits in every run: libraries choose no kernel by trying which is fastest (on CPUs "
            "it is always so, for one layout and thread count)")
-      .train_only();
+      .alias({"deterministic_mode"});
 }
 
 }  // namespace megalith::config

@@ -77,7 +77,12 @@ std::shared_ptr<const TurnEncoder> make_turn_encoder(const TemplateChoice& choic
                                                      const tokenizer::Tokenizer& tokenizer,
                                                      const std::filesystem::path& folder) {
   if (!choice.is_own()) return std::make_shared<Template>(*choice.name, tokenizer, choice.options);
-  if (!folder.empty() && ChatTemplate::is_in(folder)) return own_template(choice.options, tokenizer, folder);
+  if (!folder.empty() && ChatTemplate::is_in(folder)) {
+    check<ConfigError>(!choice.options.split_special_tokens,
+                       "split_special_tokens does not work with the tokenizer's own chat template, which does not tell "
+                       "its own tokens from those in a text; name a template (for example --template qwen)");
+    return own_template(choice.options, tokenizer, folder);
+  }
   check<ConfigError>(
       !choice.name,
       "template is {}, and the tokenizer has no chat template: {}. Name one of the known templates (for "

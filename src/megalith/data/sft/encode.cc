@@ -127,7 +127,8 @@ Sample encode_preference(const Conversation& conversation, const TurnEncoder& en
 // The end of a document is text, not an id, so that it is tokenized together with the end of the document.
 Sequence whole_document(const std::string& text, const tokenizer::Tokenizer& tokenizer, const TemplateTokens& tokens) {
   Sequence document;
-  document.ids = tokenizer.encode(text + tokens.document_end);
+  document.ids =
+      tokenizer.encode(text + tokens.document_end, {.plain_end = tokens.documents_are_plain ? text.size() : 0});
   document.labels = document.ids;
   return document;
 }

@@ -115,6 +115,7 @@ RecordEncoder::RecordEncoder(RecordEncoderOptions options, std::shared_ptr<const
   else if (tokenizer_)
     tokens_ = own_tokens(*tokenizer_);
   tokens_.documents_get_bos = options_.documents_get_bos && tokens_.bos.has_value();
+  tokens_.documents_are_plain = options_.documents_are_plain;
   if (tokenizer_ && options_.vocab_size) check_vocabulary();
 }
 
@@ -268,10 +269,12 @@ std::vector<Sample> RecordEncoder::rows(std::vector<EncodedRecord> batch, BuildR
 // Caches are named by this text: a change of a word makes all of them useless.
 std::string RecordEncoder::description() const {
   const RowPlan& plan = options_.plan;
-  return fmt::format("kind {} cutoff {} packing {} neat {} prompt {} history {} bos {} eos {} pad {} end \"{}\" {} {}",
-                     static_cast<int>(plan.kind), plan.cutoff, plan.packing, plan.neat, options_.train_on_prompt,
-                     options_.mask_history, tokens_.bos.value_or(-1), tokens_.eos, tokens_.pad, tokens_.document_end,
-                     tokens_.documents_get_bos, turns_ ? turns_->description() : "no template");
+  return fmt::format(
+      "kind {} cutoff {} packing {} neat {} prompt {} history {} bos {} eos {} pad {} end \"{}\" {} {}{}",
+      static_cast<int>(plan.kind), plan.cutoff, plan.packing, plan.neat, options_.train_on_prompt,
+      options_.mask_history, tokens_.bos.value_or(-1), tokens_.eos, tokens_.pad, tokens_.document_end,
+      tokens_.documents_get_bos, turns_ ? turns_->description() : "no template",
+      tokens_.documents_are_plain ? " plain documents" : "");
 }
 
 }  // namespace megalith::data

@@ -59,6 +59,7 @@ struct RecordEncoderOptions {
   bool train_on_prompt = false;
   bool mask_history = false;
   bool documents_get_bos = false;     // adds_bos_token of the tokenizer
+  bool documents_are_plain = false;   // split_special_tokens for documents; conversations: TemplateOptions
   std::optional<int64_t> vocab_size;  // vocabulary size of the model; larger ids are refused
 };
 

@@ -88,15 +88,19 @@ Template::Template(std::string_view name, tokenizer::Tokenizer tokenizer, Templa
 
 // Part of the keys of caches: the words must not change.
 std::string Template::description() const {
-  return fmt::format("template {} system \"{}\" thinking {} preserve {}", spec_.name, default_system_,
-                     thinking_name(options_.thinking), options_.preserve_thinking);
+  return fmt::format("template {} system \"{}\" thinking {} preserve {}{}", spec_.name, default_system_,
+                     thinking_name(options_.thinking), options_.preserve_thinking,
+                     options_.split_special_tokens ? " special tokens split" : "");
 }
 
 // Appends the ids of a format: token markers become their ids, and the text between two markers is tokenized as one
 // piece.
 void Template::append(std::string_view format, const std::string& content, Ids& ids) const {
   const auto add_text = [&](std::string_view piece) {
-    const Ids added = tokenizer_.encode(filled(piece, content));
+    tokenizer::EncodeOptions how;
+    if (const size_t at = piece.find(kContentMark); options_.split_special_tokens && at != std::string_view::npos)
+      how.plain_begin = at, how.plain_end = at + content.size();
+    const Ids added = tokenizer_.encode(filled(piece, content), how);
     ids.insert(ids.end(), added.begin(), added.end());
   };
   while (!format.empty()) {

@@ -26,6 +26,8 @@ struct TemplateOptions {
   std::optional<std::string> default_system;
   Thinking thinking = Thinking::kOn;
   bool preserve_thinking = false;  // keep thoughts of earlier turns that would otherwise be removed
+  // Special tokens in contents ("<|im_end|>" in a question) are tokenized as text; the template's own remain tokens.
+  bool split_special_tokens = false;
 };
 
 // A row of the table, bound to a tokenizer. Texts are tokenized on their own, turn by turn, so that tokens never merge

@@ -208,6 +208,8 @@ std::shared_ptr<const RecordEncoder> make_record_encoder(const DataRequest& requ
                            .train_on_prompt = request.data.train_on_prompt,
                            .mask_history = request.data.mask_history,
                            .documents_get_bos = adds_bos_token(request.tokenizer_folder),
+                           .documents_are_plain = request.data.kind == SampleKind::kDocument &&
+                                                  request.data.chat.options.split_special_tokens,
                            .vocab_size = request.vocab_size},
       std::move(turns), request.tokenizer);
 }

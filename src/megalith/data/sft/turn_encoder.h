@@ -16,10 +16,11 @@ namespace megalith::data {
 struct TemplateTokens {
   std::optional<int32_t> bos;
   int32_t eos = 0;
-  int32_t pad = 0;                 // the end token if the tokenizer has no padding token
-  std::vector<int32_t> stops;      // additional ids that end an answer
-  std::string document_end;        // text that ends a pre-training document
-  bool documents_get_bos = false;  // pre-training texts begin with bos (adds_bos_token in template.h)
+  int32_t pad = 0;                   // the end token if the tokenizer has no padding token
+  std::vector<int32_t> stops;        // additional ids that end an answer
+  std::string document_end;          // text that ends a pre-training document
+  bool documents_get_bos = false;    // pre-training texts begin with bos (adds_bos_token in template.h)
+  bool documents_are_plain = false;  // special tokens in their texts are tokenized as text (split_special_tokens)
   bool operator==(const TemplateTokens&) const = default;
 };
 

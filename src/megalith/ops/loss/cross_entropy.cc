@@ -29,10 +29,8 @@ using torch::autograd::variable_list;
 // gives the label 1 - a and every other token a / (K - 1); with s = a K / (K - 1) that is 1 - s on the label plus s / K
 // on all tokens.
 LossWeights weights_of(const VocabRange& range, const CrossEntropyOptions& options) {
-  if (options.label_smoothing == 0) return {.z = options.z_loss};
-  const auto k = static_cast<double>(range.total);
-  const double s = options.label_smoothing * k / (k - 1);
-  return {.on_target = 1 - s, .off_target = s / k, .z = options.z_loss};
+  const double s = options.label_smoothing;
+  return {.on_target = 1 - s, .off_target = s / static_cast<double>(range.total), .z = options.z_loss};
 }
 
 // The range must fit the columns: padding of the vocabulary may follow the valid ones, never lie between them.
@@ -50,8 +48,6 @@ void check_arguments(const at::Tensor& logits, const at::Tensor& labels, const V
         logits.size(1));
   check<ConfigError>(options.label_smoothing >= 0 && options.label_smoothing < 1,
                      "label_smoothing is {}; it must be in [0, 1)", options.label_smoothing);
-  check<ConfigError>(options.label_smoothing == 0 || range.total > 1,
-                     "label_smoothing needs a vocabulary of at least 2 tokens; it has {}", range.total);
 }
 
 // Throws DataError for a label outside the vocabulary. On CUDA a device assertion ends the program instead: reading

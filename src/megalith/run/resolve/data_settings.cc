@@ -61,7 +61,8 @@ data::SftSettings sft_settings(const config::TrainingArguments& args) {
   settings.chat = {.name = data.template_name,
                    .options = {.default_system = data.default_system,
                                .thinking = thinking_of(data.enable_thinking),
-                               .preserve_thinking = data.preserve_thinking}};
+                               .preserve_thinking = data.preserve_thinking,
+                               .split_special_tokens = args.source.split_special_tokens}};
   settings.preprocessing_batch_size = data.preprocessing_batch_size;
   settings.preprocessing_num_workers = data.preprocessing_num_workers.value_or(all_cores());
   settings.buffer_size = data.buffer_size;

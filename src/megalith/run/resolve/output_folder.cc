@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "megalith/base/error.h"
+#include "megalith/train/run_checkpoint.h"
 
 namespace megalith::run {
 
@@ -39,7 +40,8 @@ void check_output_folder(const OutputSettings& output, bool begins_run) {
   check<ConfigError>(::access(nearest.c_str(), W_OK | X_OK) == 0, "output_dir {} is not writable for this user{}",
                      folder.string(), exists ? "" : fmt::format(": {} is not", nearest.string()));
   // A launcher's restart finds the files of its own run there; only a new run needs an empty folder.
-  check<ConfigError>(!exists || !begins_run || output.overwrites || output.continues || holds_nothing(folder),
+  const bool is_free = !exists || !begins_run || output.overwrites || output.continues || holds_nothing(folder);
+  check<ConfigError>(is_free || earlier_run(folder) == EarlierRun::kStarted,
                      "output_dir {} is not empty; choose another one, continue its run with resume_from_checkpoint"
                      " (pretrain: load), or set overwrite_output_dir to start over in it",
                      folder.string());
@@ -51,6 +53,16 @@ void make_output_folder(const OutputSettings& output) {
   fs::create_directories(output.folder, error);
   check<ConfigError>(!error && fs::is_directory(output.folder), "output_dir {} cannot be made: {}",
                      output.folder.string(), error ? error.message() : "there is a file of that name");
+}
+
+// A run writes args.yaml before its first step.
+EarlierRun earlier_run(const fs::path& folder) {
+  if (holds_checkpoints(folder)) return EarlierRun::kSaved;
+  if (!fs::is_regular_file(folder / train::kArgumentsFile)) return EarlierRun::kNone;
+  const bool has_weights = std::ranges::any_of(fs::directory_iterator(folder), [](const fs::directory_entry& entry) {
+    return entry.path().extension() == ".safetensors";
+  });
+  return has_weights ? EarlierRun::kEnded : EarlierRun::kStarted;
 }
 
 bool holds_checkpoints(const fs::path& folder) {

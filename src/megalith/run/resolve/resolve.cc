@@ -70,9 +70,21 @@ TrainingArguments for_evaluation(TrainingArguments args) {
   return args;
 }
 
+// Returns whether `train` continues the run that output_dir holds although nothing asks for it: LLaMA-Factory's rule,
+// by which a job that was pre-empted is simply started again.
+bool continues_earlier_run(const RunRequest& request) {
+  const config::SaveConfig& save = request.options.save;
+  return request.work == Work::kTrain && config::trains(request.options.run) && save.output_dir &&
+         !save.overwrite_output_dir && !save.resume_from_checkpoint &&
+         earlier_run(output_settings(save).folder) == EarlierRun::kSaved;
+}
+
 // Returns the request's options as its kind of work understands them.
 TrainingArguments options_of(const RunRequest& request) {
-  return request.work == Work::kEvaluate ? for_evaluation(request.options) : request.options;
+  if (request.work == Work::kEvaluate) return for_evaluation(request.options);
+  TrainingArguments args = request.options;
+  if (continues_earlier_run(request)) args.save.resume_from_checkpoint = "auto";
+  return args;
 }
 
 // Checks the options; returns true if they can be derived. An evaluation needs no length, and a program that brings its
@@ -237,6 +249,11 @@ RunPlan resolve(const RunRequest& request) {
   if (request.work == Work::kTrain)
     findings.attempt([&] { check_resume(args.save.resume_from_checkpoint, output.folder); });
   findings.throw_if_any();
+  if (continues_earlier_run(request))
+    plan.warnings.push_back(
+        fmt::format("output_dir {} holds a run with checkpoints, which continues; set"
+                    " overwrite_output_dir to start over",
+                    output.folder.string()));
   return plan;
 }
 

@@ -13,6 +13,7 @@
 
 #include "megalith/tokenizer/steps/normalizer_internal.h"
 #include "megalith/tokenizer/text/prefix_tree_internal.h"
+#include "megalith/tokenizer/tokenizer.h"
 
 namespace megalith::tokenizer {
 
@@ -50,10 +51,10 @@ class AddedTokens {
   AddedTokens& operator=(const AddedTokens&) = delete;
 
   // Cuts a text at the tokens that are (kNormalized) or are not (kPlain) searched for in normalized text. The leftmost
-  // match wins, of several the longest. Without `with_special`, special tokens are plain text.
+  // match wins, of several the longest. Of `options` those about special tokens count.
   enum class Stage { kPlain, kNormalized };
-  std::vector<TextPart> split(std::string_view text, Stage stage, bool with_special) const;
   // Whether split() can find any token at this stage; if not, callers need not call it.
+  std::vector<TextPart> split(std::string_view text, Stage stage, const EncodeOptions& options) const;
   bool has(Stage stage) const { return finders_[static_cast<size_t>(stage)].has_value(); }
 
   // Look up a token by its content or id; nullptr when there is none.

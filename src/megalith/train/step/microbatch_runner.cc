@@ -118,6 +118,8 @@ std::vector<std::string> MicrobatchRunner::attached_losses() const {
   return attached_loss_names(models_.config());
 }
 
+bool MicrobatchRunner::smooths_labels() const { return models_[0].options().loss.label_smoothing > 0; }
+
 layout::PipelineShape MicrobatchRunner::shape(int microbatches, Phase phase) const {
   return settings_.shape(microbatches, phase == Phase::kEvaluation);
 }
