@@ -1,4 +1,4 @@
-// Products of matrices against their definition in fp64. Those of cuBLASLt: cuda_kernels_test.cc.
+// Products of matrices against their definition in fp64. Those of cuBLASLt: cuda/gemm_test.cc.
 #include "megalith/ops/gemm/gemm.h"
 
 #include <ATen/ATen.h>
