@@ -144,6 +144,7 @@ END
     bad src/megalith/base/w.cc "// $(printf 'words%.0s' {1..30})\\n" 'column 153'
     bad src/megalith/base/w.cc '// -------------------------------------------------- all of the\n// loading\n\nint w();\n' 'a ruler'
     bad src/megalith/base/w.cc "//\\n//   name      $(printf 'x%.0s' {1..104})\\n//   cut off\\n//   other     second row\\n" 'a table'
+    bad docs/b.md "# B\\n\\n$(printf 'words %.0s' {1..19})\\n" '114 columns'
     # A ceiling that allows fewer places than there are, and an allowed place.
     good_tree
     mkdir -p "$tree/tests/tree"

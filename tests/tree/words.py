@@ -15,6 +15,7 @@ import sys
 CEILING = "tests/tree/words_ceiling.txt"
 ALLOWED = "tests/tree/allowed_words.txt"
 COLUMNS = 120
+PAGE_COLUMNS = 110
 LIST_BARE = "--bare" in sys.argv  # measure: name the declarations without a comment
 
 UNITS = ("rank|row|step|token|parameter|element|layer|expert|head|line|file|block|warp|lane|thread|group|record|document|"
@@ -143,8 +144,8 @@ class Tree:
         return [path for path in self.files if path.startswith(tuple(folder + "/" for folder in folders)) and CPP.search(path)]
 
     def pages(self):
-        return [path for path in self.files
-                if path.endswith(".md") and (path == "README.md" or path.startswith("docs/") or path == "CONTRIBUTING.md")]
+        return [path for path in self.files if path.endswith(".md") and (
+            path in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md") or path.startswith(("docs/", "examples/", "bench/")))]
 
     def scripts(self):
         return [path for path in self.files if path.startswith(("src/", "bench/", "examples/", "fuzz/"))
@@ -183,6 +184,20 @@ def prose_of_page(text):
             fenced = not fenced
         elif not fenced:
             yield number, line
+
+
+def wrapped_lines(tree):
+    """Yields (path, line number, line) for the lines of pages that are to be wrapped.
+
+    Tables and code are not, nor is a line that is a single link or a single span of code, nor a generated page.
+    """
+    for path in tree.pages():
+        if "\nGenerated from " in tree.read(path)[:400]:
+            continue
+        for number, line in prose_of_page(tree.read(path)):
+            alone = re.fullmatch(r"\s*(?:[-*] )?(?:`[^`]*`|!?\[[^\]]*\]\([^)]*\))[.;:,]?", line)
+            if not line.lstrip().startswith("|") and not alone:
+                yield path, number, line
 
 
 def prose_of_script(text):
@@ -393,6 +408,9 @@ def check(tree, update):
         problem(f"{path}:{line}", message)
     for path, line, message in broken_layout(sources):
         problem(f"{path}:{line}", message)
+    for path, number, line in wrapped_lines(tree):
+        if len(line) > PAGE_COLUMNS:
+            problem(f"{path}:{number}", f"a line of {len(line)} columns; pages wrap at {PAGE_COLUMNS}")
     for entry in allowed.entries:
         if entry not in allowed.used:
             print(f"note: {ALLOWED}: nothing needs: {' '.join(entry)}")
@@ -550,10 +568,8 @@ def measure(tree):
     print(f"names that do not exist: {len(list(unknown_names(tree, sources, Allowed(tree))))}")
     print(f"lines of README.md: {tree.read('README.md').count(chr(10)) if 'README.md' in tree.files else 0}")
     longest = (0, "", 0)
-    for path in tree.pages():
-        for number, line in prose_of_page(tree.read(path)):
-            if not line.lstrip().startswith("|"):
-                longest = max(longest, (len(line), path, number))
+    for path, number, line in wrapped_lines(tree):
+        longest = max(longest, (len(line), path, number))
     print(f"longest line of a page, outside of tables and code: {longest[0]} ({longest[1]}:{longest[2]})")
 
 
