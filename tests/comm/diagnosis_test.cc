@@ -1,4 +1,5 @@
 #include "megalith/comm/diagnosis.h"
+#include "megalith/comm/op/op_recorder.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

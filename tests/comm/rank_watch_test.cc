@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
+#include "megalith/comm/store/heartbeat.h"
 #include "megalith/comm/store/restarts.h"
 #include "tests/support/expect.h"
 

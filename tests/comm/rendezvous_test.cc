@@ -10,6 +10,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/comm/launch/launcher.h"
+#include "megalith/comm/store/network.h"
 #include "megalith/comm/store/process_settings.h"
 #include "megalith/comm/world.h"
 

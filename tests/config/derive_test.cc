@@ -5,6 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
+#include "megalith/config/enums.h"
+#include "megalith/config/model_config.h"
+#include "megalith/config/run_config.h"
 #include "megalith/config/validate.h"
 #include "tests/config/parse_support.h"
 #include "tests/support/golden.h"

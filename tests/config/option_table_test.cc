@@ -7,6 +7,7 @@
 
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
+#include "megalith/config/value.h"
 
 namespace megalith::config {
 namespace {

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "megalith/base/error.h"
+#include "megalith/config/option_report.h"
 #include "megalith/config/option_table.h"
 #include "tests/config/parse_support.h"
 

@@ -8,6 +8,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/data/indexed/indexed_writer.h"
+#include "megalith/data/indexed/token_type.h"
 #include "tests/io/file_support.h"
 #include "tests/support/expect.h"
 

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "megalith/comm/group.h"
+#include "megalith/hf/dtype.h"
 #include "megalith/hf/scalar_type.h"
 #include "megalith/hf/weight_files.h"
 #include "megalith/io/json_reader.h"

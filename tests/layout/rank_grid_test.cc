@@ -9,6 +9,7 @@
 #include <set>
 
 #include "megalith/base/error.h"
+#include "megalith/layout/group_kind.h"
 
 namespace megalith::layout {
 namespace {

@@ -8,6 +8,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/layout/layer_split.h"
+#include "megalith/model/model_settings.h"
 #include "tests/model/layout_case.h"
 #include "tests/model/model_support.h"
 #include "tests/support/close.h"

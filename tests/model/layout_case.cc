@@ -8,6 +8,7 @@
 #include "megalith/layout/rng_seeds.h"
 #include "megalith/model/adapter.h"
 #include "megalith/model/families/family.h"
+#include "megalith/model/model_input.h"
 #include "megalith/model/pretrained.h"
 #include "megalith/nn/context_parallel/slice.h"
 #include "megalith/nn/tensor_parallel/mappings.h"

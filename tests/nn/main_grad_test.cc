@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "megalith/nn/parameter/gradient_writer.h"
 #include "megalith/nn/recompute.h"
 #include "megalith/nn/tensor_parallel/embedding.h"
 #include "megalith/nn/tensor_parallel/linear.h"
@@ -159,6 +160,22 @@ TEST(MainGrad, TiedWeightsAreCompleteBehindTheirLastUse) {
       EXPECT_EQ(embedding.weight().value.grad().defined(), !main_grads);
     }
   });
+}
+
+TEST(MainGrad, AWriterOverwritesFirstAndAddsAfterwards) {
+  Parameter plain({.name = "w"}, at::ones({2, 3}));
+  EXPECT_EQ(GradientWriter(plain).beta(), 0);
+  EXPECT_EQ(GradientWriter(plain).done().sizes(), plain.value.sizes());  // goes to autograd
+
+  Parameter attached({.name = "w"}, at::ones({2, 3}, at::kBFloat16));
+  attached.grad.main_grad = at::full({2, 3}, 7.0);
+  attached.grad.stale = true;
+  for (const double beta : {0.0, 1.0}) {
+    const GradientWriter writer(attached);
+    EXPECT_EQ(writer.beta(), beta);
+    EXPECT_TRUE(writer.into().is_same(attached.grad.main_grad));
+    EXPECT_FALSE(writer.done().defined());  // in main_grad already
+  }
 }
 
 // Recomputation runs a backward pass within the backward pass: still once for each use.

@@ -7,6 +7,8 @@
 #include "megalith/nn/parameter/parameter.h"
 #include "megalith/optim/buffer_rules.h"
 #include "megalith/optim/finalize.h"
+#include "megalith/optim/gradient_check.h"
+#include "megalith/optim/param_buffer.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
 #include "tests/support/run_ranks.h"

@@ -4,6 +4,7 @@
 #include "megalith/config/parser.h"
 #include "megalith/config/validate.h"
 #include "megalith/optim/param_scheduler.h"
+#include "megalith/optim/run_schedule.h"
 #include "megalith/run/resolve/schedule.h"
 #include "tests/optim/golden_schedule.h"
 

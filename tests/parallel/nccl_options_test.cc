@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "megalith/comm/backend/nccl_settings.h"
 #include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 

@@ -16,6 +16,7 @@
 #include "megalith/model/block_parts.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/virtual_models.h"
+#include "megalith/plan/parameter_sizes.h"
 #include "megalith/plan/rank_sizes.h"
 #include "megalith/run/resolve/adapter_source.h"
 #include "megalith/run/resolve/model_settings.h"

@@ -8,8 +8,10 @@
 
 #include "megalith/base/error.h"
 #include "megalith/checkpoint/manifest.h"
+#include "megalith/run/pretrain_data.h"
 #include "megalith/run/resolve/resolve.h"
 #include "megalith/run/run.h"
+#include "megalith/train/objectives/forward_step.h"
 #include "tests/optim/lion.h"
 #include "tests/support/expect.h"
 #include "tests/support/run_ranks.h"

@@ -4,6 +4,7 @@
 
 #include <mutex>
 
+#include "megalith/model/gpt_model.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
 #include "tests/support/reference_model.h"

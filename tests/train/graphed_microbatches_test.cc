@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/model/families/family.h"
+#include "megalith/train/device/device_graph.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
 #include "tests/support/golden.h"

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <limits>
 
+#include "megalith/train/faults/rejection_tracker.h"
+#include "megalith/train/settings/rerun_settings.h"
 #include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 

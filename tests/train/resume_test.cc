@@ -12,6 +12,8 @@
 #include "megalith/model/auto_model.h"
 #include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/resolve/trainer_settings.h"
+#include "megalith/train/run_checkpoint.h"
+#include "megalith/train/run_progress.h"
 #include "tests/checkpoint/checkpoint_support.h"
 #include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"

@@ -9,6 +9,7 @@
 #include "megalith/io/file_io.h"
 #include "megalith/io/json_text.h"
 #include "megalith/train/report/callback.h"
+#include "megalith/train/report/metric_list.h"
 #include "megalith/train/settings/trainer_settings.h"
 #include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"

@@ -11,6 +11,8 @@
 #include "megalith/base/trace.h"
 #include "megalith/config/derive.h"
 #include "megalith/data/token_table.h"
+#include "megalith/train/stop_flag.h"
+#include "megalith/train/training_data.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"

@@ -19,7 +19,7 @@ good_tree() {
   printf '#pragma once\n' >"$tree/src/megalith/comm/two_internal.h"
   printf '#include "megalith/base/one.h"\n#include "megalith/comm/two_internal.h"\n' >"$tree/src/megalith/comm/two.cc"
   printf '// No TrainingArguments.\n#include "megalith/comm/two_internal.h"\n#include "megalith/config/enums.h"\n' >"$tree/src/megalith/comm/wing/three.cc"
-  printf '#include "megalith/comm/two_internal.h"\n' >"$tree/tests/comm/two_test.cc"
+  printf '#include "megalith/base/one.h"\n#include "megalith/comm/two_internal.h"\n' >"$tree/tests/comm/two_test.cc"
   printf '# A tree\n\n## Read me\n\n[one](src/megalith/base/one.h), [docs](docs/a.md#the-second-part), `[no](link)`\n' >"$tree/README.md"
   printf '# First\n\n## The second part\n\n[up](../README.md) [web](https://example.org/x) [here](#first)\n' >"$tree/docs/a.md"
 }
@@ -170,6 +170,19 @@ int fine() {
   return one();
 }
 END
+    "$check" "$tree" || { echo "refused without cause"; failures=$((failures + 1)); } ;;
+  headers_tested)
+    bad src/megalith/base/new.h '#pragma once\n'
+    bad src/megalith/comm/wing/new.h '#pragma once\n'
+    bad tests/comm/two_test.cc '#include "megalith/comm/two_internal.h"\n' src/megalith/base/one.h
+    bad tests/tree/allowed_headers.txt 'megalith/base/one.h tested elsewhere\n' 'a test includes megalith/base/one.h'
+    bad tests/tree/allowed_headers.txt 'megalith/base/gone.h tested elsewhere\n' 'there is no megalith/base/gone.h'
+    good_tree
+    mkdir "$tree/tests/tree"
+    printf '#pragma once\n' >"$tree/src/megalith/base/new.h"
+    printf 'megalith/base/new.h\n' >"$tree/tests/tree/allowed_headers.txt"
+    if "$check" "$tree" >/dev/null; then echo "not noticed: no reason"; failures=$((failures + 1)); fi
+    printf '# One line.\nmegalith/base/new.h by the tests of comm\n' >"$tree/tests/tree/allowed_headers.txt"
     "$check" "$tree" || { echo "refused without cause"; failures=$((failures + 1)); } ;;
   format)
     bad src/megalith/base/f.cc 'int  f( ){return 1;}\n'

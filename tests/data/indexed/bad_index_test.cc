@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "fuzz/entries.h"
+#include "megalith/data/indexed/indexed_dataset.h"
 #include "tests/data/data_support.h"
 #include "tests/support/fuzz_corpus.h"
 

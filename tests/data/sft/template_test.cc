@@ -5,6 +5,7 @@
 #include "megalith/base/error.h"
 #include "megalith/data/sft/encode.h"
 #include "megalith/data/sft/python_json.h"
+#include "megalith/data/sft/template_spec.h"
 #include "megalith/data/sft/tool_format.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/expect.h"

@@ -8,6 +8,8 @@
 #include <thread>
 
 #include "megalith/base/error.h"
+#include "megalith/data/sft/sft_settings.h"
+#include "megalith/data/sft/turn_encoder.h"
 #include "megalith/data/token_table.h"
 #include "tests/support/expect.h"
 #include "tests/support/tokenizers.h"

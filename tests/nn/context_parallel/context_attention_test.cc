@@ -6,6 +6,7 @@
 #include <random>
 
 #include "megalith/nn/context_parallel/attention_parts_internal.h"
+#include "megalith/nn/context_parallel/context_parallel.h"
 #include "megalith/nn/context_parallel/slice.h"
 #include "tests/nn/nn_support.h"
 #include "tests/support/memory_meter.h"

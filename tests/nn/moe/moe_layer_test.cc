@@ -5,6 +5,11 @@
 
 #include <random>
 
+#include "megalith/nn/layer_input.h"
+#include "megalith/nn/moe/dispatcher.h"
+#include "megalith/nn/moe/experts.h"
+#include "megalith/nn/moe/moe_shape.h"
+#include "megalith/nn/moe/router.h"
 #include "tests/nn/moe/moe_case.h"
 
 namespace megalith::nn {

@@ -6,7 +6,9 @@
 #include <thread>
 
 #include "megalith/base/error.h"
+#include "megalith/observe/dashboard/events_reader.h"
 #include "megalith/observe/dashboard/page.h"
+#include "megalith/observe/dashboard/run_view.h"
 #include "megalith/observe/dashboard/server.h"
 #include "tests/observe/dashboard/run_folder.h"
 #include "tests/support/expect.h"

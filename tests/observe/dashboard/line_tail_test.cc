@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "megalith/base/error.h"
+#include "megalith/observe/dashboard/inside_file.h"
 #include "tests/observe/dashboard/run_folder.h"
 #include "tests/support/expect.h"
 

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <ctime>
 
+#include "megalith/observe/dashboard/metrics_line.h"
 #include "tests/observe/dashboard/run_folder.h"
 
 namespace megalith::observe {
