@@ -219,7 +219,7 @@ TEST(SaverPerWriter, AFileThatIsMissingOrChangedIsFound) {
   testing::expect_contains(problems[0], "model-rank-00001.safetensors");
 }
 
-TEST(PieceName, AndBack) {
+TEST(PieceName, IsReadBack) {
   const PieceName name{"optimizer.exp_avg.a.weight", {4096, 14336}, {0, 1792}};
   EXPECT_EQ(name.text(), "optimizer.exp_avg.a.weight@4096x14336+0x1792");
   EXPECT_EQ(PieceName::parse(name.text()), name);

@@ -169,7 +169,7 @@ TEST(PretrainCommand, TakesItsModelFromTheCheckpoint) {
   expect_contains(nothing.err, "holds no checkpoint");
 }
 
-TEST(PretrainCommand, BadInputIsToldOnceBeforeRanksStart) {
+TEST(PretrainCommand, BadInputIsReportedOnceBeforeRanksStart) {
   const TempFolder folder;
   std::filesystem::create_directory(folder / "full");
   std::ofstream(folder / "full/file") << "x";

@@ -108,7 +108,7 @@ TEST_F(TrainCommand, OutOfMemoryIsOneMessage) {
     EXPECT_EQ(result.err.find(noise), std::string::npos) << result.err;
 }
 
-TEST_F(TrainCommand, TrainsAnAdapterAndGoesOn) {
+TEST_F(TrainCommand, TrainsAnAdapterAndContinues) {
   const Words lora{"--finetuning_type=lora", "--lora_rank=4",  "--nproc=2",     "--tp=2",
                    "--save_strategy=steps",  "--save_steps=2", "--max_steps=4", "--learning_rate=1e-2"};
   const auto whole = train("whole", lora);

@@ -95,7 +95,7 @@ TEST_F(LastingStoreTest, AWaitSurvivesACut) {
   EXPECT_EQ(waiting.get(), "here");
 }
 
-TEST_F(LastingStoreTest, AnOutageIsNoEnd) {
+TEST_F(LastingStoreTest, AnOutageIsNotTheEnd) {
   const StorePtr store = connect();
   proxy_->set_outage(true);
   auto back = std::async(std::launch::async, [&] {

@@ -157,7 +157,7 @@ TEST(CudaCrossEntropy, ClustersOfMaskedLogits) {
   }
 }
 
-TEST(CudaCrossEntropy, ALabelOutsideOfTheVocabulary) {
+TEST(CudaCrossEntropy, ALabelOutsideTheVocabulary) {
   for (const int64_t valid : {64, 4096, 40000, 131072}) {
     const Logits logits({at::kFloat, 3, valid, valid, valid});
     logits.labels()[2] = valid;

@@ -147,7 +147,7 @@ TEST_F(HubCache, ACompleteModelScopeFolderStandsInForAnIncompleteSnapshot) {
   EXPECT_EQ(find("a/b"), model);
 }
 
-TEST_F(HubCache, NamesThatAreNoNames) {
+TEST_F(HubCache, ImpossibleNamesAreRefused) {
   for (const char* name :
        {"a/b/c", "../x", "/no/such/folder", "a//b", "a b", "a/..", "-x", "a/b@../../x", "a--b/c", "a@"})
     expect_contains(refusal(name), "neither a folder that exists nor a hub name");

@@ -111,7 +111,7 @@ TEST(SafetensorsHeader, WrongTypesNameTensorAndField) {
   expect_refused(R"({"__metadata__":{"format":1}})", 0, {"__metadata__: \"format\" is 1 (an integer)"});
 }
 
-TEST(SafetensorsHeader, RefusesWhatIsNoHeader) {
+TEST(SafetensorsHeader, RefusesWhatIsNotAHeader) {
   expect_refused("", 0, {"does not begin with '{'"});
   expect_refused("[]", 0, {"does not begin with '{'"});
   expect_refused(" {}", 0, {"does not begin with '{'"});

@@ -210,7 +210,7 @@ TEST(PipelineTransfers, NobodyWaitsForever) {
 }
 
 // Why connections are opened before the first message: this is how NCCL hangs without it.
-TEST(PipelineTransfers, ConnectionsMadeInsideOfAPostAndLoadedKernelsDeadlock) {
+TEST(PipelineTransfers, ConnectionsMadeInsideAPostAndLoadedKernelsDeadlock) {
   const auto plan = pipeline_transfers({.kind = ScheduleKind::kOneFOneB, .pp = 2, .microbatches = 4});
   EXPECT_FALSE(Simulation(plan, {.connects_in_post = true, .loads_kernels = true}).run());
   EXPECT_TRUE(Simulation(plan, {.connects_in_post = true, .loads_kernels = false}).run());

@@ -112,7 +112,7 @@ TEST(MainGrad, NoTokensGiveZeros) {
 }
 
 // The gradient that autograd sees is undefined; the leaf's node runs all the same, once, when main_grad is complete.
-TEST(MainGrad, AccumulationHookFiresOnceABackward) {
+TEST(MainGrad, AccumulationHookFiresOncePerBackward) {
   run_all_layouts([](const TensorParallel& tp) {
     ParameterSet set(at::kFloat, at::kCPU);
     const ColumnParallelLinear layer = make_layer(set, tp);
@@ -133,7 +133,7 @@ TEST(MainGrad, AccumulationHookFiresOnceABackward) {
 }
 
 // A weight that is embedding and head: the hook fires once, behind both uses.
-TEST(MainGrad, TiedWeightsAreCompleteBehindTheirLastUse) {
+TEST(MainGrad, TiedWeightsAreCompleteAfterTheirLastUse) {
   constexpr int64_t vocab = 8, hidden = 4;
   const at::Tensor full = whole_numbers({vocab, hidden}, 1), ids = random_ids(kMainGradTokens, vocab, 2);
   const at::Tensor dy = whole_numbers({kMainGradTokens, vocab}, 3);
@@ -179,7 +179,7 @@ TEST(MainGrad, AWriterOverwritesFirstAndAddsAfterwards) {
 }
 
 // Recomputation runs a backward pass within the backward pass: still once for each use.
-TEST(MainGrad, AccumulationHookFiresOnceBehindRecompute) {
+TEST(MainGrad, AccumulationHookFiresOnceUnderRecompute) {
   run_all_layouts([](const TensorParallel& tp) {
     ParameterSet set(at::kFloat, at::kCPU);
     const ColumnParallelLinear layer = make_layer(set, tp);

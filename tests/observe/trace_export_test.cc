@@ -82,7 +82,7 @@ TEST(TraceJson, NoSpansAtAll) {
   EXPECT_TRUE(json::parse(trace_json({})).at("traceEvents").empty());
 }
 
-TEST(TraceBytes, AndBack) {
+TEST(TraceBytes, AreReadBack) {
   const RankTrace trace{"rank 7", -123456789, 4, {{"a", TraceLane::kHost, 1, 2, 1LL << 60, (1LL << 60) + 5, "p", "g"}}};
   EXPECT_EQ(trace_from_bytes(to_bytes(trace)), trace);
   EXPECT_EQ(trace_from_bytes(to_bytes({})), RankTrace{});

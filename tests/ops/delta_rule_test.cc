@@ -85,7 +85,7 @@ TEST(GatedDeltaRule, EqualsItsDefinition) {
 }
 
 // Two halves of a sequence, the second from the state that the first left.
-TEST(GatedDeltaRule, GoesOnFromAState) {
+TEST(GatedDeltaRule, ContinuesFromAState) {
   const at::NoGradGuard no_grad;
   const DeltaRuleInput all = input_of(leaves_of(20, 2, 4, 4));
   const DeltaRuleOutput whole = gated_delta_rule(all, SequenceLayout::dense(1, 20), {}, 8);

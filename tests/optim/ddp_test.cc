@@ -266,7 +266,7 @@ TEST(Ddp, NamesTheParameterLater) {
   }
 }
 
-TEST(Ddp, WhoReadsGradientsSeesThemBeforeTheReduction) {
+TEST(Ddp, ReadersSeeGradientsBeforeTheReduction) {
   run_ranks(2, [](const Rank& r) {
     const auto context = context_of(r);
     const Toy toy;
@@ -283,7 +283,7 @@ TEST(Ddp, WhoReadsGradientsSeesThemBeforeTheReduction) {
   });
 }
 
-TEST(Ddp, GoesOnWithGradientsThatAreNotFiniteWhenAsked) {
+TEST(Ddp, ContinuesWithGradientsThatAreNotFiniteWhenAsked) {
   run_ranks(1, [](const Rank& r) {
     const auto context = context_of(r);
     const Toy toy;

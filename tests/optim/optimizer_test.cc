@@ -329,7 +329,7 @@ TEST(Optimizer, GroupsDecideAboutDecayAndRate) {
   });
 }
 
-TEST(Optimizer, RefusesSettingsAndRatesThatAreNoNumbers) {
+TEST(Optimizer, RefusesSettingsAndRatesThatAreNotNumbers) {
   const auto problem = [](const OptimizerSettings& settings) -> std::string {
     try {
       settings.validate();

@@ -27,7 +27,7 @@ TEST(RngTracker, TpRanksAgreeOutsideForksAndDifferInside) {
   EXPECT_TRUE(at::equal(draw(first), draw(second)));
 }
 
-TEST(RngTracker, AForkGoesOnWhereTheLastOneStopped) {
+TEST(RngTracker, AForkContinuesWhereTheLastOneStopped) {
   RngTracker once, twice;
   once.seed(seeds(0));
   twice.seed(seeds(0));
@@ -69,7 +69,7 @@ TEST(RngTracker, NestedForksLoseNoProgress) {
   EXPECT_TRUE(at::equal(expected, actual));
 }
 
-TEST(RngTracker, AForkOfTheActiveStreamGoesOnWithIt) {
+TEST(RngTracker, AForkOfTheActiveStreamContinuesIt) {
   RngTracker plain, nested;
   plain.seed(seeds(0));
   nested.seed(seeds(0));

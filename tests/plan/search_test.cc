@@ -124,7 +124,7 @@ TEST(LayoutSearch, KeepsWhatIsGiven) {
   }
 }
 
-TEST(LayoutSearch, SaysWhyAWishDoesNotFitAndWhatDoes) {
+TEST(LayoutSearch, SaysWhyARequestDoesNotFitAndWhatDoes) {
   const model::ModelConfig model = llama_70b();
   const SearchRequest request = request_for(model, 64, {"--tp=1", "--pp=1"});
   const SearchResult result = search_layouts(request);

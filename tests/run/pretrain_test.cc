@@ -123,7 +123,7 @@ TEST(Pretrain, GptModelsWithDropoutTrain) {
 }
 
 // A mean in place of a sum with its number of tokens, and a number of its own in the line.
-TEST(Pretrain, AForwardStepOfOnesOwn) {
+TEST(Pretrain, ACustomForwardStepIsCalled) {
   Words words = kLlama;
   std::erase(words, "--calculate-per-token-loss");
   const Outcome usual = run(words, 1);
@@ -148,7 +148,7 @@ TEST(Pretrain, AForwardStepOfOnesOwn) {
 }
 
 // Lion at a rate that falls with the samples; 4 of them are a step.
-TEST(Pretrain, AnOptimizerAndAScheduleOfOnesOwn) {
+TEST(Pretrain, ACustomOptimizerAndScheduleAreUsed) {
   const auto own = [](const Rank&) {
     PretrainFunctions functions;
     functions.update_rule = lion();
@@ -164,7 +164,7 @@ TEST(Pretrain, AnOptimizerAndAScheduleOfOnesOwn) {
 }
 
 // A weight of 2 for every label, in the data of training, validation and test.
-TEST(Pretrain, ACollatorOfOnesOwn) {
+TEST(Pretrain, ACustomCollatorMakesTheBatches) {
   const Outcome usual = run(kLlama, 1);
   const auto own = [](const Rank&) {
     PretrainFunctions functions;
@@ -209,7 +209,7 @@ TEST(Pretrain, AModelProviderIsAskedOncePerChunk) {
                           "1: false true 1 from 3"}));
 }
 
-TEST(Pretrain, DatasetsOfOnesOwnGetTheNumberOfSamples) {
+TEST(Pretrain, CustomDatasetsGetTheNumberOfSamples) {
   data::PerSplit<int64_t> asked{};
   run(kLlama + Words{"--eval-interval=2", "--eval-iters=3"}, 1, [&](const Rank&) {
     PretrainFunctions functions;
@@ -224,7 +224,7 @@ TEST(Pretrain, DatasetsOfOnesOwnGetTheNumberOfSamples) {
   EXPECT_EQ(asked, (data::PerSplit<int64_t>{3 * 4, (3 / 2 + 1) * 3 * 4, 3 * 4}));
 }
 
-TEST(Pretrain, EvaluatesDuringTheRunAndGoesOnInTheData) {
+TEST(Pretrain, EvaluatesDuringTheRunAndContinuesInTheData) {
   const Outcome outcome = run(kLlama + Words{"--eval-interval=1"}, 2);
   EXPECT_EQ(outcome.numbers("eval_loss").size(), 4U);  // after each of 3 steps, and at the end
   EXPECT_EQ(std::ranges::count(outcome.heard.events, "predict"), 1);
@@ -244,7 +244,7 @@ TEST(Pretrain, EndsAfterItsTime) {
   EXPECT_EQ(outcome.output.training.global_step, 1);
 }
 
-TEST(Pretrain, TheWishOfOneRankEndsAll) {
+TEST(Pretrain, TheStopRequestOfOneRankEndsAll) {
   train::StopFlag stop;
   stop.request();
   const Outcome outcome = run(kLlama + Words{"--pipeline-model-parallel-size=2"}, 2, {},

@@ -39,7 +39,7 @@ double logged_loss_at(const train::TrainerState& state, double step) {
 }
 
 // Dropout, shards that are gathered late, stages, a base of 16 bits below an adapter of 32.
-TEST(LoraRun, GoesOnBitForBit) {
+TEST(LoraRun, ContinuesBitForBit) {
   for (const bool bf16 : {false, true}) {
     const TempFolder whole, rest;
     const auto run = [&](const TempFolder& out, std::optional<fs::path> checkpoint) {
@@ -64,7 +64,7 @@ TEST(LoraRun, GoesOnBitForBit) {
 }
 
 // One layout saves, another goes on.
-TEST(LoraRun, GoesOnInAnotherLayout) {
+TEST(LoraRun, ContinuesInAnotherLayout) {
   const TempFolder first;
   TrainerCase one{.name = "one rank"};
   one.args = lora_arguments(first.path(), 3, 2);

@@ -274,7 +274,7 @@ std::vector<std::string> lines_of(const std::filesystem::path& file) {
   return all;
 }
 
-TEST(RejectionTracker, WritesOneLineAnEvent) {
+TEST(RejectionTracker, WritesOneLinePerEvent) {
   const TempFolder folder;
   const ResultPlace place{.rank = 2, .node = "gpu03", .device = "1"};
   RejectionTracker tracker(folder / "tracker", place, "job7");

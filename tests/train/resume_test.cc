@@ -173,7 +173,7 @@ class ResumeChanged : public ::testing::Test {
   TrainerCase how_;
 };
 
-TEST_F(ResumeChanged, OtherDataIsRefusedUnlessTheEpochBeginsAnew) {
+TEST_F(ResumeChanged, OtherDataIsRefusedUnlessTheEpochStartsAgain) {
   const ResumeRun other{.checkpoint = at(3), .samples = random_sequences(24, 200)};
   expect_refused<ConfigError>(other,
                               {"it had 20 samples and now has 24", "8 samples into epoch 1", "ignore_data_skip"});
@@ -181,7 +181,7 @@ TEST_F(ResumeChanged, OtherDataIsRefusedUnlessTheEpochBeginsAnew) {
   EXPECT_EQ(run_resumable(how_, other).global_step, 4);
 }
 
-TEST_F(ResumeChanged, IgnoreDataSkipBeginsTheEpochAnew) {
+TEST_F(ResumeChanged, IgnoreDataSkipStartsTheEpochAgain) {
   how_.args.sampler.ignore_data_skip = true;
   run_resumable(how_, {.checkpoint = at(3), .ended = [](train::Trainer& trainer) {
                          EXPECT_EQ(trainer.data_position().position, (data::SamplerPosition{1, 8}));
@@ -193,7 +193,7 @@ TEST_F(ResumeChanged, IgnoreDataSkipBeginsTheEpochAnew) {
                        }});
 }
 
-TEST_F(ResumeChanged, AnotherBatchSizeGoesOnBehindTheSamplesSeen) {
+TEST_F(ResumeChanged, AnotherBatchSizeContinuesAfterTheSamplesSeen) {
   how_.args.batch.micro_batch_size = 4;
   run_resumable(how_, {.checkpoint = at(3), .ended = [](train::Trainer& trainer) {
                          EXPECT_EQ(trainer.state().global_step, 4);
@@ -235,7 +235,7 @@ TEST(SavePoints, OldOnesGoAndTheBestStays) {
   EXPECT_EQ(names_in(out.path()), (std::vector<std::string>{best, "checkpoint-5", "latest"}));
 }
 
-TEST(SavePoints, OnlyTheModelIsNoRun) {
+TEST(SavePoints, AModelAloneIsNotARun) {
   const TempFolder out;
   TrainerCase how;
   how.args = resume_arguments(out.path(), 2, 2);
@@ -277,7 +277,7 @@ TEST(RunProgress, IsReadBack) {
 }
 
 // A file stands where the checkpoint of step 2 should: that one is lost, and nothing else.
-TEST(FailedSave, TrainingGoesOn) {
+TEST(FailedSave, TrainingContinues) {
   for (const bool in_background : {false, true}) {
     SCOPED_TRACE(in_background ? "in the background" : "at once");
     const TempFolder out, undisturbed;

@@ -96,7 +96,7 @@ constexpr const char* kHfFile = R"({
   "trial_params": null
 })";
 
-TEST(TrainerState, JsonAndBack) {
+TEST(TrainerState, JsonIsReadBack) {
   const TrainerState state = some_state();
   EXPECT_EQ(TrainerState::from_json(state.to_json(), "state"), state);
   EXPECT_EQ(TrainerState::from_json(TrainerState{}.to_json(), "state"), TrainerState{});
@@ -125,7 +125,7 @@ TEST(TrainerState, ReadsAFileOfHuggingFace) {
   EXPECT_EQ(state.find_callback("Several"), nullptr);
 }
 
-TEST(TrainerState, FileAndBack) {
+TEST(TrainerState, AFileIsReadBack) {
   const TempFolder folder;
   const TrainerState state = some_state();
   state.save(folder / "trainer_state.json");
@@ -133,7 +133,7 @@ TEST(TrainerState, FileAndBack) {
   EXPECT_FALSE(std::filesystem::exists(folder / "trainer_state.json.tmp"));
 }
 
-TEST(TrainerState, RefusesWhatIsNoState) {
+TEST(TrainerState, RefusesWhatIsNotAState) {
   const TempFolder folder;
   const auto file = folder / "trainer_state.json";
   const auto load = [&](const char* text) {

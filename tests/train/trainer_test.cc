@@ -195,7 +195,7 @@ class StopAt : public train::TrainerCallback {
   int64_t step_;
 };
 
-TEST(TrainerStop, OneRanksWishEndsAll) {
+TEST(TrainerStop, TheStopRequestOfOneRankEndsAll) {
   for (const TrainerCase& layout : {TrainerCase{.dp = 2}, TrainerCase{.tp = 2}, TrainerCase{.pp = 2}}) {
     TrainerCase how = layout;
     how.args.run.max_steps = 50;
@@ -267,7 +267,7 @@ TrainerCase poisoned_case(int pp, bool overlap) {
   return how;
 }
 
-TEST(TrainerFaults, ALossThatIsNoNumberIsNamed) {
+TEST(TrainerFaults, ALossThatIsNotANumberIsNamed) {
   for (const int pp : {1, 2})
     for (const bool overlap : {false, true}) {
       std::atomic<int> named = 0;
@@ -294,7 +294,7 @@ TEST(TrainerFaults, ALossThatIsNoNumberIsNamed) {
     }
 }
 
-TEST(TrainerFaults, ALossThatIsNoNumberMayBeLeftOut) {
+TEST(TrainerFaults, ALossThatIsNotANumberMayBeLeftOut) {
   TrainerCase how = poisoned_case(1, false);
   how.args.ddp.check_for_nan_in_loss_and_grad = false;
   run_trainer_ranks(golden_folder("llama"), how, [&](const TrainerRank& r) {
@@ -473,7 +473,7 @@ class KeptState : public optim::StateSource {
   std::vector<std::pair<parallel::ShardedTensor, at::Tensor>> parts_;
 };
 
-TEST(TrainerResume, GoesOnBitForBit) {
+TEST(TrainerResume, ContinuesBitForBit) {
   const auto samples = random_sequences(14, 512);
   TrainerCase how{.dp = 2};
   how.args.batch.micro_batch_size = 2;

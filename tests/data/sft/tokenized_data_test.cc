@@ -305,7 +305,7 @@ TEST(TokenizedData, evaluation_data_is_read_whole) {
   EXPECT_EQ(evaluation.validation, nullptr);
 }
 
-TEST(TokenizedData, a_tokenizer_of_another_model_is_told) {
+TEST(TokenizedData, a_tokenizer_of_another_model_is_reported) {
   const TemporaryFolder folder(TemporaryFolder::Files{{"a.jsonl", alpaca(5)}});
   DataRequest request = request_for(folder, {"a.jsonl"});
   request.vocab_size = 259;

@@ -156,7 +156,7 @@ TEST(Dashboard, NothingElseCanBeReached) {
   }
 }
 
-TEST(Dashboard, LinksOutOfTheFolderAreToldNotFollowed) {
+TEST(Dashboard, LinksOutOfTheFolderAreReportedNotFollowed) {
   const RunFolder folder;
   folder.write("outside/metrics.jsonl", "{\"step\":1,\"secret\":42}\n");
   folder.write("outside/args.yaml", "password: 42\n");
