@@ -78,7 +78,7 @@ TEST(Saver, InTheBackgroundWhatWasThereAtTheStart) {
       const at::Tensor changed = request.tensors[0].held[0].data;
       saver.start(request);
       saver.finish_copy();
-      changed.fill_(-1);  // training goes on
+      changed.fill_(-1);  // training continues
       EXPECT_TRUE(saver.busy());
       std::optional<SaveReport> report;
       while (!report) report = saver.poll();

@@ -34,7 +34,7 @@ std::vector<std::string> layer_words(const json& c) {
   return words;
 }
 
-// vpp 1 is no virtual stages for every command (design.md §5), so the one chunk is not named.
+// vpp 1 means no virtual stages for every command, so the one chunk is not named.
 json without_single_chunk(json c) {
   if (c.value("resolved_vpp", json()) == 1) c["resolved_vpp"] = nullptr;
   if (c.value("vpp", json()) == 1) c.erase("vpp");

@@ -40,7 +40,7 @@ void expect_rows(const json& shown, const json& golden) {
   }
 }
 
-// Of the cases those that a run can have: one group, steps of one size.
+// The cases that a run can have: one group, steps of one size.
 TEST(GoldenPreviewLr, lr_schedule_json_cases) {
   int compared = 0;
   for (const json& c : golden_list(lr_schedule_file(), "cases")) {

@@ -130,7 +130,7 @@ TEST(OpRecorder, HoldsNoTensorsAndEndsWhatTheDeviceHasPassed) {
   EXPECT_EQ(recorder.in_flight().size(), 0u);
 }
 
-// A kernel that hangs before an operation: this rank has not arrived, although its host went on long ago.
+// A kernel that hangs before an operation: this rank has not arrived, although its host continued long ago.
 TEST(OpRecorder, ARankWhoseDeviceComputesHasNotArrived) {
   const GroupInfo group{"tp:0,1", "tp", {0, 1}, 0};
   OpRecorder recorder;

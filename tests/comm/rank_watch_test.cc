@@ -1,4 +1,4 @@
-// Who hangs, what a restart has cost: decisions without processes.
+// Finding the rank that hangs, and counting the cost of a restart: decisions, without processes.
 #include "megalith/comm/launch/rank_watch.h"
 
 #include <gtest/gtest.h>

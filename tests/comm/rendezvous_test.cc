@@ -113,7 +113,7 @@ TEST(Rendezvous, TheSlurmStepWinsOverTheJob) {
                              {"SLURM_NODEID", "1"}}))
                 .local_world_size,
             10);
-  // What does not add up to the step's tasks is the allocation's.
+  // A list that does not add up to the step's tasks is the allocation's.
   EXPECT_EQ(read(slurm_task({{"SLURM_TASKS_PER_NODE", "8(x4)"}, {"SLURM_NTASKS_PER_NODE", "5"}})).local_world_size, 5);
   EXPECT_EQ(read(slurm_task({{"SLURM_TASKS_PER_NODE", "8(x4)"}})).local_world_size, 20);
 }

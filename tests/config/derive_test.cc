@@ -128,7 +128,7 @@ TEST(Derive, BatchPlan) {
       2);
 }
 
-// What the launcher makes of its own options. Layers that do not divide are an error there and balanced here.
+// The launcher's own options, derived as it does. Layers that do not divide are an error there and balanced here.
 TEST(GoldenLauncherVpp, layer_split) {
   const nlohmann::json golden = testing::golden_json("parallel/layer_split.json");
   ASSERT_FALSE(golden.at("launcher_vpp").empty());

@@ -15,14 +15,14 @@ struct LogitsCase {
   int64_t rows, valid, columns, distance;
   bool misaligned = false;
   int64_t first_id = 0;  // other than 0: of a rank that has a part of the vocabulary
-  double shift = 0;      // of all logits
+  double shift = 0;      // added to all logits
 };
 
 class Logits {
  public:
   explicit Logits(const LogitsCase& c) : case_(c) {
     Random random;
-    // A row behind the last one would start beyond the end.
+    // A row after the last one would start beyond the end.
     const int64_t elements = c.rows == 0 ? 0 : (c.rows - 1) * c.distance + c.columns;
     logits_ = random({elements}, c.dtype, c.misaligned).mul_(3).add_(c.shift);
     labels_ = random.integers(c.valid, {c.rows});

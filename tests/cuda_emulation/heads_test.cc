@@ -144,8 +144,8 @@ class SplitBackward {
 
  private:
   struct Arguments {
-    Tensor grad;          // of qkv
-    Tensors given, sums;  // of query and key: weights and their gradients
+    Tensor grad;          // gradient of qkv
+    Tensors given, sums;  // weights of query and key, and the sums of their gradients
     QkvBackward qkv;
   };
 

@@ -46,7 +46,7 @@ class FaultBench {
   double reference_seconds_ = 0;
 };
 
-// MEGALITH_PYTHON; empty: none with torch is there.
+// MEGALITH_PYTHON; empty if none has torch.
 std::string python_with_torch();
 
 enum class FaultLauncher { kOwn, kTorchrun };

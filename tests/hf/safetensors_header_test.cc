@@ -64,7 +64,7 @@ TEST(SafetensorsHeader, NamesUnsupportedDtypesWithTheirTensors) {
 TEST(SafetensorsHeader, RefusesOverlapsAndHoles) {
   expect_refused("{" + entry("a", "U8", "8", "0,8") + "," + entry("b", "U8", "8", "4,12") + "}", 12,
                  {"tensor \"b\": data_offsets [4, 12] overlap those of \"a\", [0, 8]"});
-  // One inside of the other, and one after both.
+  // One inside the other, and one after both.
   expect_refused("{" + entry("a", "U8", "8", "0,8") + "," + entry("b", "U8", "2", "2,4") + "," +
                      entry("c", "U8", "2", "8,10") + "}",
                  10, {"tensor \"b\": data_offsets [2, 4] overlap those of \"a\""});
@@ -141,7 +141,7 @@ TEST(SafetensorsHeader, LargeHeadersTakeLinearTime) {
   for (int i = 0; i < 100'000; ++i)
     json += (i > 0 ? "," : "") +
             entry(fmt::format("model.layers.{}.mlp.weight", i), "BF16", "2,2", fmt::format("{},{}", 8 * i, 8 * i + 8));
-  const std::clock_t start = std::clock();  // of this process: other work on the machine does not count
+  const std::clock_t start = std::clock();  // time of this process: other work on the machine does not count
   EXPECT_EQ(parse(json + "}", 800'000).tensors.size(), 100'000U);
   // A fifth of a second; quadratic would take minutes.
   EXPECT_LT(std::clock() - start, 30 * CLOCKS_PER_SEC);

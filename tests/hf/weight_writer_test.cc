@@ -120,7 +120,7 @@ TEST(WeightWriter, ConvertsWhatIsGiven) {
   EXPECT_TRUE(same_bits(files.tensor("g"), grad.detach()));
 }
 
-// Larger than the buffer, so that it is cut: along the first dimension, and inside of a single row.
+// Larger than the buffer, so that it is cut: along the first dimension, and inside a single row.
 TEST(WeightWriter, ConvertsInPieces) {
   const TempFolder folder;
   const at::Tensor rows = at::randn({9, 1 << 20}), row = at::randn({1, 1, 9 << 20});

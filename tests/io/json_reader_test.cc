@@ -12,7 +12,7 @@ using testing::expect_contains;
 
 JsonFields fields_of(const std::string& text) { return parse_json_file(text, "config.json").fields(); }
 
-// What is said about `text` when it is read as T from "key".
+// Returns the error about `text` when it is read as T from "key".
 template <typename T>
 std::string complaint(const std::string& value) {
   return message_of<DataError>([&] { fields_of("{\"key\": " + value + "}").required<T>("key"); });
@@ -131,7 +131,7 @@ TEST(JsonReader, LongAndOddTextIsShownShort) {
   EXPECT_LT(message.size(), 300U);
   expect_contains(message, "x…\" (a string)");
   EXPECT_EQ(in_quotes("a\nb\""), "\"a\\nb\\\"\"");
-  // Cut between characters, never inside of one.
+  // Cut between characters, never inside one.
   std::string wide;
   for (int i = 0; i < 100; ++i) wide += "é";
   const std::string cut = in_quotes("x" + wide);

@@ -46,7 +46,7 @@ std::string text(const PipelineShape& shape) {
          std::to_string(shape.group_size.value_or(0)) + (shape.forward_only ? " forward only" : "");
 }
 
-// What must have been received before an action: (forward, micro-batch, chunk), or nothing.
+// Returns whether an action needs a message from another stage first.
 bool needs(const PipelineShape& shape, int rank, const PipelineAction& a) {
   const int stage = a.chunk * shape.pp + rank, last = shape.chunks * shape.pp - 1;
   if (a.kind == Kind::kWeightGradient) return false;
@@ -67,7 +67,7 @@ TEST(PipelineTransfers, EveryActionHasItsInputAndEveryOutputIsSentOnce) {
         for (const auto& t : exchanges[i]) {
           const int stage = t.chunk * shape.pp + rank;
           if (t.send) {
-            // Of the action just before.
+            // The message of the action just before.
             ASSERT_GT(i, 0U);
             ASSERT_EQ(compute[i - 1].microbatch, t.microbatch) << text(shape);
             ASSERT_EQ(compute[i - 1].chunk, t.chunk) << text(shape);
@@ -88,7 +88,7 @@ TEST(PipelineTransfers, EveryActionHasItsInputAndEveryOutputIsSentOnce) {
   }
 }
 
-// What a simulated transport does beyond moving messages.
+// Properties of a simulated transport beyond moving messages.
 struct Transport {
   bool lanes = false;             // forward and backward messages on connections of their own
   bool connects_in_post = false;  // a pair connects in a direction at its first message, and the post waits for that

@@ -45,7 +45,7 @@ std::pair<TokenBatch, int64_t> share_of(const TokenBatch& batch, const comm::Gro
 struct PaddedBatch {
   ops::SequenceLayout layout;
   at::Tensor ids, targets;
-  at::Tensor real;  // where the batch's own tokens stand
+  at::Tensor real;  // positions of the batch's own tokens
 
   PaddedBatch(const TokenBatch& batch, int cp, int tp) {
     const int64_t unit = cp > 1 ? 2 * cp : 1, total_unit = std::lcm(unit, int64_t{cp} * tp);

@@ -1,4 +1,4 @@
-// What the tests of models share: golden checkpoints on rank threads.
+// Shared by the tests of models: golden checkpoints on rank threads.
 #pragma once
 
 #include <functional>
@@ -43,7 +43,7 @@ struct ModelCase {
   int dp = 1;
   int cp = 1;
   model::ModelOptions options;
-  std::function<void(model::ModelConfig&)> change;  // of the configuration, before the model is made
+  std::function<void(model::ModelConfig&)> change;  // changes the configuration before the model is made
 };
 
 // Loads the checkpoint in `folder` on tp * dp * cp rank threads and runs `body` on each.

@@ -25,7 +25,7 @@ enum class Precision {
 
 enum class CaseData {
   kFullRows,  // rows of equal length; the loss is the mean over samples
-  kSamples,   // of different lengths; the loss is the mean over tokens (calculate_per_token_loss)
+  kSamples,   // samples of different lengths; the loss is the mean over tokens (calculate_per_token_loss)
   kPairs,     // preferences
 };
 
@@ -36,7 +36,7 @@ struct RankCase {
   CaseData data = CaseData::kFullRows;
   Precision precision = Precision::kFp32;
   Words layout{};  // beside the sizes: what must not change the numbers
-  Words run{};     // what changes them: adapters, packing, recipes
+  Words run{};     // additional options: adapters, packing, recipes
   StartedBy starter = StartedBy::kVariables;
 
   int ranks() const { return tp * pp * cp * dp; }

@@ -82,7 +82,7 @@ TEST(AttentionDropout, RepeatsFromSavedStreams) {
     layer.run(tp);
     const std::string saved = layer.rng.save();
     const auto [grad, y] = layer.run(tp);
-    EXPECT_FALSE(at::equal(layer.run(tp).second, y));  // goes on
+    EXPECT_FALSE(at::equal(layer.run(tp).second, y));  // continues
     EqualHeads restarted(tp, 4, 0.2);
     restarted.rng.restore(saved);
     const auto [grad_again, y_again] = restarted.run(tp);

@@ -215,7 +215,7 @@ TEST(FrozenWeights, GetNoGradientAndKeepNoInput) {
   });
 }
 
-// Only the weights are trained (the first layer behind a frozen embedding): no gradient for the input, same for
+// Only the weights are trained (the first layer after a frozen embedding): no gradient for the input, same for
 // weights.
 TEST(FrozenInputs, CostNoCollectiveAndGiveTheSameGradients) {
   const at::Tensor x = random_tensor({kLinearTokens, kLinearIn}, 1), dy = random_tensor({kLinearTokens, 19}, 2);

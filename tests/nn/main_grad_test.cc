@@ -96,7 +96,7 @@ TEST(MainGrad, OfBf16WeightsIsFp32) {
       run_microbatch(layer, 0, tp, at::kBFloat16);
       sum += weight_grad(0, tp);
     }
-    EXPECT_FALSE(at::equal(sum, sum.to(at::kBFloat16).to(at::kFloat)));  // where bf16 would round
+    EXPECT_FALSE(at::equal(sum, sum.to(at::kBFloat16).to(at::kFloat)));  // bf16 would round here
     expect_identical(layer.weight().grad.main_grad, sum, "51 times");
   });
 }
@@ -132,7 +132,7 @@ TEST(MainGrad, AccumulationHookFiresOncePerBackward) {
   });
 }
 
-// A weight that is embedding and head: the hook fires once, behind both uses.
+// A weight that is embedding and head: the hook fires once, after both uses.
 TEST(MainGrad, TiedWeightsAreCompleteAfterTheirLastUse) {
   constexpr int64_t vocab = 8, hidden = 4;
   const at::Tensor full = whole_numbers({vocab, hidden}, 1), ids = random_ids(kMainGradTokens, vocab, 2);

@@ -117,7 +117,7 @@ inline void attach_main_grads(const ParameterSet& set) {
   }
 }
 
-// Where the gradient went: value.grad(), or main_grad when layers wrote there.
+// Returns the gradient: value.grad(), or main_grad when layers wrote there.
 inline at::Tensor grad_of(const Parameter& parameter) {
   return parameter.value.grad().defined() ? parameter.value.grad() : parameter.grad.main_grad;
 }

@@ -39,7 +39,7 @@ TEST(TraceJson, ChromesFormatOnOneClock) {
        0,
        0,
        {{"forward", TraceLane::kCompute, 3, 1, 6000, 7500}, {"step", TraceLane::kHost, -1, -1, 5000, 9000}}},
-      // Its clock is 4 microseconds behind.
+      // Its clock is 4 microseconds late.
       {"", 4000, 2, {{"recv", TraceLane::kCommunication, 3, -1, 3500, 4500}}}};
   const json trace = json::parse(trace_json(ranks));
   const auto spans = events_of(trace, "X");
@@ -116,7 +116,7 @@ TEST(ClockOffset, IsFoundByBarriers) {
 }
 
 // Rank 0 computes and sends, rank 1 receives and computes: what was sent first is received later, although rank 1's
-// clock is an hour behind.
+// clock is an hour late.
 TEST(TraceFile, RanksAreInOrderOnOneClock) {
   const TempFolder folder;
   const auto file = folder / "traces" / "trace.json";

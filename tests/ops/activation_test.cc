@@ -71,7 +71,7 @@ TEST_P(Activations, BiasedMatchesItsDefinition) {
     }
 }
 
-// What runs on devices without a kernel.
+// The composite form runs on devices without a kernel.
 TEST_P(Activations, CompositeMatchesItsDefinition) {
   const Activation a = GetParam();
   expect_matches(

@@ -188,7 +188,7 @@ TEST(Attention, AnyNumberOfThreadsGivesTheSame) {
   }
 }
 
-// What the fused projection gives: q, k and v as slices of one row.
+// The output of the fused projection: q, k and v as slices of one row.
 TEST(Attention, TakesStridedHeads) {
   const AttentionCase c{.queries = {30, 41}, .n = 4, .g = 2, .d = 16, .e = 16};
   const auto slices = [](const TensorList& x) -> TensorList {

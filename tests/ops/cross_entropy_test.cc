@@ -60,7 +60,7 @@ struct Problem {
   at::ScalarType dtype = at::kFloat;
   CrossEntropyOptions options;
   double tolerance = 1e-5;
-  double size = 3;  // of the logits
+  double size = 3;  // gradient of the logits
 };
 
 // Splits the same problem over tp ranks and compares losses and gradients with the definition.

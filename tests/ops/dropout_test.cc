@@ -122,7 +122,7 @@ TEST(Dropout, FusedAdditionIsDropoutThenAddition) {
   EXPECT_TRUE(dropout_add(x, r, 0.4, seeded(5)).equal(r + dropout(x, 0.4, seeded(5))));
 }
 
-// What runs on devices without a kernel.
+// The composite form runs on devices without a kernel.
 TEST(Dropout, CompositeKeepsTheExpectedShareAndScalesIt) {
   const Tensor x = at::ones({100000}).requires_grad_();
   const Tensor y = dropout_composite(x, 0.25, seeded(1));

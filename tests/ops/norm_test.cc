@@ -61,7 +61,7 @@ TEST_P(Norm, MatchesItsDefinition) {
     }
 }
 
-// What runs on devices without a kernel.
+// The composite form runs on devices without a kernel.
 TEST_P(Norm, CompositeMatchesItsDefinition) {
   const NormCase& c = GetParam();
   const auto composite = [&](const TensorList& in) { return TensorList{norm_composite(in[0], weights_of(c, in))}; };

@@ -230,7 +230,7 @@ TEST(ApplyRope, TurnsPairsOfChannels) {
       }
 }
 
-// What runs on devices without a kernel.
+// The composite form runs on devices without a kernel.
 TEST(ApplyRope, CompositeTurnsPairsOfChannels) {
   for (const auto [d, r] : kRotations)
     for (const bool interleaved : {false, true})

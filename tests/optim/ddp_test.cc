@@ -258,7 +258,7 @@ TEST(Ddp, NamesTheParameterLater) {
       EXPECT_EQ(said.empty(), r.rank == 0);
       for (const char* part : {"p1.weight", "on rank 1", "18 elements of 18", "before it was reduced"})
         if (r.rank == 1) expect_contains(said, part);
-      ddp.zero_grad();  // the next step begins anew
+      ddp.zero_grad();  // the next step begins again
       toy.loss(1).backward();
       ddp.finish_grad_sync();
       EXPECT_NO_THROW(ddp.check_gradients());

@@ -15,7 +15,7 @@ namespace megalith::testing {
 struct TrainCase {
   int tp = 1, dp = 1;
   bool sequence_parallel = false;
-  int instances = 1;  // of the distributed optimizer
+  int instances = 1;  // distributed optimizer instances
   int micro_batches = 1;
   int steps = 5;
   double lr = 1e-3;

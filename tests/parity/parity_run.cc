@@ -21,7 +21,7 @@ namespace megalith::testing {
 namespace {
 
 constexpr int kSteps = 3, kParitySamples = 8;
-constexpr double kSmallestMargin = 3e-5;  // far above what fp32 makes of it
+constexpr double kSmallestMargin = 3e-5;  // far above the rounding of fp32
 
 // Keeps the losses of the tokens of this rank.
 class RecordingObjective : public train::Objective {

@@ -52,7 +52,7 @@ TEST_P(ParitySample, EqualsThePlainModel) {
 
 INSTANTIATE_TEST_SUITE_P(Quarters, ParitySample, ::testing::Range<size_t>(0, 4));
 
-// What a failure says.
+// The message of a failure.
 TEST(ParityLattice, FailureNamesLayoutParameterAndLayer) {
   ParityNumbers right;
   right.losses = right.grad_norms = {1};

@@ -115,7 +115,7 @@ TEST(PipelineEngine, PlansThatDoNotFitAreOurBugs) {
 
 // ---- Failure ---------------------------------------------------------------------------------------------
 
-// What each rank ends with when `fail` throws on one of them.
+// Returns the error of each rank when `fail` throws on one of them.
 std::vector<std::string> ends_of(int ranks, const PipelineCase& how,
                                  const std::function<void(PipelineRank&, int rank)>& arm, const SmallModel& model) {
   std::vector<std::string> ends(static_cast<size_t>(ranks));

@@ -56,7 +56,7 @@ const Words kLlama{"--num-layers=4",
                    "--calculate-per-token-loss"};
 
 struct Outcome {
-  run::PretrainOutput output;  // of rank 0
+  run::PretrainOutput output;  // from rank 0
   Recorder::Heard heard;       // by rank 0
   std::vector<double> numbers(const std::string& name) const {
     std::vector<double> found;
@@ -364,7 +364,7 @@ TEST(Pretrain, ContinuesARun) {
     ASSERT_EQ(actual.size(), expected.size() - 2) << name;
     EXPECT_TRUE(std::equal(actual.begin(), actual.end(), expected.begin() + 2)) << name;
   }
-  // A third run begins with the end: nothing is left to do. Fine-tuning begins anew, with the weights.
+  // A third run begins with the end: nothing is left to do. Fine-tuning begins again, with the weights.
   const Words load{"--load=" + folder.path().string()};
   EXPECT_TRUE(run(kLlama + saving + load, 2).numbers("loss").empty());
   const auto tuned = run(kLlama + load + Words{"--finetune"}, 1), fresh = run(kLlama, 1);
@@ -424,7 +424,7 @@ class CountingRows : public data::Dataset {
   const int64_t samples_;
 };
 
-// What `megalith pretrain` does around pretrain(), for a program that brings data and model: nothing of either has to
+// The path of `megalith pretrain` around pretrain(), for a program that brings data and model: nothing of either has to
 // stand in the options, and the files of a run are written.
 TEST(Pretrain, TheWholePathTakesDataAndModelOfAProgram) {
   const TempFolder folder;

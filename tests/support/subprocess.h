@@ -31,7 +31,7 @@ class Subprocess {
   void signal(int number) const;
   // Reads what has been printed so far; false once the child has ended. finish() tells how.
   bool running();
-  // What running(), wait_for_text() and finish() have read so far.
+  // Returns all that running(), wait_for_text() and finish() have read so far.
   const ProcessResult& so_far() const { return result_; }
   // Reads both streams until one holds `text`; false when the child ends or `limit` passes first.
   bool wait_for_text(const std::string& text, std::chrono::milliseconds limit);

@@ -303,7 +303,7 @@ TEST(ExtraTensors, ABatchWithoutThemIsRefusedBeforeItIsRun) {
     expect_error<DataError>(
         [&] { trainer.predict({.dataset = dataset_of(random_sequences(5, 512)), .collator = r.collator}); },
         {"no extra tensor \"weight\""});
-    trainer.train();  // and goes on as if nothing had been
+    trainer.train();  // and continues as if nothing had happened
     EXPECT_EQ(trainer.state().global_step, 4);
   });
 }

@@ -62,7 +62,7 @@ TEST(FlowCallback, Steps) {
 
 TEST(FlowCallback, FractionsFirstStepAndDelay) {
   TrainerSettings settings = saving();
-  settings.log.steps = 0.24;  // of 10: 2.4, so every 3
+  settings.log.steps = 0.24;  // 0.24 of 10 steps is 2.4, so every 3
   settings.log.first_step = true;
   settings.eval.strategy = Interval::kSteps;
   settings.eval.steps = 0.2;

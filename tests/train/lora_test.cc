@@ -1,4 +1,4 @@
-// Runs that train an adapter: what they save, how they go on, what they cost.
+// Runs that train an adapter: their files, how they continue, and their cost.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -63,7 +63,7 @@ TEST(LoraRun, ContinuesBitForBit) {
   }
 }
 
-// One layout saves, another goes on.
+// One layout saves, another continues.
 TEST(LoraRun, ContinuesInAnotherLayout) {
   const TempFolder first;
   TrainerCase one{.name = "one rank"};
@@ -122,7 +122,7 @@ TEST(LoraRun, MemoryFollowsTheAdapter) {
   const Cost lora = cost(config::FinetuningType::kLora), full = cost(config::FinetuningType::kFull);
   EXPECT_EQ(full.trained, full.all);
   EXPECT_LT(lora.trained, full.trained / 5);
-  // Buffers are padded to multiples of 64 elements a parameter.
+  // Buffers are padded to multiples of 64 elements per parameter.
   EXPECT_NEAR(static_cast<double>(lora.gradients), 4.0 * static_cast<double>(lora.trained),
               0.02 * 4.0 * static_cast<double>(lora.trained));
   EXPECT_NEAR(static_cast<double>(lora.state), 8.0 * static_cast<double>(lora.trained),

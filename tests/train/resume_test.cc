@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What does not depend on the clock.
+// The entries that do not depend on the clock.
 std::string text_of(const train::TrainerState& state) {
   static const std::set<std::string> kClock{"token_per_sec_per_gpu",    "tokens_per_second",      "train_runtime",
                                             "train_samples_per_second", "train_steps_per_second", "eval_runtime",
@@ -98,7 +98,7 @@ TEST(Resume, AnEpochThatEndsWithTheSaveEndsOnce) {
   const TempFolder whole, rest;
   TrainerCase how;
   const auto set = [&](const TempFolder& out) {
-    how.args = resume_arguments(out.path(), 6, 2);  // 2 steps an epoch
+    how.args = resume_arguments(out.path(), 6, 2);  // 2 steps per epoch
     how.args.eval.strategy = config::Interval::kEpoch;
     how.args.eval.metric_for_best_model = "loss";
   };

@@ -34,7 +34,7 @@ struct TrainerCase {
   config::TrainingArguments effective() const;
 };
 
-// What a rank of a case has before the trainer is made.
+// The state of a rank before the trainer is made.
 struct TrainerRank {
   const Rank& rank;
   const config::TrainingArguments& args;
@@ -55,11 +55,11 @@ void run_trainer_ranks(const std::filesystem::path& folder, const TrainerCase& h
                        const std::function<void(const TrainerRank&)>& body);
 
 struct RunLog {
-  std::vector<train::MetricList> lines;  // of rank 0
+  std::vector<train::MetricList> lines;  // lines of rank 0
   train::MetricList evaluation;          // at the end
   train::TrainOutput output;
 
-  std::vector<double> numbers(const std::string& name) const;  // of the lines that have it, but the last, the totals'
+  std::vector<double> numbers(const std::string& name) const;  // by line, without the totals
 };
 // Trains on `train` and evaluates on `eval` at the end. Fails unless all ranks log the same losses.
 RunLog run_training(const std::filesystem::path& folder, const TrainerCase& how,

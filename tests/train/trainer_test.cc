@@ -71,7 +71,7 @@ TEST(TrainerEvents, EpochsOfDifferentOrders) {
     setup.callbacks.push_back(std::make_unique<Recorder>(heard));
     train::Trainer trainer(r.models, r.settings(), std::move(setup));
     const train::TrainOutput output = trainer.train();
-    EXPECT_EQ(output.global_step, 5);  // two steps of 4 an epoch
+    EXPECT_EQ(output.global_step, 5);  // two steps of 4 per epoch
     EXPECT_EQ(std::ranges::count(heard.events, "epoch_begin"), 3);
     EXPECT_EQ(std::ranges::count(heard.events, "epoch_end"), 3);
     EXPECT_EQ(trainer.state().epoch, 2.5);
@@ -241,7 +241,7 @@ TEST(TrainerFaults, ImpossibleStepsAreRefusedBeforeMemoryIsTaken) {
   });
 }
 
-// The loss of one micro-batch on one rank is no number.
+// The loss of one micro-batch on one rank is not a number.
 class PoisonedObjective : public train::Objective {
  public:
   PoisonedObjective(bool here, int step, int microbatch) : here_(here), step_(step), microbatch_(microbatch) {}
@@ -272,7 +272,7 @@ TEST(TrainerFaults, ALossThatIsNotANumberIsNamed) {
     for (const bool overlap : {false, true}) {
       std::atomic<int> named = 0;
       run_trainer_ranks(golden_folder("llama"), poisoned_case(pp, overlap), [&](const TrainerRank& r) {
-        const int bad_rank = 2 * pp - 1;  // of the last stage
+        const int bad_rank = 2 * pp - 1;  // in the last stage
         train::TrainerSetup setup = r.setup(dataset_of(random_sequences(20, 512)));
         setup.objective = std::make_unique<PoisonedObjective>(r.rank.rank == bad_rank, 2, 1);
         train::Trainer trainer(r.models, r.settings(), std::move(setup));

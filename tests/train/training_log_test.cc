@@ -1,4 +1,4 @@
-// What a log line says.
+// The contents of a log line.
 #include "megalith/train/training_log.h"
 
 #include <gtest/gtest.h>

@@ -137,6 +137,9 @@ END
     done
     bad src/megalith/base/w.cc 'const char* text = "the size {} is no multiple "\n    "of {}";\n'
     bad docs/b.md '# B\n\nThe text stands inside of a block.\n'
+    bad tests/comm/w_test.cc '// Starts anew.\n'
+    bad scripts/w.sh '# One file a rank.\n'
+    bad cmake/w.cmake '# Comes behind the update.\n'
     bad src/megalith/base/w.cc '// See spec/gone.md.\n'
     bad src/megalith/base/w.cc '// Calls one() and two_of_it().\n' two_of_it
     bad docs/b.md '# B\n\n`base/two.h` has more.\n' base/two.h

@@ -148,8 +148,10 @@ class Tree:
             path in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md") or path.startswith(("docs/", "examples/", "bench/")))]
 
     def scripts(self):
-        return [path for path in self.files if path.startswith(("src/", "bench/", "examples/", "fuzz/"))
-                and (path.endswith((".sh", ".py", ".yaml", ".sbatch")) or path.endswith("CMakeLists.txt"))]
+        # tests/tree/ has the habits as patterns and bad examples.
+        return [path for path in self.files if not path.startswith(("tests/tree/", "tests/data/", "third_party/")) and (
+            path.endswith((".sh", ".py", ".yaml", ".yml", ".sbatch", ".cmake", "CMakeLists.txt", "Makefile")) or
+            path.startswith(".ci/"))]
 
 
 class Allowed:
@@ -373,8 +375,8 @@ def check(tree, update):
         print(f"{place}: {message}")
 
     allowed = Allowed(tree)
-    folders = ("src", "bench", "examples", "fuzz")
-    sources = [Source(path, tree.read(path)) for path in tree.sources(*folders, "tests", "cmake")]
+    folders = ("src", "bench", "examples", "fuzz", "tests")
+    sources = [Source(path, tree.read(path)) for path in tree.sources(*folders, "cmake")]
     read = [source for source in sources if source.path.startswith(tuple(each + "/" for each in folders))]
 
     ceilings = {}
@@ -553,13 +555,12 @@ def measure(tree):
     print(f"\nsources of more than 100 lines: {len(long)}, without an opening comment: {len(bare)}")
     for kind, (said, number) in documented([source for source in sources if source.path.startswith("src/")]).items():
         print(f"public {kind} documented: {said} of {number}, {said / max(1, number):.3f}")
-    read = [source for source in sources if not source.path.startswith("tests/")]
     print("\nhabits, outside of tests/tree/allowed_words.txt")
     counts = {name: [0, 0, 0] for name, *_ in HABITS}
-    for name, path, _, _ in habits(tree, read, Allowed(tree)):
-        counts[name][0 if not path.endswith(".md") else 1] += 1
-    for name, (code, pages, _) in counts.items():
-        print(f"  {name:14} {code + pages:5}   (code {code}, docs {pages})")
+    for name, path, _, _ in habits(tree, sources, Allowed(tree)):
+        counts[name][1 if path.endswith(".md") else 2 if path.startswith("tests/") else 0] += 1
+    for name, (code, pages, tests) in counts.items():
+        print(f"  {name:14} {code + pages + tests:5}   (code {code}, docs {pages}, tests {tests})")
     print(f"  {'all':14} {sum(sum(each) for each in counts.values()):5}")
     broken = list(broken_layout(sources))
     over = sum(1 for *_, message in broken if message.startswith("a comment up to"))

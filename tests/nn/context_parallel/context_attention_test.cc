@@ -163,7 +163,7 @@ TEST(ContextAttention, WithoutGradients) {
 
 // ---- What it costs
 
-// What ranks said to each other, by kind.
+// The messages between ranks, by kind.
 TEST(ContextAttention, RingOnlySendsAndReceives) {
   const Case c{"one sequence", {8}};
   for (const Way& way : all_ways()) {

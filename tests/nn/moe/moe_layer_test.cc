@@ -155,7 +155,8 @@ TEST(MoeLayer, ListsOfTheDeviceAreThoseOfTheHost) {
   });
 }
 
-// What experts do where the dispatcher has nothing to send: the same as weighing what they made, and from no rows kept.
+// Experts apply the weights themselves where nothing has to be sent: the same as weighing their outputs, but no rows
+// are kept.
 TEST(MoeLayer, ExpertsApplyTheWeightsOfTheirRows) {
   const ops::GroupCounts counts{3, 0, 2, 4};
   for (const bool gated : {false, true})

@@ -258,7 +258,7 @@ TEST(Dashboard, OnlyItsOwnNamesOnLoopback) {
   for (const char* bad :
        {"", "evil.example", "evil.example:80", "localhost.evil.example", "127.evil.example", "[fe80::1]:80", "["})
     EXPECT_FALSE(is_own_host("127.0.0.1", bad)) << bad;
-  EXPECT_TRUE(is_own_host("0.0.0.0", "node17:8080")) << "whoever opened it to others knows";
+  EXPECT_TRUE(is_own_host("0.0.0.0", "node17:8080")) << "a user who opened it to others knows";
 }
 
 TEST(Dashboard, ManyThreadsMayAsk) {

@@ -42,7 +42,7 @@ TEST_P(CudaKernel, UpdatesAndSumsOfSquaresMatchTheCpu) {
   }
 }
 
-// What the device finds out for itself: the norm, its factor, and whether there is an update at all.
+// The device computes the norm and its factor, and decides whether there is an update at all.
 TEST_P(CudaKernel, AGateClipsOrSkipsTheUpdate) {
   const ClipSettings clip{.unscale = 0.5, .clip = 1};
   for (const float odd : {1.0F, INFINITY, NAN}) {
@@ -68,7 +68,7 @@ TEST_P(CudaKernel, AGateClipsOrSkipsTheUpdate) {
 
 TEST_P(CudaKernel, AdamOverRunsMatchesTheCpu) {
   const int64_t n = 64 * 300;
-  std::vector<UpdateRun> runs;  // with padding behind each of them
+  std::vector<UpdateRun> runs;  // with padding after each of them
   for (int64_t i = 0; i < 150; ++i)
     runs.push_back({128 * i,
                     128 * i + 100 + i % 27,
