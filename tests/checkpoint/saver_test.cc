@@ -1,3 +1,5 @@
+// Saving on rank threads: whatever the layout, the files of a model are the same bytes; a failure on one rank is an
+// error on all of them, and leaves nothing behind.
 #include "megalith/checkpoint/saver.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// `megalith preview lr` in this process: its table, curve and JSON against the golden schedules, and its errors.
 #include <algorithm>
 #include <cmath>
 #include <fstream>

@@ -1,10 +1,13 @@
+// The message of an operation that has not ended, from the statuses of made-up ranks: who has not arrived, and with
+// what last words. Without processes.
 #include "megalith/comm/diagnosis.h"
-#include "megalith/comm/op/op_recorder.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+
+#include "megalith/comm/op/op_recorder.h"
 
 namespace megalith::comm {
 namespace {

@@ -1,3 +1,5 @@
+// Reading a rank's place from the variables of torchrun, Slurm and Open MPI, and the errors for those that do not fit
+// together. Only the last tests open sockets.
 #include "megalith/comm/store/rendezvous.h"
 
 #include <gtest/gtest.h>

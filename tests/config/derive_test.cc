@@ -1,3 +1,5 @@
+// Options that follow from others, by dialect: each case gives words and looks at the derived arguments. Deriving twice
+// must change nothing.
 #include "megalith/config/derive.h"
 
 #include <gtest/gtest.h>

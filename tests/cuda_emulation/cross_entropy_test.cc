@@ -1,3 +1,5 @@
+// The cross entropy kernels on emulated blocks against the CPU's loss: in parts, at once, and in clusters for the
+// longest rows. Memory ends exactly where a kernel may read to.
 #include "megalith/ops/loss/cross_entropy_internal.h"
 
 #include <limits>

@@ -1,3 +1,5 @@
+// The kernels that cut heads out of a projection, normalize and rotate them, on emulated blocks against the CPU,
+// forward and backward.
 #include "megalith/ops/norm_rope/rope_internal.h"
 #include "tests/cuda_emulation/kernel_case.h"
 

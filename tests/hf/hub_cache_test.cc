@@ -1,3 +1,5 @@
+// Finding a model's folder by its hub name, in caches of Hugging Face and ModelScope that the test lays out, and the
+// messages for names and folders that do not do.
 #include "megalith/hf/hub_cache.h"
 
 #include <map>

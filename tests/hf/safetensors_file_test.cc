@@ -1,3 +1,5 @@
+// Mapped safetensors files: views of the right bytes that outlive the file object, and refusals of files that are cut
+// or damaged at any byte.
 #include "megalith/hf/safetensors_file.h"
 
 #include <ATen/ATen.h>

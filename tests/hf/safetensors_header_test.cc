@@ -1,3 +1,5 @@
+// The JSON header of a safetensors file, as text: what it gives, and the message for every way in which it can be
+// wrong.
 #include "megalith/hf/safetensors_header.h"
 
 #include <ctime>

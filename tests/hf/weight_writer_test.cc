@@ -1,3 +1,5 @@
+// Writing models in shards: the plan depends only on the list of tensors, and random models that four ranks write in
+// rectangles are read back bit for bit.
 #include "megalith/hf/weight_writer.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// Strict JSON with typed access: every type, and errors that name the file, the field and the value.
 #include "megalith/io/json_reader.h"
 
 #include <nlohmann/json.hpp>

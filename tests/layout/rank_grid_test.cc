@@ -1,3 +1,5 @@
+// Ranks and their groups, against nested loops over the axes, for every shape of a few worlds; and the errors for
+// shapes that do not fit.
 #include "megalith/layout/rank_grid.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// The progress of a run as text: one live line on a terminal, one line per logged step without one, Megatron's line for
+// pretrain.
 #include "megalith/observe/progress.h"
 
 #include <gtest/gtest.h>

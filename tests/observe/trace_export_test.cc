@@ -1,3 +1,5 @@
+// Timelines of several ranks in one file in Chrome's format: clocks that differ are brought together, overlapping
+// operations get rows of their own.
 #include "megalith/observe/trace_export.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Activations against their definition in fp64, outputs and gradients, in every dtype; their edges, errors and memory.
 #include "megalith/ops/norm_rope/activation.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// Attention against its definition pair by pair: every kernel, dense and packed sequences, windows, dropout, parts of
+// the keys that are merged, and the arguments that it refuses.
 #include "megalith/ops/attention/attention.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// Cross entropy over a vocabulary that ranks share, against its definition in fp64: losses, gradients, smoothing,
+// z-loss, ignored labels, and the logits that backward overwrites.
 #include "megalith/ops/loss/cross_entropy.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// Dropout by its properties: the expected share stays, the state of the generator decides, and neither threads nor the
+// fused form change a bit.
 #include "megalith/ops/norm_rope/dropout.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// RMSNorm and LayerNorm, plain, forked and after an addition, against their definition in fp64: outputs and all
+// gradients, in every dtype.
 #include "megalith/ops/norm_rope/norm.h"
 
 #include <ATen/ATen.h>

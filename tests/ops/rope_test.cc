@@ -1,3 +1,5 @@
+// Rotary embeddings: frequencies against transformers' formulas, angles by position, rotation against its definition,
+// and the cut of queries, keys and values out of one projection.
 #include "megalith/ops/norm_rope/rope.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// Named random streams: forks continue where the last one stopped, survive exceptions, nesting and serialization, and
+// agree or differ between tensor-parallel ranks as their seeds say.
 #include "megalith/parallel/rng_tracker.h"
 
 #include <ATen/Context.h>

@@ -1,3 +1,5 @@
+// The engine that runs a schedule: deferred weight gradients, the calls that it makes to its caller, and an error on
+// one stage that ends all.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// When a run logs, evaluates, saves and stops: the steps of made-up runs, by settings, without a model.
 #include "megalith/train/report/intervals.h"
 
 #include <gtest/gtest.h>

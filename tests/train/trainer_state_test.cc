@@ -1,3 +1,5 @@
+// trainer_state.json and its metrics: order, precision and keys as transformers writes them, read back, and refused
+// when they are not such a file.
 #include "megalith/train/report/trainer_state.h"
 
 #include <gtest/gtest.h>
