@@ -12,6 +12,7 @@ namespace megalith::cuda_emulation {
 
 inline constexpr int kDevices = 2;  // equal ones
 
+// The device of the calling thread, as cudaGetDevice and cudaSetDevice see it.
 int current_device();
 void set_current_device(int device);
 

@@ -25,10 +25,12 @@ struct Stream {
   int device = 0;
 };
 
+// CUDA's uint3 and dim3.
 struct Index3 {
   unsigned x, y, z;
 };
 
+// The configuration of a launch.
 struct Grid {
   Index3 blocks, threads;
   unsigned cluster = 1;  // neighbouring blocks (in x) that run together

@@ -51,6 +51,7 @@ inline void* out(const Tensor& t) { return t.defined() ? t.mutable_data_ptr() : 
 inline float* floats(const Tensor& t) { return t.defined() ? t.mutable_data_ptr<float>() : nullptr; }
 inline int64_t* numbers(const Tensor& t) { return t.defined() ? t.mutable_data_ptr<int64_t>() : nullptr; }
 
+// Returns whether two tensors hold the same bytes, in order of their elements.
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   const Tensor x = a.contiguous(), y = b.contiguous();
   if (x.nbytes() != y.nbytes()) return false;

@@ -14,6 +14,7 @@ using Words = std::vector<std::string>;
 // Returns the effect of the arguments, as text. The same arguments give the same text.
 using Observe = std::function<std::string(const config::TrainingArguments&)>;
 
+// A row of the test: the text of `observe` must differ between the two values of the option.
 struct Effect {
   const char* option;
   Words base;     // common to both
@@ -41,6 +42,7 @@ Effects fault_effects();       // bad results, slow ranks, late collectives
 Effects lora_effects();        // adapters
 Effects preference_effects();  // pairs of answers and their reference
 
+// Returns the rows of all topics.
 inline Effects all_effects() {
   Effects all;
   for (const auto& part :

@@ -49,6 +49,7 @@ class FaultBench {
 // MEGALITH_PYTHON; empty if none has torch.
 std::string python_with_torch();
 
+// The program that starts the ranks: `megalith train --nproc`, or torchrun.
 enum class FaultLauncher { kOwn, kTorchrun };
 
 // A running job.

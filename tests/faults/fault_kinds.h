@@ -13,6 +13,7 @@
 
 namespace megalith::testing {
 
+// One kind of fault: how a job is broken, how it must end, and what it must say.
 struct FaultKindCase {
   std::string name;
   std::vector<std::string> words{};  // options of the job

@@ -31,7 +31,7 @@ struct LayoutCase {
   std::filesystem::path adapter{};                    // only this is trained; empty for no adapter
   bool merged = false;                                // the logits are those with the adapter merged
   model::ModelOptions options;                        // sequence_parallel is taken from above
-  std::shared_ptr<const model::Family> own_family{};  // folder of the checkpoint; empty for one of the library's
+  std::shared_ptr<const model::Family> own_family{};  // family of the checkpoint; empty for one of the library's
   int ranks() const { return tp * cp * dp; }
   std::string name() const;
 };
@@ -43,6 +43,7 @@ struct TokenBatch {
   double loss_scale = 1;  // the loss is the sum of the token losses times this
 };
 
+// The results of a run, put together from all ranks.
 struct RunResult {
   at::Tensor logits;        // [t, v]
   at::Tensor token_losses;  // [t]

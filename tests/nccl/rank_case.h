@@ -23,12 +23,14 @@ enum class Precision {
   kAdam,  // fp32; Adam makes steps of full size of gradients that are rounding alone
 };
 
+// The data of a case, and the loss that goes with it.
 enum class CaseData {
   kFullRows,  // rows of equal length; the loss is the mean over samples
   kSamples,   // samples of different lengths; the loss is the mean over tokens (calculate_per_token_loss)
   kPairs,     // preferences
 };
 
+// A layout that must give the numbers of one rank.
 struct RankCase {
   std::string name;  // letters, digits and underscores: a part of CTest's name
   std::string family = "llama";

@@ -52,6 +52,7 @@ struct JobEnd {
   std::string story() const;   // the end of what every rank said, the first to fail first; for a failed test
 };
 
+// The processes of one job, started together; all are killed when it ends.
 class RankJob {
  public:
   // `words` begin with the program. `own` has further variables for single ranks.

@@ -107,8 +107,7 @@ TEST(ColumnParallelLinear, RefusesRowsThatDoNotDivide) {
   });
 }
 
-// ---- Row
-// -----------------------------------------------------------------------------------------------------------------
+// ---- Row ----------------------------------------------------------------------------------------------------------
 
 constexpr int64_t kLinearOut = 6;
 
@@ -171,8 +170,7 @@ TEST(RowParallelLinear, RefusesInputsThatDoNotDivide) {
   });
 }
 
-// ---- Frozen weights (adapters)
-// ---------------------------------------------------------------------------------------------
+// ---- Frozen weights (adapters) ------------------------------------------------------------------------------------
 
 // Whether the graph of `out(input)` keeps the input's memory once its owner has let go of it.
 template <typename Layer>

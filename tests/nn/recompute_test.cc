@@ -239,8 +239,7 @@ TEST(Recompute, OfCoreAttentionGivesTheSameBits) {
     });
 }
 
-// ---- discard_until_backward
-// ------------------------------------------------------------------------------------------------
+// ---- discard_until_backward ---------------------------------------------------------------------------------------
 
 struct NormAndLinear {
   ParameterSet set{at::kFloat, at::kCPU};

@@ -28,6 +28,7 @@ inline void expect_close(const at::Tensor& actual, const at::Tensor& expected, d
 
 using Operation = std::function<TensorList(const TensorList& inputs)>;
 
+// The results of one forward and backward.
 struct Evaluation {
   TensorList outputs;
   TensorList grads;  // gradients of the inputs, undefined for an input that has none

@@ -12,6 +12,7 @@
 
 namespace megalith::testing {
 
+// A layout, an optimizer and the length of a run.
 struct TrainCase {
   int tp = 1, dp = 1;
   bool sequence_parallel = false;

@@ -14,6 +14,7 @@
 
 namespace megalith::testing {
 
+// The numbers of three steps.
 struct ParityNumbers {
   std::vector<double> losses, grad_norms;  // one per step
   std::vector<at::Tensor> token_losses;    // in the first step, one tensor per sample

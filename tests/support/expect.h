@@ -10,6 +10,7 @@
 
 namespace megalith::testing {
 
+// Expects `part` somewhere in `text`.
 inline void expect_contains(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "\"" << part << "\" is not in:\n" << text;
 }

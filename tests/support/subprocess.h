@@ -9,6 +9,7 @@
 
 namespace megalith::testing {
 
+// How a process ended, and what it printed.
 struct ProcessResult {
   int exit_code = -1;  // 128 + signal when a signal ended it
   std::string out, err;
@@ -48,6 +49,7 @@ class Subprocess {
   std::chrono::steady_clock::time_point started_;
 };
 
+// Starts a program and waits for its end; after `limit` it is killed.
 ProcessResult run_process(const std::vector<std::string>& command, const std::map<std::string, std::string>& env = {},
                           std::chrono::milliseconds limit = std::chrono::seconds(60));
 

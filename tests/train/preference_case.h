@@ -22,6 +22,7 @@ GoldenPairs read_golden_pairs();
 // Returns the options of a kind in golden.json; std::nullopt for kinds that are not offered.
 std::optional<config::PreferenceConfig> golden_preference(const nlohmann::json& golden, const std::string& kind);
 
+// Returns pairs of random ids, the same for the same seed.
 std::shared_ptr<const data::Dataset> random_pairs(int64_t count, int64_t vocab, uint64_t seed = 11);
 
 // A case that makes pairs, not tokens, its measure. `microbatches` of a step, on each data-parallel rank.
@@ -30,6 +31,7 @@ TrainerCase preference_case(const std::string& name, int pairs, int microbatches
 // A reference on this rank, from the files of a model.
 std::unique_ptr<train::ReferenceModel> reference_on(const TrainerRank& rank, const std::filesystem::path& folder);
 
+// The files and data of a preference run.
 struct PairRun {
   std::filesystem::path policy, reference;
   std::shared_ptr<const data::Dataset> pairs;  // to train on, and to evaluate on at the end

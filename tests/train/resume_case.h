@@ -15,6 +15,7 @@ namespace megalith::testing {
 // AdamW with warm-up and decay, shuffled data of 20 samples, 8 per step, saves every `save_steps` into `out`.
 config::TrainingArguments resume_arguments(const std::filesystem::path& out, int64_t max_steps, int64_t save_steps);
 
+// A run that starts from a checkpoint or from golden weights.
 struct ResumeRun {
   std::string model = "llama";                        // golden
   std::optional<std::filesystem::path> checkpoint{};  // to continue; unset to begin with the golden weights

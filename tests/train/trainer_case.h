@@ -20,6 +20,7 @@ std::shared_ptr<const data::Dataset> dataset_of(const std::vector<data::Sequence
 // AdamW at a constant rate, per-token loss, every step logged, nothing saved.
 config::TrainingArguments small_arguments();
 
+// A layout and the arguments of a run on it.
 struct TrainerCase {
   std::string name = "one rank";
   int tp = 1, pp = 1, dp = 1, cp = 1;
@@ -54,6 +55,7 @@ model::VirtualModels model_for(const std::filesystem::path& folder, const config
 void run_trainer_ranks(const std::filesystem::path& folder, const TrainerCase& how,
                        const std::function<void(const TrainerRank&)>& body);
 
+// The log of a run.
 struct RunLog {
   std::vector<train::MetricList> lines;  // lines of rank 0
   train::MetricList evaluation;          // at the end

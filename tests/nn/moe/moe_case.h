@@ -12,6 +12,7 @@
 
 namespace megalith::nn {
 
+// A layout of the layer.
 struct MoeGrid {
   int world = 1, tp = 1, ep = 1, etp = 1;
   MoeOptions options;
@@ -27,6 +28,7 @@ struct MoeTokens {
 };
 MoeTokens random_tokens(const std::vector<int64_t>& counts, int64_t hidden, uint64_t seed);
 
+// Outputs and gradients of one forward and backward.
 struct MoeResult {
   std::vector<at::Tensor> y, dx;  // by rank
   FullTensors grads;              // gradients of all ranks together, by the names of the parts
@@ -37,6 +39,7 @@ MoeResult dense_moe(const MoeShape& shape, const FullTensors& weights, const Moe
 MoeResult spread_moe(const MoeShape& shape, const FullTensors& weights, const MoeTokens& tokens, const MoeGrid& grid,
                      bool main_grads = false);
 
+// Expects equal outputs and gradients, up to rounding.
 void expect_same(const MoeResult& actual, const MoeResult& expected, const std::string& what);
 
 }  // namespace megalith::nn
