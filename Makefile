@@ -10,7 +10,7 @@
 SHELL := /bin/bash
 PRESET ?=
 CHOOSE = preset=$$(scripts/choose_preset.sh $(PRESET))
-# make's own default (`c++`, `g++`) is no choice of the user's.
+# make's own default (`c++`, `g++`) is not a choice of the user's.
 ifneq ($(origin CXX),default)
 export CXX
 endif

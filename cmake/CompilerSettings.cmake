@@ -25,7 +25,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   target_compile_options(megalith_compile_options INTERFACE -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow)
 endif()
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-  # What only `if constexpr (kCudaKernels)` calls is not needed without CUDA.
+  # Functions that only `if constexpr (kCudaKernels)` calls are not needed without CUDA.
   target_compile_options(megalith_compile_options INTERFACE -Wno-unneeded-internal-declaration)
 endif()
 # Elsewhere a warning that only a newer compiler has would stop a user; scripts/build.sh says ON when CI=true.
@@ -46,7 +46,7 @@ if(MEGALITH_SANITIZE)
   add_compile_options(-fsanitize=${MEGALITH_SANITIZE} -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${MEGALITH_SANITIZE})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # More false alarms, seen with sanitizers alone: inside of std::string, and inside of std::regex.
+    # More false alarms, seen with sanitizers alone: inside std::string, and inside std::regex.
     add_compile_options(-Wno-stringop-overread -Wno-maybe-uninitialized)
   endif()
   if(MEGALITH_SANITIZE MATCHES "undefined")

@@ -43,7 +43,7 @@ if [ "$preset" = cuda ]; then
   if nvcc=$(find_nvcc); then arguments+=("-DCMAKE_CUDA_COMPILER=$nvcc"); fi
   [ -z "${MEGALITH_CUDA_ARCHITECTURES:-}" ] || arguments+=("-DMEGALITH_CUDA_ARCHITECTURES=$MEGALITH_CUDA_ARCHITECTURES")
 fi
-# What a configured tree depends on beyond its CMake files, which ninja watches itself.
+# The inputs of a configured tree beyond its CMake files, which ninja watches itself.
 settings="${arguments[*]} torch=$(readlink -f "$torch") cxx=$("$cxx" -dumpfullversion -dumpversion)"
 [ -z "$cross" ] || settings+=" sysroot=$(stat -c %Y "$deps/sysroot-$cross")"
 

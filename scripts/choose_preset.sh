@@ -20,7 +20,7 @@ choose() {
 if [ "${MEGALITH_CPU_ONLY:-0}" = 1 ]; then choose release "for the CPU: MEGALITH_CPU_ONLY is 1"; fi
 if [ "$(gpu_count)" -eq 0 ]; then choose release "for the CPU: this machine has no NVIDIA GPU"; fi
 
-# What a build for this GPU lacks, each with its remedy.
+# Parts that a build for this GPU lacks, each with its remedy.
 lacking=()
 cuda=$(torch_cuda_version "$torch")
 nvcc=$(find_nvcc) || nvcc=

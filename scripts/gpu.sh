@@ -1,6 +1,6 @@
 # gpu.sh: what a script can learn about NVIDIA GPUs and CUDA without loading any of CUDA's libraries. To be sourced.
 #
-#   MEGALITH_CPU_ONLY=1  the machine counts as one without a GPU
+#   MEGALITH_CPU_ONLY=1  the machine is treated as if it had no GPU
 #   MEGALITH_DEVICE_DIR  where device files are looked for in place of /dev (for tests)
 
 # gpu_count: prints how many GPUs there are. Device files count first, because a container may have nvidia3 alone, or none

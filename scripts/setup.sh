@@ -94,7 +94,7 @@ pip_found() {
   return 1
 }
 
-# What is missing, as Debian packages, one a line. A pip is only missing when there is something to fetch.
+# Prints the missing Debian packages, one per line. A pip is only missing when there is something to fetch.
 missing_packages() {
   if [ -z "${CXX:-}" ]; then gcc_found || echo g++; fi
   [ $want_all = no ] || clang_found || echo clang-16
@@ -109,7 +109,7 @@ missing_packages() {
   fi
 }
 
-# What the build can do without: `megalith dashboard` serves no page without cpp-httplib. Asked for once, where it can be had.
+# Packages that the build can do without: `megalith dashboard` serves no page without cpp-httplib. Asked for once, where it can be had.
 optional_packages() {
   header_found httplib.h || echo libcpp-httplib-dev
   have pkg-config || echo pkg-config
@@ -133,7 +133,7 @@ choose_package() {
         if has_candidate $package; then echo $package; return; fi
       done ;;
     libclang-rt-16-dev)
-      # Of the Clang that is there, or that is about to be installed.
+      # The version of the Clang that is there, or that is about to be installed.
       package=$("$root/scripts/find_compiler.sh" clang) && package=clang-$("$package" -dumpversion) || package=$(choose_package clang-16)
       package=${package#clang-}
       echo "libclang-rt-${package%%.*}-dev"
@@ -194,7 +194,7 @@ for_any_python() {
     if [ -z "$python_version" ] && [ "$machine" != "$(uname -m)" ]; then continue; fi
     [ -z "$python_version" ] || other=(--implementation cp --python-version "$python_version" --abi "cp${python_version/./}"
                                        "${platforms[@]}")
-    # What is on its way lies in TMPDIR: beside its place at the end, and where fetching_large can see it grow.
+    # Files in transfer lie in TMPDIR: beside its place at the end, and where fetching_large can see it grow.
     TMPDIR=$work/pip "$python" -m pip "$1" -q --disable-pip-version-check --only-binary=:all: "${other[@]}" "${@:2}" \
       </dev/null >>"$work/pip.log" 2>&1 && return 0
   done

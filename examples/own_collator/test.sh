@@ -26,7 +26,7 @@ awk 'NR == FNR { alone[FNR] = $4; next }
 losses --learning_rate=1e-12 >"$work/still"
 ! cmp -s "$work/alone" "$work/still" || { echo "the optimizer changes nothing" >&2; exit 1; }
 
-# What `megalith train` writes is there, too; the option report tells of what does nothing.
+# The files of `megalith train` are there, too; the option report names options without effect.
 [ -s "$work/out/metrics.jsonl" ] && [ -s "$work/out/model.safetensors" ] || { ls "$work/out" >&2; exit 1; }
 
 code=0

@@ -53,7 +53,7 @@ TEST(ExactSum, WordsOfSeveralMayBeAddedOneByOne) {
   EXPECT_EQ(sum.value(), whole.value());
 }
 
-TEST(ExactSum, RemembersWhatIsNoNumber) {
+TEST(ExactSum, RemembersNansAndInfinities) {
   for (const double odd : {std::numeric_limits<double>::infinity(), std::nan(""), -HUGE_VAL}) {
     ExactSum sum;
     sum.add(1);

@@ -30,7 +30,7 @@ TEST(Manifest, IsReadBack) {
   EXPECT_EQ(manifest.layout.in_words(), "8 ranks, tp 2, pp 2, vpp 2, etp 1, distributed optimizer");
 }
 
-TEST(Manifest, RefusesWhatIsNoneOfOurs) {
+TEST(Manifest, RefusesForeignFiles) {
   const std::string text = some_manifest().to_json();
   const auto read = [](const std::string& changed) { return [changed] { Manifest::from_json(changed, "the-file"); }; };
   expect_error<DataError>(read("{"), {"the-file"});
@@ -41,7 +41,7 @@ TEST(Manifest, RefusesWhatIsNoneOfOurs) {
   expect_error<DataError>(read(replaced(text, "fedcba98", "fedcba99")), {"was changed after it was written"});
 }
 
-TEST(Manifest, SaysWhyAFolderIsNoCheckpoint) {
+TEST(Manifest, SaysWhyAFolderIsNotACheckpoint) {
   const testing::TempFolder folder;
   expect_error<DataError>([&] { read_manifest(folder / "nothing"); }, {"nothing", "not a folder"});
   expect_error<DataError>([&] { read_manifest(folder.path()); },

@@ -1,3 +1,5 @@
+// Saving on rank threads: whatever the layout, the files of a model are the same bytes; a failure on one rank is an
+// error on all of them, and leaves nothing behind.
 #include "megalith/checkpoint/saver.h"
 
 #include <gtest/gtest.h>
@@ -78,7 +80,7 @@ TEST(Saver, InTheBackgroundWhatWasThereAtTheStart) {
       const at::Tensor changed = request.tensors[0].held[0].data;
       saver.start(request);
       saver.finish_copy();
-      changed.fill_(-1);  // training goes on
+      changed.fill_(-1);  // training continues
       EXPECT_TRUE(saver.busy());
       std::optional<SaveReport> report;
       while (!report) report = saver.poll();
@@ -219,7 +221,7 @@ TEST(SaverPerWriter, AFileThatIsMissingOrChangedIsFound) {
   testing::expect_contains(problems[0], "model-rank-00001.safetensors");
 }
 
-TEST(PieceName, AndBack) {
+TEST(PieceName, IsReadBack) {
   const PieceName name{"optimizer.exp_avg.a.weight", {4096, 14336}, {0, 1792}};
   EXPECT_EQ(name.text(), "optimizer.exp_avg.a.weight@4096x14336+0x1792");
   EXPECT_EQ(PieceName::parse(name.text()), name);

@@ -100,7 +100,7 @@ bool can_serve() {
          std::string::npos;
 }
 
-// What a server on this port answers to raw bytes.
+// Returns the answer of a server on this port to raw bytes.
 std::string ask(int port, const std::string& request) {
   const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};

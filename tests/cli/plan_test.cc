@@ -1,6 +1,7 @@
 // `megalith plan` in this process.
 #include "megalith/cli/command.h"
 #include "megalith/config/parser.h"
+#include "megalith/run/exit_code.h"
 #include "tests/cli/preview_support.h"
 #include "tests/support/temp_folder.h"
 

@@ -67,7 +67,7 @@ class PreferenceCommand : public ::testing::Test {
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
   static std::string reference() { return (golden_dir() / "hf" / "preference" / "ref").string(); }
 
-  // What every run here has; `more` wins.
+  // Options of every run here; `more` wins.
   ProcessResult train(const std::string& output, const Words& more) const {
     Words words{MEGALITH_PROGRAM,
                 "train",
@@ -126,7 +126,7 @@ TEST_F(GoldenOptionsDpoRun, roll_dpo) {
   const auto result = run_process(words, {{"XDG_CACHE_HOME", path("cache")}});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto all = lines("roll");
-  ASSERT_EQ(all.size(), 4U);                                        // 16 pairs, 8 a step, 2 epochs
+  ASSERT_EQ(all.size(), 4U);                                        // 16 pairs, 8 per step, 2 epochs
   EXPECT_NEAR(all[0].at("loss").get<double>(), std::log(2), 1e-6);  // the policy is the reference
   for (const char* key : {"rewards/chosen", "rewards/rejected", "rewards/accuracies", "rewards/margins", "logps/chosen",
                           "logps/rejected", "sft_loss", "grad_norm", "learning_rate"})
@@ -173,7 +173,7 @@ TEST_F(PreferenceCommand, KeepsWhatTheReferenceSaidAndContinues) {
   const auto spread = train("spread", with({"--nproc=4", "--tp=2", "--pp=2"}));
   ASSERT_EQ(spread.exit_code, 0) << spread.err;
   for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(numbers("spread", "loss")[i], numbers("whole", "loss")[i], 1e-5);
-  // What was trained prefers the chosen answers more than the reference does.
+  // The trained model prefers the chosen answers more than the reference does.
   const auto evaluated =
       run_process({MEGALITH_PROGRAM, "eval", "--use_cpu", "--stage=dpo", "--template=llama3",
                    "--model=" + path("whole"), "--ref_model=" + path("model"),

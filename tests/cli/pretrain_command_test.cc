@@ -61,7 +61,7 @@ std::map<std::string, std::string> small_values(const fs::path& folder) {
           {"--tensorboard-dir", (folder / "board").string()}};
 }
 
-// The words of a list: one option a line, quotes around values with blanks. fp8 needs a GPU that has it.
+// The words of a list: one option per line, quotes around values with blanks. fp8 needs a GPU that has it.
 Words shrunk(const std::string& list, const fs::path& folder) {
   const auto small = small_values(folder);
   Words words;
@@ -160,7 +160,7 @@ TEST(PretrainCommand, TakesItsModelFromTheCheckpoint) {
   const auto second = pretrain(next + Words{"--nproc", "2", "--tensor-model-parallel-size=2"});
   EXPECT_EQ(second.exit_code, 0) << second.err;
   expect_contains(second.err, "use_checkpoint_args: of " + saved + "/checkpoint-4: num_layers 2, hidden_size 32");
-  // What is given counts, and has to fit.
+  // A given option counts, and has to fit.
   const auto other = pretrain(next + Words{"--ffn-hidden-size=64"});
   EXPECT_NE(other.exit_code, 0);
   expect_contains(other.err, "ffn_hidden_size is 128 there and 64 in this run");
@@ -169,7 +169,7 @@ TEST(PretrainCommand, TakesItsModelFromTheCheckpoint) {
   expect_contains(nothing.err, "holds no checkpoint");
 }
 
-TEST(PretrainCommand, BadInputIsToldOnceBeforeRanksStart) {
+TEST(PretrainCommand, BadInputIsReportedOnceBeforeRanksStart) {
   const TempFolder folder;
   std::filesystem::create_directory(folder / "full");
   std::ofstream(folder / "full/file") << "x";

@@ -34,7 +34,7 @@ std::vector<std::string> layer_words(const json& c) {
   return words;
 }
 
-// vpp 1 is no virtual stages for every command (design.md §5), so the one chunk is not named.
+// vpp 1 means no virtual stages for every command, so the one chunk is not named.
 json without_single_chunk(json c) {
   if (c.value("resolved_vpp", json()) == 1) c["resolved_vpp"] = nullptr;
   if (c.value("vpp", json()) == 1) c.erase("vpp");
@@ -88,7 +88,7 @@ TEST(PreviewLayers, uneven_split_is_computed_and_can_be_pasted) {
     EXPECT_EQ(pasted.json().at("stages")[i].at("layers"), uneven.json().at("stages")[i].at("layers"));
 }
 
-TEST(PreviewLayers, layers_a_virtual_stage_give_the_virtual_size) {
+TEST(PreviewLayers, layers_per_virtual_stage_give_the_virtual_size) {
   const json shown = preview("layers --num-layers 16 --pp 4 --num-layers-per-virtual-pipeline-stage 2 --json").json();
   EXPECT_EQ(shown.at("resolved_vpp"), 2);
   EXPECT_EQ(shown.at("stages").size(), 8);

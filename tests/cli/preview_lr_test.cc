@@ -1,3 +1,4 @@
+// `megalith preview lr` in this process: its table, curve and JSON against the golden schedules, and its errors.
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -40,7 +41,7 @@ void expect_rows(const json& shown, const json& golden) {
   }
 }
 
-// Of the cases those that a run can have: one group, steps of one size.
+// The cases that a run can have: one group, steps of one size.
 TEST(GoldenPreviewLr, lr_schedule_json_cases) {
   int compared = 0;
   for (const json& c : golden_list(lr_schedule_file(), "cases")) {

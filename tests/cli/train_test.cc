@@ -36,7 +36,7 @@ class TrainCommand : public ::testing::Test {
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
   static std::string model(const std::string& name = "llama") { return (golden_dir() / "hf" / name).string(); }
 
-  // What every run here has; `more` wins.
+  // Options of every run here; `more` wins.
   Words words(const std::string& output, const Words& more) const {
     Words all{MEGALITH_PROGRAM,
               "train",
@@ -108,7 +108,7 @@ TEST_F(TrainCommand, OutOfMemoryIsOneMessage) {
     EXPECT_EQ(result.err.find(noise), std::string::npos) << result.err;
 }
 
-TEST_F(TrainCommand, TrainsAnAdapterAndGoesOn) {
+TEST_F(TrainCommand, TrainsAnAdapterAndContinues) {
   const Words lora{"--finetuning_type=lora", "--lora_rank=4",  "--nproc=2",     "--tp=2",
                    "--save_strategy=steps",  "--save_steps=2", "--max_steps=4", "--learning_rate=1e-2"};
   const auto whole = train("whole", lora);
@@ -163,7 +163,7 @@ TEST_F(TrainCommand, LossesDoNotDependOnTheLayout) {
   expect_same("zero_bubble", {"--optimizer=sgd", "--nproc=2", "--pp=2", "--pipeline_schedule=zero_bubble"});
 }
 
-// What the model asks for is announced: experts with tensor parallelism need sequence parallelism.
+// A demand of the model is announced: experts with tensor parallelism need sequence parallelism.
 TEST_F(TrainCommand, EvalSaysWhatItHasSwitchedOn) {
   const auto result = run_process(
       {MEGALITH_PROGRAM, "eval", "--use_cpu", "--nproc=2", "--tp=2",
@@ -268,7 +268,7 @@ TEST_F(TrainCommand, BadInputIsRefusedBeforeAnyWork) {
   std::ofstream(folder_ / "chat.jsonl")
       << R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})";
   refused({"--dataset=" + path("chat.jsonl")}, {"tokenizer"});
-  // What is there stays.
+  // An existing file stays.
   fs::create_directories(folder_ / "full");
   std::ofstream(folder_ / "full" / "notes.txt") << "mine";
   refused({"--output_dir=" + path("full")}, {"resume_from_checkpoint", "overwrite_output_dir"});
@@ -315,7 +315,7 @@ TEST_F(TrainCommand, ContinuesTheRunOfItsOutputFolder) {
   expect_contains(ended.err, "is not empty");
 }
 
-// Two processes are ended in the middle; two others, then one, go on.
+// Two processes are ended in the middle; two others, then one, continue.
 TEST_F(TrainCommand, ContinuesARun) {
   const Words saving{"--save_strategy=steps", "--save_steps=2", "--max_steps=6", "--lr_scheduler_type=linear"};
   const auto with = [&](Words more) {

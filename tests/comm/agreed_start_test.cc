@@ -62,7 +62,7 @@ TEST(AgreedStart, OfAnotherNumberOfRanksIsARestartThatNobodyCounts) {
   expect_own_keys(again, "two");
 }
 
-// With a store that each start serves anew only the counts tell.
+// When each start serves a new store, only the counts tell.
 TEST(AgreedStart, CountsOfTheAgentsSufficeInAFreshStore) {
   const auto start = start_ranks(c10::make_intrusive<c10d::HashStore>(), {0, 2, 1});
   for (const AgreedStart& rank : start) EXPECT_EQ(rank.restarts, 2);
@@ -131,7 +131,7 @@ TEST(StartRecord, StartsThatDidNotBeginTheRunDoNotCount) {
   EXPECT_FALSE(StartRecord(store, 1).continues(1)) << "an agent started it again all the same";
   EXPECT_TRUE(StartRecord(store, 1).complete({}).earlier.empty());
   StartRecord(store, 1).begin();
-  EXPECT_FALSE(StartRecord(store, 1).continues(1)) << "its own beginning is no earlier one";
+  EXPECT_FALSE(StartRecord(store, 1).continues(1)) << "its own beginning is not an earlier one";
   EXPECT_TRUE(StartRecord(store, 2).continues(2));
   EXPECT_EQ(StartRecord(store, 2).complete({}).earlier.size(), 1U);
   EXPECT_TRUE(StartRecord(c10::make_intrusive<c10d::HashStore>(), 0).continues(1)) << "a store of its own";

@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "megalith/base/error.h"
+#include "megalith/comm/op/backend.h"
 #include "tests/support/expect.h"
 
 namespace megalith::comm {

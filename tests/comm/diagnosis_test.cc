@@ -1,9 +1,13 @@
+// The message of an operation that has not ended, from the statuses of made-up ranks: who has not arrived, and with
+// what last words. Without processes.
 #include "megalith/comm/diagnosis.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+
+#include "megalith/comm/op/op_recorder.h"
 
 namespace megalith::comm {
 namespace {
@@ -129,7 +133,7 @@ TEST(OpRecorder, HoldsNoTensorsAndEndsWhatTheDeviceHasPassed) {
   EXPECT_EQ(recorder.in_flight().size(), 0u);
 }
 
-// A kernel that hangs before an operation: this rank has not arrived, although its host went on long ago.
+// A kernel that hangs before an operation: this rank has not arrived, although its host continued long ago.
 TEST(OpRecorder, ARankWhoseDeviceComputesHasNotArrived) {
   const GroupInfo group{"tp:0,1", "tp", {0, 1}, 0};
   OpRecorder recorder;

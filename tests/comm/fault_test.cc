@@ -1,4 +1,4 @@
-// What a rank gets to read when the others do not do their part. In-process and over Gloo.
+// The messages that a rank gets when the others do not do their part. In-process and over Gloo.
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"

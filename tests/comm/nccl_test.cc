@@ -1,4 +1,4 @@
-// NCCL on one GPU: a group of one rank goes through the whole backend. (NCCL takes one rank a GPU.)
+// NCCL on one GPU: a group of one rank goes through the whole backend. (NCCL takes one rank per GPU.)
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ TEST_F(Nccl, CollectivesOfOneRankLeaveTheData) {
   run({.kind = OpKind::kBarrier});
 }
 
-// What the recorder keeps of an operation: done when the device has passed it, and none of its memory.
+// The recorder marks an operation as done when the device has passed it, and keeps none of its memory.
 TEST_F(Nccl, ACompletionHoldsNoTensors) {
   at::Tensor tensor = data(at::kFloat);
   std::shared_ptr<Completion> completion;

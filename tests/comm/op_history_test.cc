@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "megalith/comm/op/op.h"
 #include "tests/support/expect.h"
 
 namespace megalith::comm {

@@ -327,7 +327,7 @@ TEST(ProcessFault, UnsetVariablesAreAllNamed) {
     expect_contains(result.err, std::string(name) + " is not set");
 }
 
-TEST(ProcessFault, AVariableThatIsNoNumber) {
+TEST(ProcessFault, AVariableThatIsNotANumber) {
   Env env = rank_env(0, 4, 29500);
   env["WORLD_SIZE"] = "four";
   const auto result = run_process(command({"collectives"}), env);

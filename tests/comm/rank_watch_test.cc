@@ -1,9 +1,10 @@
-// Who hangs, what a restart has cost: decisions without processes.
+// Finding the rank that hangs, and counting the cost of a restart: decisions, without processes.
 #include "megalith/comm/launch/rank_watch.h"
 
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
+#include "megalith/comm/store/heartbeat.h"
 #include "megalith/comm/store/restarts.h"
 #include "tests/support/expect.h"
 
@@ -69,7 +70,7 @@ TEST(RankWatch, AStoppedRankIsTheCulpritInASectionWithALongerLimit) {
   expect_contains(culprit->reason, "rank 1 was stopped (SIGSTOP) 4.0 s ago");
 }
 
-TEST(RankWatch, WhoWaitsForNobodyIsTheCulprit) {
+TEST(RankWatch, TheRankThatWaitsForNobodyIsTheCulprit) {
   const auto culprit = find_culprit({{sight(0, Section::kStep, 9), "all_reduce 'loss' #3 of dp"},
                                      {sight(3, Section::kData, 6), ""},
                                      {sight(2, Section::kStep, 9), "all_reduce 'loss' #3 of dp"}},
@@ -93,7 +94,7 @@ TEST(RankWatch, RanksThatAllWaitGetAQuarterMore) {
   EXPECT_FALSE(find_culprit({}, limits()));
 }
 
-TEST(RankWatch, RefusesLimitsThatAreNone) {
+TEST(RankWatch, RefusesInvalidLimits) {
   for (const char* words : {"step", "step:", "step:0", "step:-1", "step:5s", "epoch:5", "setup:5,,step:1"}) {
     SectionLimits all;
     try {

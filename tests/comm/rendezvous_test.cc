@@ -1,3 +1,5 @@
+// Reading a rank's place from the variables of torchrun, Slurm and Open MPI, and the errors for those that do not fit
+// together. Only the last tests open sockets.
 #include "megalith/comm/store/rendezvous.h"
 
 #include <gtest/gtest.h>
@@ -10,6 +12,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/comm/launch/launcher.h"
+#include "megalith/comm/store/network.h"
 #include "megalith/comm/store/process_settings.h"
 #include "megalith/comm/world.h"
 
@@ -112,7 +115,7 @@ TEST(Rendezvous, TheSlurmStepWinsOverTheJob) {
                              {"SLURM_NODEID", "1"}}))
                 .local_world_size,
             10);
-  // What does not add up to the step's tasks is the allocation's.
+  // A list that does not add up to the step's tasks is the allocation's.
   EXPECT_EQ(read(slurm_task({{"SLURM_TASKS_PER_NODE", "8(x4)"}, {"SLURM_NTASKS_PER_NODE", "5"}})).local_world_size, 5);
   EXPECT_EQ(read(slurm_task({{"SLURM_TASKS_PER_NODE", "8(x4)"}})).local_world_size, 20);
 }

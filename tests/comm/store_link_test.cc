@@ -1,4 +1,4 @@
-// What a rank does through the store: connections that survive a broken network, one for all groups, the end of a run.
+// A rank and the store: connections that survive a broken network, one for all groups, the end of a run.
 #include "megalith/comm/store_link_internal.h"
 
 #include <gtest/gtest.h>
@@ -95,7 +95,7 @@ TEST_F(LastingStoreTest, AWaitSurvivesACut) {
   EXPECT_EQ(waiting.get(), "here");
 }
 
-TEST_F(LastingStoreTest, AnOutageIsNoEnd) {
+TEST_F(LastingStoreTest, AnOutageIsNotTheEnd) {
   const StorePtr store = connect();
   proxy_->set_outage(true);
   auto back = std::async(std::launch::async, [&] {
@@ -197,7 +197,7 @@ TEST_F(WatchTest, AnOutageOfTheNetworkEndsNothing) {
   proxy_->set_outage(false);
   EXPECT_TRUE(within(seconds(15), [&] { return posted_at() > before; })) << "it did not connect again";
   EXPECT_FALSE(over());
-  EXPECT_FALSE(link_->failure(milliseconds(0))) << "an outage is no failure of a rank";
+  EXPECT_FALSE(link_->failure(milliseconds(0))) << "an outage is not a failure of a rank";
 }
 
 TEST_F(WatchTest, AnOutageThatOutlastsThePatienceEndsTheRun) {

@@ -37,7 +37,7 @@ TEST(ConfigFile, YamlValuesTakeTheDeclaredType) {
   EXPECT_EQ(args.schedule.lr_scheduler_kwargs.text, R"({"min_lr":0.1,"name":"8"})");
 }
 
-TEST(ConfigFile, WordsBehindTheFileWin) {
+TEST(ConfigFile, WordsAfterTheFileWin) {
   const TempFile file("run.yml", "seed: 7\ntensor_model_parallel_size: 2\nbf16: true\n");
   const ParseResult result = parse({file.path(), "seed=8", "--tp", "4", "--bf16=no"});
   EXPECT_EQ(result.args.seeds.seed, 8);

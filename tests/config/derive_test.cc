@@ -1,3 +1,5 @@
+// Options that follow from others, by dialect: each case gives words and looks at the derived arguments. Deriving twice
+// must change nothing.
 #include "megalith/config/derive.h"
 
 #include <fmt/format.h>
@@ -6,6 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
+#include "megalith/config/enums.h"
+#include "megalith/config/model_config.h"
+#include "megalith/config/run_config.h"
 #include "megalith/config/validate.h"
 #include "tests/config/parse_support.h"
 #include "tests/support/golden.h"
@@ -140,7 +145,7 @@ TEST(Derive, BatchPlan) {
       2);
 }
 
-// What the launcher makes of its own options. Layers that do not divide are an error there and balanced here.
+// The launcher's own options, derived as it does. Layers that do not divide are an error there and balanced here.
 TEST(GoldenLauncherVpp, layer_split) {
   const nlohmann::json golden = testing::golden_json("parallel/layer_split.json");
   ASSERT_FALSE(golden.at("launcher_vpp").empty());

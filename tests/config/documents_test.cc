@@ -21,7 +21,7 @@ TEST(Documents, OptionsPageIsTheTable) {
   std::ostringstream text;
   text << file.rdbuf();
   EXPECT_TRUE(text.str() == options_markdown())
-      << kOptionsPage << " differs from the option table; write it anew: MEGALITH_UPDATE_DOCS=1 ctest -R Documents";
+      << kOptionsPage << " differs from the option table; write it again: MEGALITH_UPDATE_DOCS=1 ctest -R Documents";
 }
 
 TEST(Documents, HelpListsEveryOptionOfTheDialectOnce) {

@@ -69,7 +69,7 @@ TEST(GoldenOptions, options_roll_sft_roll_dpo_megatron_gpt3_175b_megatron_llama3
   EXPECT_GT(lists, 0);
 }
 
-// What these lists ask for acts, but for parts that are not built.
+// Every option of these lists acts, except for parts that are not built.
 TEST(OptionLists, NothingIsIgnored) {
   EXPECT_NO_THROW(parse(words_in("roll_sft.txt")).report.check_runnable());
   EXPECT_NO_THROW(parse(words_in("roll_dpo.txt")).report.check_runnable());

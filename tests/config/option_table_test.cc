@@ -1,3 +1,5 @@
+// Properties that all options of the table share: unique names and fields, bindings that read what they write, and a
+// pinned list of names.
 #include "megalith/config/option_table.h"
 
 #include <gtest/gtest.h>
@@ -7,6 +9,7 @@
 
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
+#include "megalith/config/value.h"
 #include "tests/config/parse_support.h"
 
 namespace megalith::config {

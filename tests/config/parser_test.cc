@@ -5,6 +5,7 @@
 #include <random>
 
 #include "megalith/base/error.h"
+#include "megalith/config/option_report.h"
 #include "megalith/config/option_table.h"
 #include "tests/config/parse_support.h"
 
@@ -161,7 +162,7 @@ TEST(Parser, TwoNamesOfOneOptionMustAgree) {
   EXPECT_TRUE(contains(error_of({"--moe_aux_loss_coef", "0.1", "--moe_aux_loss_coeff", "0.2"}), "moe_aux_loss_coef"));
 }
 
-TEST(Parser, VirtualSizeOfOneIsNone) {
+TEST(Parser, VirtualSizeOfOneMeansNone) {
   EXPECT_EQ(args_of({"--vpp", "1"}).pipeline.vpp, std::nullopt);
   EXPECT_EQ(args_of({"--num-virtual-stages-per-pipeline-rank", "2"}).pipeline.vpp, 2);
 }

@@ -16,9 +16,9 @@ namespace megalith::testing {
 
 using Words = std::vector<std::string>;
 
-// Where the runs under test are: on GPUs, or, with MEGALITH_CUDA_TESTS=cpu, on the CPU, to try the tests themselves.
+// The device of the runs under test: GPUs, or, with MEGALITH_CUDA_TESTS=cpu, on the CPU, to try the tests themselves.
 enum class TestDevice { kCuda, kCpu };
-// Empty: there is no GPU, and MEGALITH_CUDA_TESTS does not ask for the CPU.
+// Empty when there is no GPU and MEGALITH_CUDA_TESTS does not ask for the CPU.
 std::optional<TestDevice> test_device();
 
 // One way to train one small model, three steps of 8 samples by SGD.
@@ -27,7 +27,7 @@ struct DeviceCase {
   std::string family = "llama";
   int tp = 1, pp = 1, cp = 1, dp = 1;
   Words layout{};  // beside the sizes: what must not change the numbers
-  Words run{};     // what changes them: adapters, packing
+  Words run{};     // additional options: adapters, packing
   bool bf16 = false;
 
   int ranks() const { return tp * pp * cp * dp; }

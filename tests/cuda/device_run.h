@@ -1,4 +1,4 @@
-// What a training run of the program has left behind, and how far two runs are from each other.
+// The results of a training run of the program, and how far two runs are from each other.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -108,7 +108,7 @@ TEST_P(Layouts, EqualOneRankOnTheCpu) {
 INSTANTIATE_TEST_SUITE_P(OnCuda, Layouts, ::testing::ValuesIn(all_cases()),
                          [](const auto& each) { return each.param.name; });
 
-// What the tests above are made of, on any machine.
+// The parts of the tests above, on any machine.
 TEST(LayoutsOnTheCpu, EqualOneRank) {
   expect_parity({.name = "tp2", .tp = 2}, TestDevice::kCpu);
   expect_parity({.name = "dp2_bf16", .dp = 2, .bf16 = true}, TestDevice::kCpu);

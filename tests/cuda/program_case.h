@@ -70,7 +70,7 @@ class ProgramCase {
 
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
-  // Of the lines that have it.
+  // Values of the lines that have it.
   std::vector<double> numbers(const std::string& output, const std::string& name) const {
     std::vector<double> found;
     std::ifstream file(folder_ / output / "metrics.jsonl");

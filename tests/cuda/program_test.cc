@@ -1,4 +1,4 @@
-// What a run on a GPU does beside computing: recorded micro-batches, its memory over time, and the end of it.
+// A run on a GPU beside its computations: recorded micro-batches, its memory over time, and the end of it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -158,7 +158,7 @@ TEST_F(OnCuda, NoStepWaitsForTheDevice) {
     const auto result = cases[i].first->train(fmt::format("out{}", i), words, forbidden);
     EXPECT_EQ(result.exit_code, 0) << fmt::format("case {}\n", i) << result.err;
   }
-  // Who drops tokens has to know how many there are.
+  // A model that drops tokens has to know how many there are.
   Words dropping = common;
   dropping.insert(dropping.end(), {"--moe_expert_capacity_factor=1.5", "--moe_token_drop_policy=probs"});
   const auto waits = experts.train("dropping", dropping, forbidden);

@@ -1,3 +1,5 @@
+// The cross entropy kernels on emulated blocks against the CPU's loss: in parts, at once, and in clusters for the
+// longest rows. Memory ends exactly where a kernel may read to.
 #include "megalith/ops/loss/cross_entropy_internal.h"
 
 #include <limits>
@@ -15,14 +17,14 @@ struct LogitsCase {
   int64_t rows, valid, columns, distance;
   bool misaligned = false;
   int64_t first_id = 0;  // other than 0: of a rank that has a part of the vocabulary
-  double shift = 0;      // of all logits
+  double shift = 0;      // added to all logits
 };
 
 class Logits {
  public:
   explicit Logits(const LogitsCase& c) : case_(c) {
     Random random;
-    // A row behind the last one would start beyond the end.
+    // A row after the last one would start beyond the end.
     const int64_t elements = c.rows == 0 ? 0 : (c.rows - 1) * c.distance + c.columns;
     logits_ = random({elements}, c.dtype, c.misaligned).mul_(3).add_(c.shift);
     labels_ = random.integers(c.valid, {c.rows});
@@ -157,7 +159,7 @@ TEST(CudaCrossEntropy, ClustersOfMaskedLogits) {
   }
 }
 
-TEST(CudaCrossEntropy, ALabelOutsideOfTheVocabulary) {
+TEST(CudaCrossEntropy, ALabelOutsideTheVocabulary) {
   for (const int64_t valid : {64, 4096, 40000, 131072}) {
     const Logits logits({at::kFloat, 3, valid, valid, valid});
     logits.labels()[2] = valid;

@@ -1,6 +1,6 @@
 // CUDA's mathematical functions with CUDA's errors: computed exactly, then moved by as many units in the last place as
-// the CUDA programming guide allows them, up or down by the bits of the argument. What a kernel makes of the true ones
-// is within what it makes of these.
+// the CUDA programming guide allows them, up or down by the bits of the argument. With CUDA's own functions a kernel is
+// closer to its CPU twin than with these.
 #pragma once
 
 #include <bit>
@@ -22,7 +22,7 @@ T moved(T x, int units, Bits by) {
 }
 inline uint32_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
 inline uint64_t bits_of(double x) { return std::bit_cast<uint64_t>(x); }
-// Of a function that is exact at 0.
+// For a function that is exact at 0.
 inline float exp_of(float x, int units) {
   if (x == 0) return 1;
   return moved(static_cast<float>(std::exp(static_cast<double>(x))), units, bits_of(x));

@@ -12,6 +12,7 @@ namespace megalith::cuda_emulation {
 
 inline constexpr int kDevices = 2;  // equal ones
 
+// The device of the calling thread, as cudaGetDevice and cudaSetDevice see it.
 int current_device();
 void set_current_device(int device);
 
@@ -41,8 +42,8 @@ class DeviceMemory {
 
 // The arguments of a kernel, as bytes.
 using Arguments = std::vector<std::span<const std::byte>>;
-// What a kernel on the current device may not be given: an address in another device's memory, alone or in a structure.
-// Empty when all is well.
+// Names an argument that a kernel on the current device must not get: an address in another device's memory, alone or
+// in a structure. Empty when all is well.
 std::string misplaced_memory(const Arguments& arguments);
 
 }  // namespace megalith::cuda_emulation

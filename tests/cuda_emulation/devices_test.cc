@@ -130,7 +130,7 @@ TEST(Devices, ALaunchChecksThatItsDeviceIsCurrent) {
   const DeviceFloats there(kSecond, std::vector<float>(4));
   const std::string message = message_of_error([&] { stream_of(there.tensor); });
   expect_part(message, "is to run on cuda:1, but the current device of this thread is cuda:0");
-  expect_part(message, "ALaunchChecksThatItsDeviceIsCurrent");  // who asked
+  expect_part(message, "ALaunchChecksThatItsDeviceIsCurrent");  // the caller's name
   const CurrentDevice second(1);
   EXPECT_EQ(message_of_error([&] { stream_of(there.tensor); }), "");
   expect_part(message_of_error([&] { update(kFirst); }), "is to run on cuda:0");

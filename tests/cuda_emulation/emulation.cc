@@ -27,7 +27,7 @@ struct Thread {
   Fiber fiber;
   State state = State::kReady;
   Index3 block{}, index{};
-  unsigned rank = 0;  // of the block in its cluster
+  unsigned rank = 0;  // index of the block in its cluster
   // In a warp call: what it gives, and gets from lane `source`.
   WarpCall call = WarpCall::kSync;
   unsigned mask = 0, source = 0;
@@ -99,7 +99,7 @@ class Cluster {
   // Each returns whether somebody has run: until all of them wait for somebody outside.
   bool run_block(unsigned rank);
   bool run_warp(std::span<Thread> lanes);
-  // Each lets go on whoever has what it waited for, and returns whether there was any.
+  // Each lets those threads continue that have what they waited for, and returns whether there was any.
   bool release_warp(std::span<Thread> lanes);
   bool release_block(std::span<Thread> threads);
   bool release_cluster();
@@ -284,10 +284,10 @@ std::string run_blocks(const Grid& grid, const std::function<void()>& kernel) {
 
 std::string run(const Grid& grid, const std::function<void()>& kernel) {
   const uint64_t threads = uint64_t{grid.threads.x} * grid.threads.y * grid.threads.z;
-  if (threads == 0 || threads > 1024) return fmt::format("{} threads a block; 1 to 1024 are possible", threads);
+  if (threads == 0 || threads > 1024) return fmt::format("{} threads per block; 1 to 1024 are possible", threads);
   if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return "no blocks";
   if (grid.blocks.y > 65535 || grid.blocks.z > 65535) return "more than 65535 blocks in y or z";
-  if (grid.blocks.x % grid.cluster != 0) return "the blocks are no whole number of clusters";
+  if (grid.blocks.x % grid.cluster != 0) return "the blocks are not a whole number of clusters";
   gridDim = grid.blocks;
   blockDim = grid.threads;
   return run_blocks(grid, kernel);

@@ -13,28 +13,31 @@
 
 namespace megalith::cuda_emulation {
 
-// Of blocks, of the warps of a block and of the lanes of a warp, between two places where they wait for each other.
+// The order of blocks, of the warps of a block and of the lanes of a warp, between two places where they wait for each
+// other.
 enum class Order { kFirstToLast, kLastToFirst, kShuffled };
 
-// What a cudaStream_t points to. As with CUDA, nullptr is the default stream of whatever device is current: first to
+// The target of a cudaStream_t. As with CUDA, nullptr is the default stream of whatever device is current: first to
 // last.
 struct Stream {
   Order order = Order::kFirstToLast;
-  uint64_t seed = 1;  // of kShuffled
+  uint64_t seed = 1;  // for kShuffled
   int device = 0;
 };
 
+// CUDA's uint3 and dim3.
 struct Index3 {
   unsigned x, y, z;
 };
 
+// The configuration of a launch.
 struct Grid {
   Index3 blocks, threads;
   unsigned cluster = 1;  // neighbouring blocks (in x) that run together
   size_t shared_bytes = 0;
   const Stream* stream = nullptr;
 };
-// Calls `kernel` once for each thread of the grid. Returns what went wrong, with block and thread; empty: nothing.
+// Calls `kernel` once for each thread of the grid. Returns the error, with block and thread; empty if all is well.
 std::string run(const Grid& grid, const std::function<void()>& kernel);
 
 // For the thread that runs now. Each returns when the others that it waits for have come; where they cannot, run()
@@ -53,5 +56,5 @@ void* address_in_block(unsigned block, void* shared);
 
 }  // namespace megalith::cuda_emulation
 
-// Of the thread that runs now. Names and places are CUDA's.
+// Coordinates of the thread that runs now. Names and places are CUDA's.
 extern megalith::cuda_emulation::Index3 threadIdx, blockIdx, blockDim, gridDim;

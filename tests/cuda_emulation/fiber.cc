@@ -45,7 +45,7 @@ megalith_switch_stack:
 )");
 #elif defined(__aarch64__)
 // The address to continue at and the link register are the same but for a new fiber, whose link register is 0: there
-// the stack ends for whoever unwinds it.
+// the stack ends for an unwinder.
 asm(R"(
 .text
 .p2align 4
@@ -92,7 +92,7 @@ namespace megalith::cuda_emulation {
 
 namespace {
 
-// Of the last switch.
+// The fibers of the last switch.
 Fiber* left = nullptr;
 Fiber* entered = nullptr;
 

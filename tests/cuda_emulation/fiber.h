@@ -11,7 +11,7 @@
 
 namespace megalith::cuda_emulation {
 
-// One that is not prepared stands for whoever is running: it is what the others switch back to.
+// One that is not prepared stands for the running code: it is what the others switch back to.
 class Fiber {
  public:
   // The next switch to it calls `entry`, which never returns, on `stack`. What ran there before is forgotten.
@@ -27,7 +27,7 @@ class Fiber {
 #if defined(MEGALITH_FIBER_CONTEXT)
   ucontext_t context_;
 #else
-  void* stack_pointer_ = nullptr;  // where its registers are kept
+  void* stack_pointer_ = nullptr;  // place of its saved registers
 #endif
   // For the address sanitizer, which has to know on which stack it is.
   const void* bottom_ = nullptr;

@@ -1,3 +1,5 @@
+// The kernels that cut heads out of a projection, normalize and rotate them, on emulated blocks against the CPU,
+// forward and backward.
 #include "megalith/ops/norm_rope/rope_internal.h"
 #include "tests/cuda_emulation/kernel_case.h"
 
@@ -144,8 +146,8 @@ class SplitBackward {
 
  private:
   struct Arguments {
-    Tensor grad;          // of qkv
-    Tensors given, sums;  // of query and key: weights and their gradients
+    Tensor grad;          // gradient of qkv
+    Tensors given, sums;  // weights of query and key, and the sums of their gradients
     QkvBackward qkv;
   };
 

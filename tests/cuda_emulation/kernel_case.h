@@ -1,4 +1,4 @@
-// What the tests of kernels share: memory of exactly the size that a kernel may touch, running in every order,
+// Shared by the tests of kernels: memory of exactly the size that a kernel may touch, running in every order,
 // comparing with the CPU's twin.
 #pragma once
 
@@ -22,7 +22,7 @@ using at::Tensor;
 using Tensors = std::vector<Tensor>;
 inline constexpr auto kBothDtypes = {at::kFloat, at::kBFloat16};
 
-// Not initialised. `misaligned`: it starts an element behind a multiple of 16 bytes, and still ends where the memory
+// Not initialised. `misaligned`: it starts an element after a multiple of 16 bytes, and still ends where the memory
 // does, so that the address sanitizer finds what is read beyond.
 inline Tensor block_of(at::IntArrayRef sizes, at::ScalarType dtype, bool misaligned = false) {
   const int64_t elements = c10::multiply_integers(sizes), skipped = misaligned ? 1 : 0;
@@ -51,6 +51,7 @@ inline void* out(const Tensor& t) { return t.defined() ? t.mutable_data_ptr() : 
 inline float* floats(const Tensor& t) { return t.defined() ? t.mutable_data_ptr<float>() : nullptr; }
 inline int64_t* numbers(const Tensor& t) { return t.defined() ? t.mutable_data_ptr<int64_t>() : nullptr; }
 
+// Returns whether two tensors hold the same bytes, in order of their elements.
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   const Tensor x = a.contiguous(), y = b.contiguous();
   if (x.nbytes() != y.nbytes()) return false;
@@ -71,7 +72,7 @@ inline void expect_close(const Tensor& actual, const Tensor& expected, const std
   EXPECT_LE(((a - b).abs() - unit * size).max().item<double>(), tolerance * most) << what << "; largest " << most;
 }
 
-using Run = std::function<Tensors(void* stream)>;  // makes its results anew
+using Run = std::function<Tensors(void* stream)>;  // computes its results again
 
 // The results of a kernel, which are the same to the last bit in every order of its threads and on both devices (one of
 // the orders runs on the second). `exactly` false: it adds with atomics, and they are close.

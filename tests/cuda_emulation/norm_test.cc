@@ -107,7 +107,7 @@ void expect_same(const std::vector<Rows>& sizes, const std::vector<size_t>& numb
       Norm(size, kOptions[i]).expect_same(fmt::format("{} rows x {}, options {}", size.rows, size.width, i));
 }
 
-// One to four vectors a thread, the last three filled to the last thread.
+// One to four vectors per thread, the last three filled to the last thread.
 TEST(CudaNorm, WarpsWithRows) {
   expect_same({{at::kFloat, 19, 100}, {at::kFloat, 3, 256}, {at::kFloat, 9, 384}, {at::kFloat, 1, 512}});
   expect_same({{at::kBFloat16, 19, 200}, {at::kBFloat16, 3, 512}, {at::kBFloat16, 9, 768}, {at::kHalf, 9, 1024}});
@@ -121,12 +121,12 @@ TEST(CudaNorm, BlocksWithRows) {
 }
 // More than a block copies ahead: a ring of three rows, for warps and for blocks, and of two.
 TEST(CudaNorm, ManyRows) { expect_same({{at::kBFloat16, 150, 72}, {at::kBFloat16, 45, 1040}, {at::kFloat, 30, 2056}}); }
-// Single elements, one to four a thread.
+// Single elements, one to four per thread.
 TEST(CudaNorm, OddWidths) {
   expect_same({{at::kFloat, 19, 5}, {at::kFloat, 9, 301}, {at::kBFloat16, 9, 601}, {at::kBFloat16, 9, 1101}});
   expect_same({{at::kHalf, 9, 601}}, kBoth);
 }
-// No ring. The widest rows of four and of eight vectors a thread, and the narrowest; eight elements a thread.
+// No ring. The widest rows of four and of eight vectors per thread, and the narrowest; eight elements per thread.
 TEST(CudaNorm, WidestRows) {
   expect_same({{at::kFloat, 2, 32768}, {at::kBFloat16, 9, 16384}}, kRoundedResidual);
   expect_same({{at::kFloat, 2, 8196}, {at::kBFloat16, 9, 8200}}, kCenteredBias);

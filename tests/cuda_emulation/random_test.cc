@@ -20,7 +20,7 @@ TEST(CudaRandom, CounterNormal) {
     const Tensor count = at::zeros({1}, at::kInt);
     counter_normal_cuda(what, floats(drawn), numbers(doubtful), kMost, count.mutable_data_ptr<int>(), stream);
     const int64_t found = count.item<int>();
-    EXPECT_LE(found, 2);  // of ten thousand
+    EXPECT_LE(found, 2);  // among ten thousand
     const Tensor places = doubtful.narrow(0, 0, found);
     drawn.view(-1).index_copy_(0, places, host.view(-1).index_select(0, places));
     return Tensors{drawn};

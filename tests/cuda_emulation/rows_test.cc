@@ -20,7 +20,7 @@ std::string name_of(const RowsCase& c) {
   return fmt::format("{} tokens, {} copies, rows of {}{}", c.t, c.k, c.h, c.misaligned ? ", misaligned" : "");
 }
 
-// Where each copy goes; some go nowhere, and the rest closes up.
+// The row of each copy; some go nowhere, and the rest closes up.
 struct Map {
   Map(const RowsCase& c, Random& random)
       : row(random.permutation(c.t * c.k).view({c.t, c.k})), token(row.view(-1).argsort()) {
@@ -123,7 +123,7 @@ TEST(CudaRows, GradientsOfBiases) {
     }
 }
 
-// In vectors and not, by one block a token and by several.
+// In vectors and not, by one block per token and by several.
 TEST(CudaRows, GradientsOfEmbeddings) {
   auto cases = kRowsCases;
   for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf})

@@ -10,7 +10,7 @@ namespace {
 
 std::string last_failure;
 bool failed = false;
-std::map<std::pair<int, const void*>, size_t> allowed_bytes;  // of dynamic shared memory, by device and kernel
+std::map<std::pair<int, const void*>, size_t> allowed_bytes;  // bytes of dynamic shared memory, by device and kernel
 
 constexpr size_t kUsualBytes = 48 << 10;  // more has to be asked for
 

@@ -15,7 +15,7 @@ void unwritten_sample(float* out, void* stream);
 void shuffle_sample(int missing, int* out, void* stream);
 // Lanes below `other` wait at __syncthreads, the rest in a shuffle.
 void divergent_sample(int other, int* out, void* stream);
-// out [96]: 1 where a thread was left after half of them had returned and the rest met at a barrier.
+// out [96]: 1 for a thread that was left after half of them had returned and the rest met at a barrier.
 void early_return_sample(int* out, void* stream);
 // out [blocks, 3]: grid, block and thread as the last thread of each block sees them.
 void indices_sample(int blocks, int* out, void* stream);

@@ -9,7 +9,7 @@
 
 namespace megalith::ops {
 
-// What the kernels declare in cuda_math.cuh.
+// Defines the array that kernels declare in cuda_math.cuh.
 __shared__ uint4 dynamic_shared_memory[cuda_emulation::kMostDynamicBytes / sizeof(uint4)];
 
 }  // namespace megalith::ops
@@ -50,7 +50,7 @@ std::span<std::byte> shared_memory() {
 
 SharedMemories::SharedMemories(unsigned blocks, size_t dynamic_bytes) {
   const auto memory = shared_memory();
-  // What nobody may use is left out, but for a piece behind what the block has.
+  // Memory that nobody may use is left out, except for a piece after the block's own.
   const auto dynamic = std::as_writable_bytes(std::span(ops::dynamic_shared_memory));
   const size_t used = std::min(dynamic.size(), dynamic_bytes + 1024);
   poison(memory.data(), dynamic.data() + used);

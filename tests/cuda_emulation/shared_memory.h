@@ -14,7 +14,7 @@ namespace megalith::cuda_emulation {
 // All `__shared__` variables of all kernels, dynamic shared memory included.
 std::span<std::byte> shared_memory();
 
-inline constexpr size_t kMostDynamicBytes = 227 << 10;  // of a block, for kernels that ask; as an H100
+inline constexpr size_t kMostDynamicBytes = 227 << 10;  // bytes of a block, for kernels that ask; as an H100
 
 // The shared memories of the blocks of a cluster, of which one at a time is in place.
 class SharedMemories {
@@ -27,7 +27,7 @@ class SharedMemories {
 
  private:
   unsigned here_ = 0;
-  std::vector<std::vector<std::byte>> kept_;  // of each block while it is not in place; empty for a single one
+  std::vector<std::vector<std::byte>> kept_;  // contents of each block while it is not in place; empty for a single one
 };
 
 }  // namespace megalith::cuda_emulation

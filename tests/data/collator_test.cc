@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
+#include "megalith/data/dataset.h"
 #include "megalith/data/token_table.h"
 #include "tests/support/expect.h"
 

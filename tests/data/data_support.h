@@ -8,6 +8,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/data/indexed/indexed_writer.h"
+#include "megalith/data/indexed/token_type.h"
 #include "tests/io/file_support.h"
 #include "tests/support/expect.h"
 
@@ -44,7 +45,7 @@ inline void write_pair(const std::string& prefix, TokenType type, const Document
   files.commit();
 }
 
-// One sequence a document: 1, 2, 3, … and then 0, which is EOD.
+// One sequence per document: 1, 2, 3, … and then 0, which is EOD.
 inline Documents counting_documents(const std::vector<int>& lengths) {
   Documents documents;
   for (const int length : lengths) {

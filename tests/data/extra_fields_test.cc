@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/data/collator.h"
+#include "megalith/data/sample.h"
 #include "megalith/data/token_table.h"
 #include "tests/support/expect.h"
 

@@ -81,7 +81,7 @@ TEST(StreamLoader, agrees_with_numbered_samples) {
         const auto want = expected->next(), got = streamed->next();
         ASSERT_EQ(ids_of(*got), ids_of(*want));
         ASSERT_EQ(got->ends_epoch, want->ends_epoch) << "step " << step << " of rank " << rank << " of " << dp;
-        // And a loader that resumes there goes on alike.
+        // And a loader that resumes there continues alike.
         const auto resumed = make_stream_loader(open, Collator({}), shape, {got->after, 0});
         const auto again = make_batch_loader(numbered(21), sampler, Collator({}), shape, {got->after, 0});
         ASSERT_EQ(ids_of(*resumed->next()), ids_of(*again->next()));

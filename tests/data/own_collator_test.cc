@@ -5,6 +5,7 @@
 #include "megalith/base/error.h"
 #include "megalith/data/batch_loader.h"
 #include "megalith/data/collator.h"
+#include "megalith/data/micro_batch.h"
 #include "tests/support/expect.h"
 
 namespace megalith::data {

@@ -58,7 +58,7 @@ TEST(Permutation, does_not_change) {
   EXPECT_EQ(values, (std::vector<int64_t>{1, 7, 6, 4, 0, 2, 9, 8, 3, 5}));
 }
 
-TEST(Sampler, every_sample_once_an_epoch_for_every_number_of_ranks) {
+TEST(Sampler, every_sample_once_per_epoch_for_every_number_of_ranks) {
   for (const int64_t size : {24, 25, 31})
     for (int64_t dp = 1; dp <= 8; ++dp)
       for (const int64_t mbs : {1, 2, 3})
@@ -151,7 +151,7 @@ TEST(Sampler, megatron_single_ends) {
   }
 }
 
-TEST(Sampler, too_few_samples_are_told) {
+TEST(Sampler, too_few_samples_are_reported) {
   EXPECT_THROW(Sampler({.size = 0}), DataError);
   try {
     Sampler({.size = 3}).step({}, 4);

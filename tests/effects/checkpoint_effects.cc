@@ -1,4 +1,4 @@
-// What is saved, what is kept, and what a run takes over from a checkpoint.
+// Options about saving: the saved parts, the kept checkpoints, and the parts that a run takes over from one.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -126,7 +126,7 @@ const TempFolder& checkpoints_of_tiny() {
   return saved;
 }
 
-// The checkpoint that a pre-training run goes on from.
+// The checkpoint that a pre-training run continues from.
 std::string begins_with(const TrainingArguments& args) {
   const TempFolder& saved = checkpoints_of_tiny();
   TrainingArguments first = args;
@@ -142,7 +142,7 @@ std::string begins_with(const TrainingArguments& args) {
   return run::find_load(run::load_settings(mine)).folder.value_or("none").filename();
 }
 
-// Layers of a run that goes on from a checkpoint of tiny ones, told to have another number of them.
+// Layers of a run that continues from a checkpoint of tiny ones, told to have another number of them.
 std::string takes_model(const TrainingArguments& args) {
   begins_with(args);
   config::ParseResult parsed{.args = args, .report = {}, .notes = {}};
@@ -185,7 +185,7 @@ Effects checkpoint_effects() {
     return words;
   };
   const auto kPretrain = Dialect::kPretrain;
-  const Words longer = tiny_and("--override_opt_param_scheduler");  // the run that goes on is longer
+  const Words longer = tiny_and("--override_opt_param_scheduler");  // the run that continues is longer
   return {
       {"save_total_limit", small, {}, {"--save_total_limit=2"}, saves},
       {"save_only_model", small, {}, {"--save_only_model"}, saves},

@@ -1,4 +1,4 @@
-// What `megalith train` itself makes of options, before and around the trainer.
+// Options that act in `megalith train` itself, before and around the trainer.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "megalith/config/derive.h"
+#include "megalith/data/sft/record_encoder.h"
 #include "megalith/data/sft/tokenized_data.h"
 #include "megalith/run/resolve/data_settings.h"
 #include "tests/effects/effect.h"

@@ -1,5 +1,5 @@
-// The effects test: `implemented` is a promise that changing the option changes what it should. One row an option: two
-// sets of words, and a function that looks at what the modules make of them.
+// The effects test: `implemented` is a promise that changing the option changes what it should. One row per option: two
+// sets of words, and a function that looks at the settings that follow from them.
 #pragma once
 
 #include <functional>
@@ -11,9 +11,10 @@
 namespace megalith::testing {
 
 using Words = std::vector<std::string>;
-// What became of the arguments, as text. The same arguments give the same text.
+// Returns the effect of the arguments, as text. The same arguments give the same text.
 using Observe = std::function<std::string(const config::TrainingArguments&)>;
 
+// A row of the test: the text of `observe` must differ between the two values of the option.
 struct Effect {
   const char* option;
   Words base;     // common to both
@@ -25,22 +26,23 @@ struct Effect {
 using Effects = std::vector<Effect>;
 
 Effects layout_effects();      // ranks, seeds, batches, layers, schedules, communication
-Effects model_effects();       // where the model comes from and how it is held
+Effects model_effects();       // source and form of the model
 Effects scratch_effects();     // models and tokenizers that options describe
 Effects optimizer_effects();   // update rule, gradient buffers, loss scale
 Effects schedule_effects();    // learning rate and weight decay over the run
 Effects data_effects();        // datasets, templates, packing, samplers
 Effects indexed_effects();     // .bin/.idx files
 Effects flow_effects();        // how long a run is, and when it logs, evaluates and saves
-Effects show_effects();        // what is shown of a run
-Effects training_effects();    // what a tiny run does
-Effects pretrain_effects();    // what pretrain() does, and the checks before it
-Effects checkpoint_effects();  // what is saved, kept and continued
-Effects command_effects();     // what the command does around the trainer
+Effects show_effects();        // the output of a run
+Effects training_effects();    // the numbers of a tiny run
+Effects pretrain_effects();    // pretrain() and the checks before it
+Effects checkpoint_effects();  // saving, keeping and continuing
+Effects command_effects();     // the command around the trainer
 Effects fault_effects();       // bad results, slow ranks, late collectives
 Effects lora_effects();        // adapters
 Effects preference_effects();  // pairs of answers and their reference
 
+// Returns the rows of all topics.
 inline Effects all_effects() {
   Effects all;
   for (const auto& part :

@@ -1,4 +1,4 @@
-// What happens when a result is bad, a rank slow, or a collective late.
+// Options that act when a result is bad, a rank slow, or a collective late.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 

@@ -27,7 +27,7 @@ std::string groups(const TrainingArguments& args) {
   return text;
 }
 
-// Of a rank that no launcher has started.
+// The settings of a rank that no launcher has started.
 parallel::RuntimeSettings settings(const TrainingArguments& args) { return run::runtime_settings(args, {}); }
 
 std::string seeds(const TrainingArguments& args) {

@@ -1,4 +1,4 @@
-// What options make of adapters.
+// Options of adapters.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -32,7 +32,7 @@ std::string adapter(const TrainingArguments& given) {
   how.args = with_golden_paths(given);
   std::string text;
   try {
-    run::adapter_source(how.args);  // what is wrong with it is told here, not on a rank
+    run::adapter_source(how.args);  // problems are reported here, not on a rank
   } catch (const std::exception& error) {
     return error.what();
   }

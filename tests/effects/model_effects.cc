@@ -1,4 +1,4 @@
-// Where the model comes from and how it is held.
+// Options about the source and the form of the model.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -45,7 +45,7 @@ std::string loaded(const TrainingArguments& args) {
   return text;
 }
 
-// What a run makes of a model with experts.
+// Returns the settings of a model with experts in a run.
 std::string experts(const TrainingArguments& args) {
   const TrainingArguments effective = config::derive(args).args;
   const auto config = run::model_overrides(effective).applied_to(model::read_model_config(golden_folder("glm4_moe")));
@@ -72,7 +72,7 @@ std::string graphs(const TrainingArguments& args) {
   return fmt::format("micro-batches are recorded after {} steps", step.graph_warmup_steps);
 }
 
-// What the checks before a run say.
+// Returns the messages of the checks before a run.
 std::string refused(const TrainingArguments& args) {
   return fmt::format("{}", fmt::join(config::problems(args, {.world_size = 1}), "; "));
 }

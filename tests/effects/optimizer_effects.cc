@@ -11,7 +11,7 @@ namespace {
 
 using config::TrainingArguments;
 
-// Where two steps take a parameter. Small gradients, so that an epsilon is seen.
+// Returns a parameter after two steps. Small gradients, so that an epsilon is seen.
 std::string two_steps(const optim::UpdateRule& rule) {
   optim::FlatElements one{.main = at::ones({1}), .grad = at::full({1}, 1e-6)};
   one.states.assign(rule.state_names().size(), at::Tensor());

@@ -1,4 +1,4 @@
-// What options of preferences do to a tiny run, from the command's inputs on.
+// The effect of preference options on a tiny run, from the command's inputs on.
 #include <fmt/format.h>
 
 #include <fstream>

@@ -1,4 +1,4 @@
-// What pretrain() does, and the checks before it.
+// Options that act in pretrain() and in the checks before it.
 #include <fmt/format.h>
 
 #include "megalith/base/error.h"

@@ -1,4 +1,4 @@
-// What is shown of a run: lines, pictures, TensorBoard files, timers, timelines.
+// Options about the output of a run: lines, pictures, TensorBoard files, timers, timelines.
 #include <fmt/format.h>
 
 #include <fstream>
@@ -51,7 +51,7 @@ struct Shown {
   std::string said;             // on stderr
   std::string picture;          // loss.svg
   std::string timeline;         // trace.json
-  uintmax_t tensorboard_bytes;  // of its files
+  uintmax_t tensorboard_bytes;  // names of its files
 };
 
 // A run of four steps that are all logged.

@@ -1,4 +1,4 @@
-// What a tiny run does.
+// Options whose effect shows in the numbers of a tiny run.
 #include <fmt/format.h>
 
 #include <set>

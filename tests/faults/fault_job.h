@@ -46,9 +46,10 @@ class FaultBench {
   double reference_seconds_ = 0;
 };
 
-// MEGALITH_PYTHON; empty: none with torch is there.
+// MEGALITH_PYTHON; empty if none has torch.
 std::string python_with_torch();
 
+// The program that starts the ranks: `megalith train --nproc`, or torchrun.
 enum class FaultLauncher { kOwn, kTorchrun };
 
 // A running job.

@@ -13,18 +13,19 @@
 
 namespace megalith::testing {
 
+// One kind of fault: how a job is broken, how it must end, and what it must say.
 struct FaultKindCase {
   std::string name;
-  std::vector<std::string> words{};  // of the job
+  std::vector<std::string> words{};  // options of the job
   std::map<std::string, std::string> env{};
   bool hangs = false;       // found by time limits, which are short then
   std::string simulated{};  // kind of FT_SIM_FAULT_DESC that the trigger file sets off, on rank 1
-  // Breaks the running job at a moment that is drawn; nothing: the trigger file does it.
+  // Breaks the running job at a random moment; unset when the trigger file does it.
   std::function<void(FaultJob&, std::mt19937&)> strike{};
   std::function<void(const std::filesystem::path& output)> prepare{};  // before the job; throws: not possible here
   std::function<void(const std::filesystem::path& output)> clean_up{};
   int exit_code = 0;
-  // The same job again, in the same folder, with these words; it must end well. Empty: not.
+  // The same job again, in the same folder, with these words; it must end well. Empty when there is no such run.
   std::vector<std::string> again{};
   std::vector<std::string> told{};  // parts of stderr: the culprit, the fault
   bool equal = true;                // the weights equal the undisturbed job's

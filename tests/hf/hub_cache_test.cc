@@ -1,3 +1,5 @@
+// Finding a model's folder by its hub name, in caches of Hugging Face and ModelScope that the test lays out, and the
+// messages for names and folders that do not do.
 #include "megalith/hf/hub_cache.h"
 
 #include <map>
@@ -147,7 +149,7 @@ TEST_F(HubCache, ACompleteModelScopeFolderStandsInForAnIncompleteSnapshot) {
   EXPECT_EQ(find("a/b"), model);
 }
 
-TEST_F(HubCache, NamesThatAreNoNames) {
+TEST_F(HubCache, ImpossibleNamesAreRefused) {
   for (const char* name :
        {"a/b/c", "../x", "/no/such/folder", "a//b", "a b", "a/..", "-x", "a/b@../../x", "a--b/c", "a@"})
     expect_contains(refusal(name), "neither a folder that exists nor a hub name");

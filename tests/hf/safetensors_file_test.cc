@@ -1,3 +1,5 @@
+// Mapped safetensors files: views of the right bytes that outlive the file object, and refusals of files that are cut
+// or damaged at any byte.
 #include "megalith/hf/safetensors_file.h"
 
 #include <ATen/ATen.h>
@@ -108,7 +110,7 @@ TEST(SafetensorsFile, TruncatedAtAnyByte) {
   }
 }
 
-TEST(SafetensorsFile, AHeaderLengthThatLies) {
+TEST(SafetensorsFile, AWrongHeaderLengthIsRefused) {
   for (const int64_t length : {int64_t{1} << 62, int64_t{100'000'001}, static_cast<int64_t>(kHeader.size()) + 25}) {
     const std::string message = refusal(safetensors_bytes(kHeader, std::string(24, 'x'), length));
     expect_contains(message, fmt::format("promise a header of {} bytes", length));

@@ -1,3 +1,5 @@
+// The JSON header of a safetensors file, as text: what it gives, and the message for every way in which it can be
+// wrong.
 #include "megalith/hf/safetensors_header.h"
 
 #include <ctime>
@@ -64,7 +66,7 @@ TEST(SafetensorsHeader, NamesUnsupportedDtypesWithTheirTensors) {
 TEST(SafetensorsHeader, RefusesOverlapsAndHoles) {
   expect_refused("{" + entry("a", "U8", "8", "0,8") + "," + entry("b", "U8", "8", "4,12") + "}", 12,
                  {"tensor \"b\": data_offsets [4, 12] overlap those of \"a\", [0, 8]"});
-  // One inside of the other, and one after both.
+  // One inside the other, and one after both.
   expect_refused("{" + entry("a", "U8", "8", "0,8") + "," + entry("b", "U8", "2", "2,4") + "," +
                      entry("c", "U8", "2", "8,10") + "}",
                  10, {"tensor \"b\": data_offsets [2, 4] overlap those of \"a\""});
@@ -111,7 +113,7 @@ TEST(SafetensorsHeader, WrongTypesNameTensorAndField) {
   expect_refused(R"({"__metadata__":{"format":1}})", 0, {"__metadata__: \"format\" is 1 (an integer)"});
 }
 
-TEST(SafetensorsHeader, RefusesWhatIsNoHeader) {
+TEST(SafetensorsHeader, RefusesWhatIsNotAHeader) {
   expect_refused("", 0, {"does not begin with '{'"});
   expect_refused("[]", 0, {"does not begin with '{'"});
   expect_refused(" {}", 0, {"does not begin with '{'"});
@@ -141,7 +143,7 @@ TEST(SafetensorsHeader, LargeHeadersTakeLinearTime) {
   for (int i = 0; i < 100'000; ++i)
     json += (i > 0 ? "," : "") +
             entry(fmt::format("model.layers.{}.mlp.weight", i), "BF16", "2,2", fmt::format("{},{}", 8 * i, 8 * i + 8));
-  const std::clock_t start = std::clock();  // of this process: other work on the machine does not count
+  const std::clock_t start = std::clock();  // time of this process: other work on the machine does not count
   EXPECT_EQ(parse(json + "}", 800'000).tensors.size(), 100'000U);
   // A fifth of a second; quadratic would take minutes.
   EXPECT_LT(std::clock() - start, 30 * CLOCKS_PER_SEC);

@@ -1,3 +1,5 @@
+// The files of a model's folder as one list of tensors: a single file, shards with and without an index, and folders
+// whose parts do not agree.
 #include "megalith/hf/weight_files.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// Writing models in shards: the plan depends only on the list of tensors, and random models that four ranks write in
+// rectangles are read back bit for bit.
 #include "megalith/hf/weight_writer.h"
 
 #include <ATen/ATen.h>
@@ -8,6 +10,7 @@
 #include <random>
 
 #include "megalith/comm/group.h"
+#include "megalith/hf/dtype.h"
 #include "megalith/hf/scalar_type.h"
 #include "megalith/hf/weight_files.h"
 #include "megalith/io/json_reader.h"
@@ -119,7 +122,7 @@ TEST(WeightWriter, ConvertsWhatIsGiven) {
   EXPECT_TRUE(same_bits(files.tensor("g"), grad.detach()));
 }
 
-// Larger than the buffer, so that it is cut: along the first dimension, and inside of a single row.
+// Larger than the buffer, so that it is cut: along the first dimension, and inside a single row.
 TEST(WeightWriter, ConvertsInPieces) {
   const TempFolder folder;
   const at::Tensor rows = at::randn({9, 1 << 20}), row = at::randn({1, 1, 9 << 20});

@@ -1,4 +1,4 @@
-// What names and guards files that are built once: hashes, locks, and threads that share work.
+// The names and guards of files that are built once: hashes, locks, and threads that share work.
 #include <gtest/gtest.h>
 
 #include <atomic>

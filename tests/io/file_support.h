@@ -15,12 +15,14 @@ namespace megalith::io {
 
 using testing::TempFolder;
 
+// Writes a file, and returns its path.
 inline std::filesystem::path put_file(const std::filesystem::path& path, const std::string& bytes) {
   std::filesystem::create_directories(path.parent_path());
   std::ofstream(path, std::ios::binary) << bytes;
   return path;
 }
 
+// Returns the content of a file.
 inline std::string file_bytes(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};

@@ -1,3 +1,4 @@
+// Strict JSON with typed access: every type, and errors that name the file, the field and the value.
 #include "megalith/io/json_reader.h"
 
 #include <nlohmann/json.hpp>
@@ -12,7 +13,7 @@ using testing::expect_contains;
 
 JsonFields fields_of(const std::string& text) { return parse_json_file(text, "config.json").fields(); }
 
-// What is said about `text` when it is read as T from "key".
+// Returns the error about `text` when it is read as T from "key".
 template <typename T>
 std::string complaint(const std::string& value) {
   return message_of<DataError>([&] { fields_of("{\"key\": " + value + "}").required<T>("key"); });
@@ -131,7 +132,7 @@ TEST(JsonReader, LongAndOddTextIsShownShort) {
   EXPECT_LT(message.size(), 300U);
   expect_contains(message, "x…\" (a string)");
   EXPECT_EQ(in_quotes("a\nb\""), "\"a\\nb\\\"\"");
-  // Cut between characters, never inside of one.
+  // Cut between characters, never inside one.
   std::string wide;
   for (int i = 0; i < 100; ++i) wide += "é";
   const std::string cut = in_quotes("x" + wide);

@@ -1,3 +1,4 @@
+// The rank groups of every golden case (groups.json, made with Megatron-Core), by hash and by rank, and its refusals.
 #include <gtest/gtest.h>
 
 #include <functional>

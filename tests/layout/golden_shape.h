@@ -18,6 +18,7 @@ inline std::vector<nlohmann::json> golden_list(const nlohmann::json& file, const
   return present ? file.at(member).get<std::vector<nlohmann::json>>() : std::vector<nlohmann::json>{};
 }
 
+// Returns a member, or std::nullopt where it is absent or null.
 template <typename T>
 std::optional<T> optional_member(const nlohmann::json& object, const char* member) {
   if (!object.contains(member) || object.at(member).is_null()) return std::nullopt;

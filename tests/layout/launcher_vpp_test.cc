@@ -25,7 +25,7 @@ TEST(LauncherVpp, LayersPerStageCountAccountedParts) {
   EXPECT_EQ(resolve_launcher_vpp(r).vpp, 2);
 }
 
-TEST(LauncherVpp, OneVirtualStageIsNone) {
+TEST(LauncherVpp, OneVirtualStageMeansNone) {
   LauncherVppRequest r = vpp_request(16, 4);
   r.num_virtual_stages_per_pipeline_rank = 1;
   EXPECT_EQ(resolve_launcher_vpp(r).vpp, std::nullopt);

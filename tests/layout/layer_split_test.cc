@@ -1,3 +1,4 @@
+// The layers of each pipeline stage: exact splits for chosen settings, and properties over a lattice of all settings.
 #include "megalith/layout/layer_split.h"
 
 #include <gmock/gmock.h>

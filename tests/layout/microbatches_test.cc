@@ -25,7 +25,7 @@ BatchPlan scheduled(const char* schedule, int64_t micro, int64_t dp) {
   return p;
 }
 
-TEST(Microbatches, UnsetGlobalBatchIsOneMicrobatchARank) {
+TEST(Microbatches, UnsetGlobalBatchIsOneMicrobatchPerRank) {
   EXPECT_EQ(MicrobatchCalculator(plan(std::nullopt, 3, 4)).at(0), (BatchSizes{1, 12, 12}));
 }
 

@@ -1,3 +1,5 @@
+// The messages between pipeline stages, over every shape up to 6 stages: each input arrives, each output is sent once,
+// and no order of connections and kernels that ranks allow makes them wait forever, by simulation.
 #include "megalith/layout/pipeline_transfers.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +48,7 @@ std::string text(const PipelineShape& shape) {
          std::to_string(shape.group_size.value_or(0)) + (shape.forward_only ? " forward only" : "");
 }
 
-// What must have been received before an action: (forward, micro-batch, chunk), or nothing.
+// Returns whether an action needs a message from another stage first.
 bool needs(const PipelineShape& shape, int rank, const PipelineAction& a) {
   const int stage = a.chunk * shape.pp + rank, last = shape.chunks * shape.pp - 1;
   if (a.kind == Kind::kWeightGradient) return false;
@@ -67,7 +69,7 @@ TEST(PipelineTransfers, EveryActionHasItsInputAndEveryOutputIsSentOnce) {
         for (const auto& t : exchanges[i]) {
           const int stage = t.chunk * shape.pp + rank;
           if (t.send) {
-            // Of the action just before.
+            // The message of the action just before.
             ASSERT_GT(i, 0U);
             ASSERT_EQ(compute[i - 1].microbatch, t.microbatch) << text(shape);
             ASSERT_EQ(compute[i - 1].chunk, t.chunk) << text(shape);
@@ -88,7 +90,7 @@ TEST(PipelineTransfers, EveryActionHasItsInputAndEveryOutputIsSentOnce) {
   }
 }
 
-// What a simulated transport does beyond moving messages.
+// Properties of a simulated transport beyond moving messages.
 struct Transport {
   bool lanes = false;             // forward and backward messages on connections of their own
   bool connects_in_post = false;  // a pair connects in a direction at its first message, and the post waits for that
@@ -210,7 +212,7 @@ TEST(PipelineTransfers, NobodyWaitsForever) {
 }
 
 // Why connections are opened before the first message: this is how NCCL hangs without it.
-TEST(PipelineTransfers, ConnectionsMadeInsideOfAPostAndLoadedKernelsDeadlock) {
+TEST(PipelineTransfers, ConnectionsMadeInsideAPostAndLoadedKernelsDeadlock) {
   const auto plan = pipeline_transfers({.kind = ScheduleKind::kOneFOneB, .pp = 2, .microbatches = 4});
   EXPECT_FALSE(Simulation(plan, {.connects_in_post = true, .loads_kernels = true}).run());
   EXPECT_TRUE(Simulation(plan, {.connects_in_post = true, .loads_kernels = false}).run());

@@ -1,3 +1,5 @@
+// Ranks and their groups, against nested loops over the axes, for every shape of a few worlds; and the errors for
+// shapes that do not fit.
 #include "megalith/layout/rank_grid.h"
 
 #include <gmock/gmock.h>
@@ -9,6 +11,7 @@
 #include <set>
 
 #include "megalith/base/error.h"
+#include "megalith/layout/group_kind.h"
 
 namespace megalith::layout {
 namespace {

@@ -69,7 +69,7 @@ TokenBatch small_batch(int64_t vocab) {
   return {ids, ids.roll(3), ops::SequenceLayout::dense(2, 16), 0.05};
 }
 
-// What the gradients of a merged model say about those of an adapter.
+// Returns the gradients of an adapter that follow from those of the merged model.
 NamedTensors expected_gradients(const RunResult& merged, const model::ModelConfig& config, const fs::path& adapter) {
   const hf::SafetensorsFile file(adapter / "adapter_model.safetensors");
   const double s = peft::read_adapter_config(adapter).scale();

@@ -8,6 +8,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/layout/layer_split.h"
+#include "megalith/model/model_settings.h"
 #include "tests/model/layout_case.h"
 #include "tests/model/model_support.h"
 #include "tests/support/close.h"
@@ -111,7 +112,7 @@ TEST(VirtualModels, StagesAndVirtualStagesAreTheWholeModel) {
   }
 }
 
-// What one stage computes the next goes on with: the same losses as the whole model.
+// Each stage continues with the output of the one before: the same losses as the whole model.
 TEST(VirtualModels, ChunksInARowAreTheModel) {
   const GoldenModel golden = read_golden_model("llama");
   const auto config = model::read_model_config(golden.folder);

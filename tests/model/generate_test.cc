@@ -17,7 +17,7 @@ namespace {
 
 const std::vector<int64_t> kPrompt{5, 17, 3, 99, 42, 7};
 
-// Without a cache: the whole text anew for every token.
+// Without a cache: the whole text again for every token.
 std::vector<int64_t> greedy_without_cache(const model::VirtualModels& models, int64_t count) {
   const at::NoGradGuard no_grad;
   std::vector<int64_t> text = kPrompt;

@@ -1,4 +1,4 @@
-// What routers of the golden models decide, with what weights, and their balancing losses, as Hugging Face's library.
+// The decisions, weights and balancing losses of the golden models' routers, against Hugging Face's library.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 

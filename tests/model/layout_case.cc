@@ -8,6 +8,7 @@
 #include "megalith/layout/rng_seeds.h"
 #include "megalith/model/adapter.h"
 #include "megalith/model/families/family.h"
+#include "megalith/model/model_input.h"
 #include "megalith/model/pretrained.h"
 #include "megalith/nn/context_parallel/slice.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
@@ -44,7 +45,7 @@ std::pair<TokenBatch, int64_t> share_of(const TokenBatch& batch, const comm::Gro
 struct PaddedBatch {
   ops::SequenceLayout layout;
   at::Tensor ids, targets;
-  at::Tensor real;  // where the batch's own tokens stand
+  at::Tensor real;  // positions of the batch's own tokens
 
   PaddedBatch(const TokenBatch& batch, int cp, int tp) {
     const int64_t unit = cp > 1 ? 2 * cp : 1, total_unit = std::lcm(unit, int64_t{cp} * tp);

@@ -28,21 +28,22 @@ struct LayoutCase {
   int ep = 1;  // ranks that share the experts
   std::optional<int> etp{};
   bool main_grad = false;                             // gradients accumulate in attached fp32 buffers
-  std::filesystem::path adapter{};                    // only this is trained; empty: none
+  std::filesystem::path adapter{};                    // only this is trained; empty for no adapter
   bool merged = false;                                // the logits are those with the adapter merged
   model::ModelOptions options;                        // sequence_parallel is taken from above
-  std::shared_ptr<const model::Family> own_family{};  // of the checkpoint; empty: one of the library's
+  std::shared_ptr<const model::Family> own_family{};  // family of the checkpoint; empty for one of the library's
   int ranks() const { return tp * cp * dp; }
   std::string name() const;
 };
 
-// What to feed: sequences as they lie, labels beside their tokens.
+// The input: sequences as they lie, labels beside their tokens.
 struct TokenBatch {
   at::Tensor ids, labels;  // int64 [t]
   ops::SequenceLayout layout;
   double loss_scale = 1;  // the loss is the sum of the token losses times this
 };
 
+// The results of a run, put together from all ranks.
 struct RunResult {
   at::Tensor logits;        // [t, v]
   at::Tensor token_losses;  // [t]

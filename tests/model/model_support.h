@@ -1,4 +1,4 @@
-// What the tests of models share: golden checkpoints on rank threads.
+// Shared by the tests of models: golden checkpoints on rank threads.
 #pragma once
 
 #include <functional>
@@ -14,6 +14,7 @@
 
 namespace megalith::testing {
 
+// Returns whether a family of the library has this model_type.
 inline bool model_type_supported(const std::string& type) {
   for (const model::Family& family : model::families())
     if (family.model_type == type) return true;
@@ -28,6 +29,7 @@ inline std::vector<std::string> supported_golden_models() {
   return names;
 }
 
+// Returns the folder of a golden checkpoint.
 inline std::filesystem::path golden_folder(const std::string& name) { return golden_dir() / "hf" / name; }
 
 // 1, 2 and 4, as far as the heads of linear attention can be shared.
@@ -38,12 +40,13 @@ inline std::vector<int> tp_sizes(const std::filesystem::path& folder) {
   return sizes;
 }
 
+// A layout and the options of a model on it.
 struct ModelCase {
   int tp = 1;
   int dp = 1;
   int cp = 1;
   model::ModelOptions options;
-  std::function<void(model::ModelConfig&)> change;  // of the configuration, before the model is made
+  std::function<void(model::ModelConfig&)> change;  // changes the configuration before the model is made
 };
 
 // Loads the checkpoint in `folder` on tp * dp * cp rank threads and runs `body` on each.

@@ -34,7 +34,7 @@ void expect_same_weights(const fs::path& actual, const fs::path& expected) {
   for (const std::string& name : a.names()) expect_identical(a.tensor(name), b.tensor(name), name);
 }
 
-// A folder with the config.json of `source` and the tensors that `change` makes of its own.
+// A folder with the config.json of `source` and the tensors that `change` returns for its own.
 void write_folder(const fs::path& source, const fs::path& target,
                   const std::function<void(std::map<std::string, at::Tensor>&)>& change) {
   fs::create_directories(target);
@@ -100,7 +100,7 @@ TEST_P(Pretrained, ReplicasWriteOnce) {
 TEST_P(Pretrained, ReplicasShareTheWork) {
   const fs::path target = temp_ / "shared";
   std::mutex mutex;
-  std::map<std::string, int> writers;  // of a rectangle
+  std::map<std::string, int> writers;  // number of writers by rectangle
   std::vector<int> written(4, 0);      // by rank
   run_model(source(), {.dp = 4}, [&](const Rank& rank, model::VirtualModels& models) {
     const model::ExportedWeights weights = model::exported_weights(models, at::kFloat);

@@ -103,7 +103,7 @@ TEST_P(GoldenHfReference, classic_config) {
 INSTANTIATE_TEST_SUITE_P(, GoldenHfReference, ::testing::ValuesIn(golden_model_names()),
                          golden_test_name<::testing::TestParamInfo<std::string>>);
 
-// What random() and save() make is a folder that from_folder() takes, for every family.
+// random() and save() write a folder that from_folder() takes, for every family.
 TEST(ReferenceModel, SavedFoldersAreReadAgain) {
   for (const std::string& family : ReferenceConfig::families()) {
     SCOPED_TRACE(family);

@@ -24,7 +24,7 @@ class Commands : public ::testing::Test {
     transport_ = *chosen;
   }
 
-  // What rank 0 prints.
+  // Returns the output of rank 0.
   std::string run(Words words, int ranks, const Words& layout) const {
     words.insert(words.begin(), MEGALITH_PROGRAM);
     for (const Words& more : {transport_words(transport_, ranks), ranks > 1 ? layout : Words{}})

@@ -1,4 +1,4 @@
-// What becomes of a job over NCCL when one of its ranks dies, stops, runs out of memory, is stuck on its device or does
+// The end of a job over NCCL when one of its ranks dies, stops, runs out of memory, is stuck on its device or does
 // something else than the others: all ranks end within their limits, say who and what, and leave nothing behind; and
 // with --max_restarts the job ends with the bits of one that nothing happened to.
 //
@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 using std::chrono::seconds;
 
 constexpr size_t kCulprit = 1;
-constexpr seconds kStepLimit{20};  // of a step and of an operation; GPUs that many processes share are slow
+constexpr seconds kStepLimit{20};  // limits of a step and of an operation; GPUs that many processes share are slow
 constexpr seconds kEndLimit{60};   // from the fault until the last process is gone
 
 // A job that communicates all the time and would run for minutes.
@@ -37,7 +37,7 @@ Words endless_words(Transport transport, const fs::path& output) {
   return case_command(how, transport, output);
 }
 
-// What the fault did to the job.
+// The effect of a fault on the job.
 struct FaultEnd {
   JobEnd job;
   double told_after = -1;  // seconds from the fault until the culprit was named; below 0: never

@@ -7,8 +7,8 @@
 
 namespace megalith::testing {
 
-// Where they are: MEGALITH_NCCL_CACHE, or a folder below the build folder; a new one for each build of the program and
-// of the tests (the older ones are removed).
+// Returns their folder: MEGALITH_NCCL_CACHE, or a folder below the build folder; a new one for each build of the
+// program and of the tests (the older ones are removed).
 std::filesystem::path cache_folder();
 
 // The folder of this name. The first process to ask has `make` fill an empty one, while others that ask wait; if it

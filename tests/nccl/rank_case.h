@@ -23,12 +23,14 @@ enum class Precision {
   kAdam,  // fp32; Adam makes steps of full size of gradients that are rounding alone
 };
 
+// The data of a case, and the loss that goes with it.
 enum class CaseData {
   kFullRows,  // rows of equal length; the loss is the mean over samples
-  kSamples,   // of different lengths; the loss is the mean over tokens (calculate_per_token_loss)
+  kSamples,   // samples of different lengths; the loss is the mean over tokens (calculate_per_token_loss)
   kPairs,     // preferences
 };
 
+// A layout that must give the numbers of one rank.
 struct RankCase {
   std::string name;  // letters, digits and underscores: a part of CTest's name
   std::string family = "llama";
@@ -36,7 +38,7 @@ struct RankCase {
   CaseData data = CaseData::kFullRows;
   Precision precision = Precision::kFp32;
   Words layout{};  // beside the sizes: what must not change the numbers
-  Words run{};     // what changes them: adapters, packing, recipes
+  Words run{};     // additional options: adapters, packing, recipes
   StartedBy starter = StartedBy::kVariables;
 
   int ranks() const { return tp * pp * cp * dp; }

@@ -20,16 +20,16 @@ namespace megalith::testing {
 
 using Words = std::vector<std::string>;
 
-// What carries the bytes between ranks, and where their tensors are.
+// The transport between ranks, and where their tensors are.
 enum class Transport { kNccl, kGlooOnGpu, kGlooOnCpu };
 
 // MEGALITH_NCCL_TESTS: nccl (the default where there is a GPU), gloo_gpu or gloo_cpu, which run the same cases without
-// NCCL and without a GPU. Empty: there is no GPU, and nothing was asked for.
+// NCCL and without a GPU. Empty when there is no GPU and nothing was asked for.
 std::optional<Transport> chosen_transport();
 std::string to_string(Transport transport);
 // The options that choose it, for `ranks` ranks.
 Words transport_words(Transport transport, int ranks);
-// What every rank's environment has: NCCL over loopback with small buffers, deterministic cuBLAS, one CPU thread.
+// Returns the environment of every rank: NCCL over loopback with small buffers, deterministic cuBLAS, one CPU thread.
 std::map<std::string, std::string> rank_environment(Transport transport);
 
 // How ranks come into being.
@@ -52,6 +52,7 @@ struct JobEnd {
   std::string story() const;   // the end of what every rank said, the first to fail first; for a failed test
 };
 
+// The processes of one job, started together; all are killed when it ends.
 class RankJob {
  public:
   // `words` begin with the program. `own` has further variables for single ranks.

@@ -6,7 +6,7 @@
 //   kernel_stuck   rank 1's device is busy with a kernel that does not end (on the CPU: rank 1 never comes)
 //   wrong_size     rank 1 gives another number of elements than the others
 //   wrong_sum      rank 1 asks for the maximum where the others ask for the sum, which no transport notices
-//   wrong_sum_once the same, and then all go on for minutes
+//   wrong_sum_once the same, and then all continue for minutes
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -34,7 +34,7 @@ void add_up(const Group& group, int64_t elements, at::Device device) {
   check(last == group.size(), "the sum is {}, not {}", last, group.size());
 }
 
-// What is added up wrongly: a small tensor, so that the transport has no reason to complain.
+// The sum that is made wrong: a small tensor, so that the transport has no reason to complain.
 void add_up_differently(const Group& group, bool culprit, bool go_on, at::Device device) {
   const at::Tensor values = at::ones({16}, at::TensorOptions(at::kFloat).device(device));
   group.all_reduce(values, culprit ? ReduceOp::kMax : ReduceOp::kSum, "test sum");

@@ -67,7 +67,7 @@ TEST(AttentionDropout, DiffersOverTheRanksHeads) {
         });
 }
 
-TEST(AttentionDropout, IsOffOutsideOfTraining) {
+TEST(AttentionDropout, IsOffOutsideTraining) {
   run_tp({2, false}, [](const TensorParallel& tp) {
     EqualHeads with(tp, 4, 0.2), without(tp, 4, 0);
     const std::string before = with.rng.save();
@@ -76,13 +76,13 @@ TEST(AttentionDropout, IsOffOutsideOfTraining) {
   });
 }
 
-TEST(AttentionDropout, IsTheSameAgainFromSavedStreams) {
+TEST(AttentionDropout, RepeatsFromSavedStreams) {
   run_all_layouts([](const TensorParallel& tp) {
     EqualHeads layer(tp, 4, 0.2);
     layer.run(tp);
     const std::string saved = layer.rng.save();
     const auto [grad, y] = layer.run(tp);
-    EXPECT_FALSE(at::equal(layer.run(tp).second, y));  // goes on
+    EXPECT_FALSE(at::equal(layer.run(tp).second, y));  // continues
     EqualHeads restarted(tp, 4, 0.2);
     restarted.rng.restore(saved);
     const auto [grad_again, y_again] = restarted.run(tp);

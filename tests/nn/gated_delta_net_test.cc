@@ -45,8 +45,7 @@ struct DeltaNetCase {
   }
 };
 
-// ---- The definition
-// ------------------------------------------------------------------------------------------------------
+// ---- The definition -----------------------------------------------------------------------------------------------
 
 // [s, c] of one sequence, weight [c, taps]
 at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight) {
@@ -106,8 +105,7 @@ at::Tensor full_layer(const at::Tensor& x, const FullTensors& w, const DeltaNetC
   return at::cat(sequences, 0).mm(w.at("out.weight").t());
 }
 
-// ---- Tests
-// -----------------------------------------------------------------------------------------------------------------
+// ---- Tests --------------------------------------------------------------------------------------------------------
 
 class GatedDeltaNetTest : public ::testing::TestWithParam<DeltaNetCase> {};
 

@@ -111,7 +111,7 @@ TEST(Init, NumbersDoNotChange) {
   const at::Tensor expected = at::tensor({-0.14240554822860027, -0.44230237960731283, -0.932949325674213,
                                           -2.0108317283163477, 0.580958527722761, -0.709402548649604});
   EXPECT_TRUE(at::allclose(first, expected.to(at::kFloat), 1e-6, 0)) << first;
-  // Far behind 2³², as in an embedding of many billions of numbers.
+  // Far beyond 2³², as in an embedding of many billions of numbers.
   at::Tensor far = at::empty({1, 2});
   fill_normal(far, 1234, "layers.0.mlp.up.weight", {200'000, 100'000}, {100'000, 0}, 0, 1);
   EXPECT_TRUE(at::allclose(far, at::tensor({-1.2739149475442477, -0.8203428243883735}).to(at::kFloat), 1e-6, 0)) << far;

@@ -63,8 +63,7 @@ LayerInput layer_input(const LatentCase& c) {
   return input;
 }
 
-// ---- The definition
-// ------------------------------------------------------------------------------------------------------
+// ---- The definition -----------------------------------------------------------------------------------------------
 
 at::Tensor norm(const at::Tensor& x, const at::Tensor& weight) {
   return x * (x.pow(2).mean(-1, true) + 1e-6).rsqrt() * weight;
@@ -113,8 +112,7 @@ at::Tensor full_attention(const at::Tensor& x, const FullTensors& w, const Laten
   return linear(at::cat(sequences, 0), "o");
 }
 
-// ---- Tests
-// -----------------------------------------------------------------------------------------------------------------
+// ---- Tests --------------------------------------------------------------------------------------------------------
 
 class LatentAttentionTest : public ::testing::TestWithParam<LatentCase> {
  protected:

@@ -43,7 +43,7 @@ struct Problem {
         weights, dy);
   }
 
-  // `grad`: what every loss gets, told beforehand; nothing: dy, in backward.
+  // `grad`: what every loss gets, told beforehand; unset when dy comes in backward.
   void run(int64_t chunk, bool main_grads, std::optional<double> grad = std::nullopt) const {
     SCOPED_TRACE("chunk " + std::to_string(chunk));
     run_all_layouts([&](const TensorParallel& tp) {

@@ -107,8 +107,7 @@ TEST(ColumnParallelLinear, RefusesRowsThatDoNotDivide) {
   });
 }
 
-// ---- Row
-// -----------------------------------------------------------------------------------------------------------------
+// ---- Row ----------------------------------------------------------------------------------------------------------
 
 constexpr int64_t kLinearOut = 6;
 
@@ -171,8 +170,7 @@ TEST(RowParallelLinear, RefusesInputsThatDoNotDivide) {
   });
 }
 
-// ---- Frozen weights (adapters)
-// ---------------------------------------------------------------------------------------------
+// ---- Frozen weights (adapters) ------------------------------------------------------------------------------------
 
 // Whether the graph of `out(input)` keeps the input's memory once its owner has let go of it.
 template <typename Layer>
@@ -215,7 +213,7 @@ TEST(FrozenWeights, GetNoGradientAndKeepNoInput) {
   });
 }
 
-// Only the weights are trained (the first layer behind a frozen embedding): no gradient for the input, same for
+// Only the weights are trained (the first layer after a frozen embedding): no gradient for the input, same for
 // weights.
 TEST(FrozenInputs, CostNoCollectiveAndGiveTheSameGradients) {
   const at::Tensor x = random_tensor({kLinearTokens, kLinearIn}, 1), dy = random_tensor({kLinearTokens, 19}, 2);

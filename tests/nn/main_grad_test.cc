@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "megalith/nn/parameter/gradient_writer.h"
 #include "megalith/nn/recompute.h"
 #include "megalith/nn/tensor_parallel/embedding.h"
 #include "megalith/nn/tensor_parallel/linear.h"
@@ -95,7 +96,7 @@ TEST(MainGrad, OfBf16WeightsIsFp32) {
       run_microbatch(layer, 0, tp, at::kBFloat16);
       sum += weight_grad(0, tp);
     }
-    EXPECT_FALSE(at::equal(sum, sum.to(at::kBFloat16).to(at::kFloat)));  // where bf16 would round
+    EXPECT_FALSE(at::equal(sum, sum.to(at::kBFloat16).to(at::kFloat)));  // bf16 would round here
     expect_identical(layer.weight().grad.main_grad, sum, "51 times");
   });
 }
@@ -111,7 +112,7 @@ TEST(MainGrad, NoTokensGiveZeros) {
 }
 
 // The gradient that autograd sees is undefined; the leaf's node runs all the same, once, when main_grad is complete.
-TEST(MainGrad, AccumulationHookFiresOnceABackward) {
+TEST(MainGrad, AccumulationHookFiresOncePerBackward) {
   run_all_layouts([](const TensorParallel& tp) {
     ParameterSet set(at::kFloat, at::kCPU);
     const ColumnParallelLinear layer = make_layer(set, tp);
@@ -131,8 +132,8 @@ TEST(MainGrad, AccumulationHookFiresOnceABackward) {
   });
 }
 
-// A weight that is embedding and head: the hook fires once, behind both uses.
-TEST(MainGrad, TiedWeightsAreCompleteBehindTheirLastUse) {
+// A weight that is embedding and head: the hook fires once, after both uses.
+TEST(MainGrad, TiedWeightsAreCompleteAfterTheirLastUse) {
   constexpr int64_t vocab = 8, hidden = 4;
   const at::Tensor full = whole_numbers({vocab, hidden}, 1), ids = random_ids(kMainGradTokens, vocab, 2);
   const at::Tensor dy = whole_numbers({kMainGradTokens, vocab}, 3);
@@ -161,8 +162,24 @@ TEST(MainGrad, TiedWeightsAreCompleteBehindTheirLastUse) {
   });
 }
 
+TEST(MainGrad, AWriterOverwritesFirstAndAddsAfterwards) {
+  Parameter plain({.name = "w"}, at::ones({2, 3}));
+  EXPECT_EQ(GradientWriter(plain).beta(), 0);
+  EXPECT_EQ(GradientWriter(plain).done().sizes(), plain.value.sizes());  // goes to autograd
+
+  Parameter attached({.name = "w"}, at::ones({2, 3}, at::kBFloat16));
+  attached.grad.main_grad = at::full({2, 3}, 7.0);
+  attached.grad.stale = true;
+  for (const double beta : {0.0, 1.0}) {
+    const GradientWriter writer(attached);
+    EXPECT_EQ(writer.beta(), beta);
+    EXPECT_TRUE(writer.into().is_same(attached.grad.main_grad));
+    EXPECT_FALSE(writer.done().defined());  // in main_grad already
+  }
+}
+
 // Recomputation runs a backward pass within the backward pass: still once for each use.
-TEST(MainGrad, AccumulationHookFiresOnceBehindRecompute) {
+TEST(MainGrad, AccumulationHookFiresOnceUnderRecompute) {
   run_all_layouts([](const TensorParallel& tp) {
     ParameterSet set(at::kFloat, at::kCPU);
     const ColumnParallelLinear layer = make_layer(set, tp);

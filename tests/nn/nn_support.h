@@ -37,20 +37,22 @@ inline at::Tensor whole_numbers(at::IntArrayRef shape, uint64_t seed, int64_t la
   return at::randint(-largest, largest + 1, shape, generator, at::kFloat);
 }
 
+// Returns token ids below `vocab`, the same for the same seed.
 inline at::Tensor random_ids(int64_t count, int64_t vocab, uint64_t seed) {
   at::Generator generator = at::detail::createCPUGenerator(seed);
   return at::randint(0, vocab, {count}, generator, at::kLong);
 }
 
-// ---- Layouts
-// ---------------------------------------------------------------------------------------------------------
+// ---- Layouts ------------------------------------------------------------------------------------------------------
 
+// A tensor-parallel layout.
 struct Layout {
   int tp;
   bool sequence_parallel;
   std::string name() const { return "tp" + std::to_string(tp) + (sequence_parallel ? "_sp" : ""); }
 };
 
+// Returns every layout up to 4 ranks, with and without sequence parallelism.
 inline const std::vector<Layout>& all_layouts() {
   static const std::vector<Layout> layouts{{1, false}, {1, true}, {2, false}, {2, true}, {4, false}, {4, true}};
   return layouts;
@@ -80,10 +82,10 @@ inline at::Tensor own_columns(const at::Tensor& whole, const TensorParallel& tp)
   return whole.narrow(-1, first, count);
 }
 
+// Returns a copy that collects a gradient.
 inline at::Tensor leaf(const at::Tensor& value) { return value.detach().clone().requires_grad_(); }
 
-// ---- Weights and their gradients
-// ---------------------------------------------------------------------------------------
+// ---- Weights and their gradients ----------------------------------------------------------------------------------
 
 using FullTensors = std::map<std::string, at::Tensor>;  // by the names of the parts
 
@@ -95,6 +97,7 @@ inline at::Tensor rectangle(const at::Tensor& full, const parallel::ShardedTenso
   return own;
 }
 
+// Copies this rank's rectangles of the full tensors into the parameters; every tensor has to be used.
 inline void load(const ParameterSet& set, const FullTensors& full) {
   const at::NoGradGuard no_grad;
   size_t used = 0;
@@ -117,7 +120,7 @@ inline void attach_main_grads(const ParameterSet& set) {
   }
 }
 
-// Where the gradient went: value.grad(), or main_grad when layers wrote there.
+// Returns the gradient: value.grad(), or main_grad when layers wrote there.
 inline at::Tensor grad_of(const Parameter& parameter) {
   return parameter.value.grad().defined() ? parameter.value.grad() : parameter.grad.main_grad;
 }
@@ -140,8 +143,7 @@ inline void expect_grads(const ParameterSet& set, const FullTensors& full_grads,
   }
 }
 
-// ---- The same thing in full
-// --------------------------------------------------------------------------------------------
+// ---- The same thing in full ---------------------------------------------------------------------------------------
 
 // y = f(x, weights) in fp64, and the gradients of Σ dy·y.
 struct Expected {
@@ -162,9 +164,9 @@ inline Expected evaluate(const std::function<at::Tensor(const at::Tensor& x, con
   return out;
 }
 
-// ---- Random streams
-// ----------------------------------------------------------------------------------------------------
+// ---- Random streams -----------------------------------------------------------------------------------------------
 
+// Seeds the streams of a rank as a run does.
 inline void seed_streams(parallel::RngTracker& rng, int64_t seed, const TensorParallel& tp) {
   rng.seed(layout::seeds_for_base(seed, tp.rank(), 0, tp.rank()));
 }

@@ -1,6 +1,6 @@
-// In backward of the column layer the collective on dx is under way while the weight gradient is computed: it starts
+// In backward of the column layer the collective on dx is in flight while the weight gradient is computed: it starts
 // before, and is waited for after. Shown by what each order would make impossible. A rank is stopped at the moment when
-// it allocates its weight gradient, and another one must be able to go on (or must not have been needed).
+// it allocates its weight gradient, and another one must be able to continue (or must not have been needed).
 #include <condition_variable>
 #include <mutex>
 

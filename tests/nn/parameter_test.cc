@@ -42,7 +42,7 @@ TEST(Parameter, DescribesTensorsOfItsShapeAsItself) {
   expect_contains(message_of<InternalError>([&] { parameter.sharded(at::zeros({2, 3})); }), "qkv");
 }
 
-// What a layer has said of a parameter holds for good: optimizer, checkpoints and files rely on it.
+// The declaration of a parameter never changes: optimizer, checkpoints and files rely on it.
 static_assert(std::is_const_v<decltype(Parameter::spec)>);
 
 TEST(Parameter, BuffersAreNotTrainedAndStayInFp32) {

@@ -44,7 +44,7 @@ constexpr double kProductScale = 0.5;
 
 struct ProductResult {
   at::Tensor y, dx;
-  FullTensors grads;  // of "w", and of "a" and "b" with an update
+  FullTensors grads;  // gradients of "w", and of "a" and "b" with an update
 };
 
 struct ProductCase {

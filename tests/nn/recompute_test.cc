@@ -51,7 +51,7 @@ class Block {
 
 struct Outcome {
   at::Tensor y;
-  std::vector<at::Tensor> grads;  // of inputs and parameters
+  std::vector<at::Tensor> grads;  // gradients of inputs and parameters
   std::string rng_after_forward, rng_after_backward;
 };
 
@@ -132,7 +132,7 @@ TEST(Recompute, NeedsTheStreamsOfTheForwardPass) {
   });
 }
 
-// Behind a frozen embedding nothing that goes in needs a gradient; the parameters inside do.
+// After a frozen embedding no input needs a gradient; the parameters inside do.
 TEST(Recompute, TrainsParametersBehindInputsWithoutGradients) {
   run_all_layouts([](const TensorParallel& tp) {
     Block block(tp);
@@ -185,7 +185,7 @@ TEST(Recompute, RefusesTooManyInputs) {
       "one to four inputs, not 5");
 }
 
-// What lies between forward and backward.
+// Memory between forward and backward.
 TEST(Recompute, KeepsTheInputsAlone) {
   run_tp({2, false}, [](const TensorParallel& tp) {
     constexpr int64_t n = 64 * 1024;
@@ -239,8 +239,7 @@ TEST(Recompute, OfCoreAttentionGivesTheSameBits) {
     });
 }
 
-// ---- discard_until_backward
-// ------------------------------------------------------------------------------------------------
+// ---- discard_until_backward ---------------------------------------------------------------------------------------
 
 struct NormAndLinear {
   ParameterSet set{at::kFloat, at::kCPU};

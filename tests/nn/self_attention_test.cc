@@ -58,8 +58,7 @@ LayerInput layer_input(const AttentionCase& c) {
   return input;
 }
 
-// ---- The definition
-// ------------------------------------------------------------------------------------------------------
+// ---- The definition -----------------------------------------------------------------------------------------------
 
 at::Tensor head_norm(const at::Tensor& x, const at::Tensor& weight) {
   return x * (x.pow(2).mean(-1, true) + 1e-6).rsqrt() * weight;
@@ -121,8 +120,7 @@ at::Tensor full_attention(const at::Tensor& x, const FullTensors& w, const Atten
   return c.out_bias ? y + w.at("o.bias") : y;
 }
 
-// ---- Tests
-// -----------------------------------------------------------------------------------------------------------------
+// ---- Tests --------------------------------------------------------------------------------------------------------
 
 class SelfAttentionTest : public ::testing::TestWithParam<AttentionCase> {
  protected:

@@ -24,6 +24,7 @@ inline uint32_t slow_crc32c(std::string_view bytes) {
   return value ^ 0xffffffffU;
 }
 
+// Returns the little-endian number of `size` bytes at `at`.
 inline uint64_t number_at(std::string_view bytes, size_t at, size_t size) {
   uint64_t value = 0;
   std::memcpy(&value, bytes.data() + at, size);  // tests run on little-endian machines
@@ -89,6 +90,7 @@ struct DecodedScalar {
   bool operator==(const DecodedScalar&) const = default;
 };
 
+// Returns the scalars of an event file, in order.
 inline std::vector<DecodedScalar> scalars_of(std::string_view file) {
   std::vector<DecodedScalar> scalars;
   for (const std::string& record : records_of(file)) {

@@ -61,7 +61,7 @@ TEST(EventsFile, TellsWhatHappenedBesideTheNumbers) {
   for (size_t i = 1; i < events.size(); ++i) EXPECT_EQ(events[i].at("step"), 2);
 }
 
-TEST(EventsFile, ARestartedOrResumedRunGoesOnAndAFreshOneDoesNot) {
+TEST(EventsFile, ARestartedOrResumedRunContinuesTheFileAndAFreshOneDoesNot) {
   const TempFolder folder;
   SomeRun run;
   const auto start = [&](int64_t step, int restarts) {

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "megalith/train/step/expert_loads.h"
 #include "tests/observe/some_run.h"
 #include "tests/support/run_ranks.h"
 

@@ -19,7 +19,7 @@ size_t occurrences(const std::string& text, const std::string& part) {
   return count;
 }
 
-// Every element is closed, and no attribute is a number that is none.
+// Every element is closed, and no attribute is NaN or infinite.
 void expect_well_formed(const std::string& svg) {
   EXPECT_TRUE(svg.starts_with("<svg "));
   EXPECT_TRUE(svg.ends_with("</svg>\n"));

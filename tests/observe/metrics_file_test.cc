@@ -13,7 +13,7 @@ namespace {
 using testing::expect_error;
 using testing::TempFolder;
 
-TEST(MetricsFile, OneObjectALineAtOnce) {
+TEST(MetricsFile, WritesOneObjectPerLineAtOnce) {
   const TempFolder folder;
   SomeRun run;
   MetricsFileCallback callback(folder / "out");

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "megalith/observe/report_settings.h"
 #include "tests/observe/some_run.h"
 #include "tests/support/expect.h"
 #include "tests/support/run_ranks.h"

@@ -1,3 +1,5 @@
+// The progress of a run as text: one live line on a terminal, one line per logged step without one, Megatron's line for
+// pretrain.
 #include "megalith/observe/progress.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +34,7 @@ TEST(ProgressLine, Everything) {
   expect_contains(progress_line(numbers), "| 0.052 TFLOP/s |");
 }
 
-TEST(MegatronLine, AsTheReferenceWritesIt) {
+TEST(MegatronLine, IsWrittenAsByTheReference) {
   MegatronNumbers numbers;
   numbers.time = "2026-01-31 12:00:00";
   numbers.iteration = 100;
@@ -87,7 +89,7 @@ struct Watched {
 
 const train::MetricList kLine{{"loss", 2.5}, {"learning_rate", 1e-4}, {"grad_norm", 1}, {"tokens_per_second", 2000}};
 
-TEST(Progress, OneLineALoggedStepWithoutATerminal) {
+TEST(Progress, OneLinePerLoggedStepWithoutATerminal) {
   Watched watched({});
   watched.run.begin(watched.callback);
   for (int i = 0; i < 4; ++i) watched.step();

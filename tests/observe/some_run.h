@@ -11,6 +11,7 @@
 
 namespace megalith::observe {
 
+// A made-up run: calls a callback as a trainer does, with a clock that the test sets.
 struct SomeRun {
   train::TrainerSettings settings{};
   train::TrainerState state{};
@@ -32,6 +33,7 @@ struct SomeRun {
   }
 };
 
+// Returns the content of a file.
 inline std::string text_of_file(const std::filesystem::path& path) { return io::read_text_file(path, 1 << 26); }
 
 }  // namespace megalith::observe

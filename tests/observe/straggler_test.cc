@@ -27,7 +27,7 @@ TEST(StragglerReport, NamesAsManyAsAsked) {
   EXPECT_EQ(straggler_report({{0, 0.2, 0}}, 5).text.find("rank 1"), std::string::npos);
 }
 
-TEST(StragglerReport, ARankAloneIsNoStraggler) { EXPECT_FALSE(straggler_report({{0, 5, 0}}, 1).is_straggler); }
+TEST(StragglerReport, ASingleRankIsNotAStraggler) { EXPECT_FALSE(straggler_report({{0, 5, 0}}, 1).is_straggler); }
 
 }  // namespace
 }  // namespace megalith::observe

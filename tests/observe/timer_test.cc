@@ -12,7 +12,7 @@ using testing::expect_error;
 
 const std::vector<PhaseTimes> kPhases{{"forward-backward", {10, 12.345}}, {"nobody", {0, 0}}, {"optimizer", {0, 1.5}}};
 
-TEST(TimerText, AsMegatronWritesIt) {
+TEST(TimerText, IsWrittenAsByMegatron) {
   EXPECT_EQ(timer_text("minmax", kPhases),
             "(min, max) time across ranks (ms):\n"
             "    forward-backward ...............................: (10.00, 12.35)\n"
@@ -32,7 +32,7 @@ TEST(TimerText, AsMegatronWritesIt) {
   expect_error<ConfigError>([] { timer_text("mean", {}); }, {"timing_log_option", "mean", "minmax, max or all"});
 }
 
-TEST(Timers, OfAllRanksADividedByTheSteps) {
+TEST(Timers, OfAllRanksAreDividedByTheSteps) {
   testing::run_ranks(2, [](const testing::Rank& r) {
     TraceRecorder recorder;
     SomeRun run;

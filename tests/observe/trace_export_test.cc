@@ -1,3 +1,5 @@
+// Timelines of several ranks in one file in Chrome's format: clocks that differ are brought together, overlapping
+// operations get rows of their own.
 #include "megalith/observe/trace_export.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +41,7 @@ TEST(TraceJson, ChromesFormatOnOneClock) {
        0,
        0,
        {{"forward", TraceLane::kCompute, 3, 1, 6000, 7500}, {"step", TraceLane::kHost, -1, -1, 5000, 9000}}},
-      // Its clock is 4 microseconds behind.
+      // Its clock is 4 microseconds late.
       {"", 4000, 2, {{"recv", TraceLane::kCommunication, 3, -1, 3500, 4500}}}};
   const json trace = json::parse(trace_json(ranks));
   const auto spans = events_of(trace, "X");
@@ -82,7 +84,7 @@ TEST(TraceJson, NoSpansAtAll) {
   EXPECT_TRUE(json::parse(trace_json({})).at("traceEvents").empty());
 }
 
-TEST(TraceBytes, AndBack) {
+TEST(TraceBytes, AreReadBack) {
   const RankTrace trace{"rank 7", -123456789, 4, {{"a", TraceLane::kHost, 1, 2, 1LL << 60, (1LL << 60) + 5, "p", "g"}}};
   EXPECT_EQ(trace_from_bytes(to_bytes(trace)), trace);
   EXPECT_EQ(trace_from_bytes(to_bytes({})), RankTrace{});
@@ -116,7 +118,7 @@ TEST(ClockOffset, IsFoundByBarriers) {
 }
 
 // Rank 0 computes and sends, rank 1 receives and computes: what was sent first is received later, although rank 1's
-// clock is an hour behind.
+// clock is an hour late.
 TEST(TraceFile, RanksAreInOrderOnOneClock) {
   const TempFolder folder;
   const auto file = folder / "traces" / "trace.json";

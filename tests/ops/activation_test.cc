@@ -1,3 +1,4 @@
+// Activations against their definition in fp64, outputs and gradients, in every dtype; their edges, errors and memory.
 #include "megalith/ops/norm_rope/activation.h"
 
 #include <ATen/ATen.h>
@@ -71,7 +72,7 @@ TEST_P(Activations, BiasedMatchesItsDefinition) {
     }
 }
 
-// What runs on devices without a kernel.
+// The composite form runs on devices without a kernel.
 TEST_P(Activations, CompositeMatchesItsDefinition) {
   const Activation a = GetParam();
   expect_matches(
@@ -115,7 +116,7 @@ TEST(ActivationEdges, AnyShapeAndStride) {
   expect_matches(ours, def, {random_tensor({6, 3, 4})}, at::kFloat, 1e-5);
 }
 
-TEST(ActivationEdges, OnlyTheBiasWantsAGradient) {
+TEST(ActivationEdges, OnlyTheBiasNeedsAGradient) {
   const Tensor x = random_tensor({3, 4}).to(at::kFloat), b = at::zeros({4}).requires_grad_();
   bias_activation(x, b, Activation::kRelu).sum().backward();
   expect_close(b.grad(), x.gt(0).to(at::kFloat).sum(0), 1e-6);
@@ -177,7 +178,7 @@ TEST(ActivationErrors, NameWhatDoesNotFit) {
   expect_contains(message([] { bias_activation(at::ones({2}, at::kInt), {}, Activation::kSilu); }), "Int");
 }
 
-TEST(Activation, RowsTimesTheirWeights) {
+TEST(Activation, RowsAreMultipliedByTheirWeights) {
   const at::Tensor x = testing::random_tensor({5, 8}).to(at::kFloat), w = testing::random_tensor({5}, 2).to(at::kFloat);
   const auto run = [&](bool fused) {
     const at::Tensor in = x.clone().requires_grad_(), weights = w.clone().requires_grad_();

@@ -80,7 +80,7 @@ TEST(ClipFactor, KeepsTheNormBelowItsLimit) {
   EXPECT_DOUBLE_EQ(clip_factor(1.5, {.unscale = 0.5, .clip = 1}), 0.5);
 }
 
-// What the host would have multiplied with comes with the gate, bit for bit; a closed one leaves everything as it is.
+// The factor of the host comes with the gate, bit for bit; a closed one leaves everything as it is.
 TEST(UpdateGate, IsTheHostsFactorOrNoUpdate) {
   const Tensor start = random_tensor({kCount}).to(at::kFloat), grad = random_tensor({kCount}).to(at::kFloat);
   const auto run = [&](bool adam, const Tensor& gate, double factor) {
@@ -130,7 +130,7 @@ TEST(FlatPasses, SquaresAreThoseOfTheElements) {
   }
 }
 
-// What lets sharded and unsharded optimizers clip by the same number.
+// Therefore sharded and unsharded optimizers clip by the same number.
 TEST(FlatPasses, SquaresDoNotDependOnCutsAndThreads) {
   const Tensor x = random_tensor({kCount}).to(at::kFloat);
   ExactSum whole;

@@ -1,3 +1,5 @@
+// Attention against its definition pair by pair: every kernel, dense and packed sequences, windows, dropout, parts of
+// the keys that are merged, and the arguments that it refuses.
 #include "megalith/ops/attention/attention.h"
 
 #include <ATen/ATen.h>
@@ -188,7 +190,7 @@ TEST(Attention, AnyNumberOfThreadsGivesTheSame) {
   }
 }
 
-// What the fused projection gives: q, k and v as slices of one row.
+// The output of the fused projection: q, k and v as slices of one row.
 TEST(Attention, TakesStridedHeads) {
   const AttentionCase c{.queries = {30, 41}, .n = 4, .g = 2, .d = 16, .e = 16};
   const auto slices = [](const TensorList& x) -> TensorList {

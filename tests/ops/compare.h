@@ -28,13 +28,14 @@ inline void expect_close(const at::Tensor& actual, const at::Tensor& expected, d
 
 using Operation = std::function<TensorList(const TensorList& inputs)>;
 
+// The results of one forward and backward.
 struct Evaluation {
   TensorList outputs;
-  TensorList grads;  // of the inputs; undefined where there is none
+  TensorList grads;  // gradients of the inputs, undefined for an input that has none
 };
 
 // Runs `operation` on copies of the inputs in `dtype` and goes back from Σ weight_i · output_i, with weights that are
-// the same for the same shapes. `used`: which outputs take part; empty: all.
+// the same for the same shapes. `used` tells the outputs that take part; empty means all.
 inline Evaluation evaluate(const Operation& operation, const TensorList& inputs, at::ScalarType dtype,
                            const std::vector<bool>& used = {}) {
   TensorList leaves;

@@ -1,3 +1,5 @@
+// Vector functions against the standard library in double precision, by units in the last place, and the same bits from
+// every instruction set of this machine.
 #include "megalith/ops/kernel/cpu_math.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// Cross entropy over a vocabulary that ranks share, against its definition in fp64: losses, gradients, smoothing,
+// z-loss, ignored labels, and the logits that backward overwrites.
 #include "megalith/ops/loss/cross_entropy.h"
 
 #include <ATen/ATen.h>
@@ -58,7 +60,7 @@ struct Problem {
   at::ScalarType dtype = at::kFloat;
   CrossEntropyOptions options;
   double tolerance = 1e-5;
-  double size = 3;  // of the logits
+  double size = 3;  // gradient of the logits
 };
 
 // Splits the same problem over tp ranks and compares losses and gradients with the definition.

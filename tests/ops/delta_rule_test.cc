@@ -17,7 +17,7 @@ Tensor random_leaf(at::IntArrayRef shape, uint64_t seed, at::ScalarType dtype = 
   return at::randn(shape, generator, at::kFloat).to(dtype).requires_grad_();
 }
 
-// What the function takes, from leaves of any size: unit keys, decays below 0, beta in (0, 1).
+// Returns arguments of the function from leaves of any size: unit keys, decays below 0, beta in (0, 1).
 DeltaRuleInput input_of(const std::vector<Tensor>& leaves) {
   const auto unit = [](const Tensor& x) { return x / x.norm(2, -1, true); };
   return {.q = unit(leaves[0]) * 0.5,
@@ -85,7 +85,7 @@ TEST(GatedDeltaRule, EqualsItsDefinition) {
 }
 
 // Two halves of a sequence, the second from the state that the first left.
-TEST(GatedDeltaRule, GoesOnFromAState) {
+TEST(GatedDeltaRule, ContinuesFromAState) {
   const at::NoGradGuard no_grad;
   const DeltaRuleInput all = input_of(leaves_of(20, 2, 4, 4));
   const DeltaRuleOutput whole = gated_delta_rule(all, SequenceLayout::dense(1, 20), {}, 8);

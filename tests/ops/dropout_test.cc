@@ -1,3 +1,5 @@
+// Dropout by its properties: the expected share stays, the state of the generator decides, and neither threads nor the
+// fused form change a bit.
 #include "megalith/ops/norm_rope/dropout.h"
 
 #include <ATen/ATen.h>
@@ -122,7 +124,7 @@ TEST(Dropout, FusedAdditionIsDropoutThenAddition) {
   EXPECT_TRUE(dropout_add(x, r, 0.4, seeded(5)).equal(r + dropout(x, 0.4, seeded(5))));
 }
 
-// What runs on devices without a kernel.
+// The composite form runs on devices without a kernel.
 TEST(Dropout, CompositeKeepsTheExpectedShareAndScalesIt) {
   const Tensor x = at::ones({100000}).requires_grad_();
   const Tensor y = dropout_composite(x, 0.25, seeded(1));

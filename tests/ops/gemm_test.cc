@@ -1,4 +1,4 @@
-// Products of matrices against their definition in fp64. Those of cuBLASLt: cuda_kernels_test.cc.
+// Products of matrices against their definition in fp64. Those of cuBLASLt: cuda/gemm_test.cc.
 #include "megalith/ops/gemm/gemm.h"
 
 #include <ATen/ATen.h>
@@ -21,7 +21,7 @@ constexpr int64_t kM = 37, kK = 24, kN = 50;
 
 Tensor wide(const Tensor& x) { return x.to(at::kDouble); }
 
-TEST(Product, WithWhatIsAdded) {
+TEST(Product, AddsABiasAndAResidual) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     const Tensor a = random_tensor({kM, kK}).to(dtype), weight = random_tensor({kN, kK}).to(dtype);
     const Tensor bias = random_tensor({kN}).to(dtype), residual = random_tensor({kM, kN}).to(dtype);

@@ -1,3 +1,5 @@
+// RMSNorm and LayerNorm, plain, forked and after an addition, against their definition in fp64: outputs and all
+// gradients, in every dtype.
 #include "megalith/ops/norm_rope/norm.h"
 
 #include <ATen/ATen.h>
@@ -61,7 +63,7 @@ TEST_P(Norm, MatchesItsDefinition) {
     }
 }
 
-// What runs on devices without a kernel.
+// The composite form runs on devices without a kernel.
 TEST_P(Norm, CompositeMatchesItsDefinition) {
   const NormCase& c = GetParam();
   const auto composite = [&](const TensorList& in) { return TensorList{norm_composite(in[0], weights_of(c, in))}; };

@@ -1,3 +1,5 @@
+// Rotary embeddings: frequencies against transformers' formulas, angles by position, rotation against its definition,
+// and the cut of queries, keys and values out of one projection.
 #include "megalith/ops/norm_rope/rope.h"
 
 #include <ATen/ATen.h>
@@ -230,7 +232,7 @@ TEST(ApplyRope, TurnsPairsOfChannels) {
       }
 }
 
-// What runs on devices without a kernel.
+// The composite form runs on devices without a kernel.
 TEST(ApplyRope, CompositeTurnsPairsOfChannels) {
   for (const auto [d, r] : kRotations)
     for (const bool interleaved : {false, true})

@@ -7,6 +7,8 @@
 #include "megalith/nn/parameter/parameter.h"
 #include "megalith/optim/buffer_rules.h"
 #include "megalith/optim/finalize.h"
+#include "megalith/optim/gradient_check.h"
+#include "megalith/optim/param_buffer.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
 #include "tests/support/run_ranks.h"
@@ -256,7 +258,7 @@ TEST(Ddp, NamesTheParameterLater) {
       EXPECT_EQ(said.empty(), r.rank == 0);
       for (const char* part : {"p1.weight", "on rank 1", "18 elements of 18", "before it was reduced"})
         if (r.rank == 1) expect_contains(said, part);
-      ddp.zero_grad();  // the next step begins anew
+      ddp.zero_grad();  // the next step begins again
       toy.loss(1).backward();
       ddp.finish_grad_sync();
       EXPECT_NO_THROW(ddp.check_gradients());
@@ -264,7 +266,7 @@ TEST(Ddp, NamesTheParameterLater) {
   }
 }
 
-TEST(Ddp, WhoReadsGradientsSeesThemBeforeTheReduction) {
+TEST(Ddp, ReadersSeeGradientsBeforeTheReduction) {
   run_ranks(2, [](const Rank& r) {
     const auto context = context_of(r);
     const Toy toy;
@@ -281,7 +283,7 @@ TEST(Ddp, WhoReadsGradientsSeesThemBeforeTheReduction) {
   });
 }
 
-TEST(Ddp, GoesOnWithGradientsThatAreNotFiniteWhenAsked) {
+TEST(Ddp, ContinuesWithGradientsThatAreNotFiniteWhenAsked) {
   run_ranks(1, [](const Rank& r) {
     const auto context = context_of(r);
     const Toy toy;

@@ -4,6 +4,7 @@
 #include "megalith/config/parser.h"
 #include "megalith/config/validate.h"
 #include "megalith/optim/param_scheduler.h"
+#include "megalith/optim/run_schedule.h"
 #include "megalith/run/resolve/schedule.h"
 #include "tests/optim/golden_schedule.h"
 
@@ -84,7 +85,7 @@ TEST(GoldenLrSchedule, lr_schedule_json_resume) {
   }
 }
 
-// A name that is no choice is refused before any schedule is made; the reference notices it when it is first used.
+// An unknown name is refused before any schedule is made; the reference notices it when it is first used.
 TEST(GoldenLrSchedule, lr_schedule_json_invalid) {
   for (const json& c : golden_list(lr_schedule_file(), "invalid")) {
     SCOPED_TRACE(c.dump());

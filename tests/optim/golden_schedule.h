@@ -19,6 +19,7 @@ E golden_choice(const nlohmann::json& name, E unset) {
   return *choice;
 }
 
+// Returns the schedule of a case in lr_schedule.json.
 inline ScheduleParams golden_params(const nlohmann::json& c) {
   ScheduleParams params;
   params.init_lr = c.at("init_lr").get<double>();
@@ -36,6 +37,7 @@ inline ScheduleParams golden_params(const nlohmann::json& c) {
   return params;
 }
 
+// Returns the golden file of schedules.
 inline nlohmann::json lr_schedule_file() { return testing::golden_json("parallel/lr_schedule.json"); }
 
 }  // namespace megalith::optim

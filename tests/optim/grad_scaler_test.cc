@@ -13,7 +13,7 @@ namespace {
 using testing::error_of;
 using testing::expect_contains;
 
-TEST(GradScaler, a_resumed_run_goes_on_as_if_it_had_not_stopped) {
+TEST(GradScaler, a_resumed_run_continues_as_if_it_had_not_stopped) {
   const GradScalerParams params{.initial_scale = 1024, .growth_interval = 3, .hysteresis = 2};
   GradScaler straight = GradScaler::dynamic(params);
   for (const bool found_inf : {false, true, false, true, false}) straight.update(found_inf);

@@ -95,7 +95,7 @@ TEST(LrSchedule, weight_decay_meets_both_ends) {
   }
 }
 
-TEST(LrSchedule, rates_that_are_no_rates_are_refused_by_name) {
+TEST(LrSchedule, invalid_rates_are_refused_by_name) {
   for (const double bad : {kNan, kInfinity, -1e-9}) {
     expect_contains(refusal([&](auto& p) { p.max_lr = bad; }), "max_lr is ");
     expect_contains(refusal([&](auto& p) { p.min_lr = bad; }), "min_lr is ");
@@ -121,7 +121,7 @@ TEST(LrSchedule, values_that_do_not_fit_are_refused_by_name) {
   expect_contains(refusal([](auto& p) { p.wd_incr_steps = -1; }), "wd_incr_steps is -1");
 }
 
-TEST(LrSchedule, every_problem_is_told_at_once) {
+TEST(LrSchedule, every_problem_is_reported_at_once) {
   const std::string message = refusal([](auto& p) {
     p.min_lr = kNan;
     p.lr_decay_steps = -5;

@@ -9,7 +9,10 @@
 #include <cstring>
 #include <mutex>
 
+#include "megalith/optim/optimizer_settings.h"
+#include "megalith/optim/param_groups.h"
 #include "megalith/optim/rules/sgd.h"
+#include "megalith/parallel/sharded_tensor.h"
 #include "tests/model/model_support.h"
 #include "tests/optim/lion.h"
 #include "tests/optim/train_case.h"
@@ -326,7 +329,7 @@ TEST(Optimizer, GroupsDecideAboutDecayAndRate) {
   });
 }
 
-TEST(Optimizer, RefusesSettingsAndRatesThatAreNoNumbers) {
+TEST(Optimizer, RefusesSettingsAndRatesThatAreNotNumbers) {
   const auto problem = [](const OptimizerSettings& settings) -> std::string {
     try {
       settings.validate();

@@ -26,7 +26,7 @@ ScheduleParams usual_params() {
   return params;
 }
 
-TEST(ParamScheduler, a_resumed_run_goes_on_as_if_it_had_not_stopped) {
+TEST(ParamScheduler, a_resumed_run_continues_as_if_it_had_not_stopped) {
   const std::vector<RateGroup> groups{{}, {.max_lr = 5e-3, .wd_mult = 0}};
   ParamScheduler straight(LrSchedule(usual_params()), groups);
   for (int i = 0; i < 7; ++i) straight.step(1);
@@ -84,7 +84,7 @@ RateFunctions own_functions() {
           .weight_decay = [](int64_t progress) { return 0.01 * static_cast<double>(progress); }};
 }
 
-TEST(ParamScheduler, functions_of_ones_own_replace_the_named_curves) {
+TEST(ParamScheduler, custom_functions_replace_the_named_curves) {
   const std::vector<RateGroup> groups{{}, {.lr_mult = 2, .wd_mult = 0}};
   ParamScheduler scheduler(LrSchedule(usual_params(), {}, own_functions()), groups);
   EXPECT_EQ(scheduler.lr(0), 1e-3);
@@ -100,7 +100,7 @@ TEST(ParamScheduler, functions_of_ones_own_replace_the_named_curves) {
   EXPECT_EQ(mixed.weight_decay(9), named.weight_decay(9));
 }
 
-TEST(ParamScheduler, functions_of_ones_own_go_on_at_the_saved_progress) {
+TEST(ParamScheduler, custom_functions_continue_at_the_saved_progress) {
   ParamScheduler straight(LrSchedule(usual_params(), {}, own_functions()), {{}});
   straight.step(7);
   ScheduleParams longer = usual_params();
@@ -121,7 +121,7 @@ TEST(ParamScheduler, functions_of_ones_own_go_on_at_the_saved_progress) {
   expect_contains(error_of<ConfigError>([&] { mixed.load(straight.state()); }), "wd_incr_steps");
 }
 
-TEST(ParamScheduler, what_a_function_of_ones_own_gives_is_a_rate) {
+TEST(ParamScheduler, a_custom_function_must_return_a_rate) {
   const auto message = [](double value) {
     const LrSchedule schedule(usual_params(), {}, {.lr = [=](int64_t progress) { return progress < 2 ? 0 : value; }});
     ParamScheduler scheduler(schedule, {{}});

@@ -12,10 +12,11 @@
 
 namespace megalith::testing {
 
+// A layout, an optimizer and the length of a run.
 struct TrainCase {
   int tp = 1, dp = 1;
   bool sequence_parallel = false;
-  int instances = 1;  // of the distributed optimizer
+  int instances = 1;  // distributed optimizer instances
   int micro_batches = 1;
   int steps = 5;
   double lr = 1e-3;

@@ -78,7 +78,7 @@ TEST(GroupCpus, OfBothVersions) {
   EXPECT_EQ(cpu_list_text(group_cpus(container.proc(), container.sys())), "8-11");
 }
 
-TEST(CoresToBind, ThoseOfTheNodeUnlessTheLauncherHasChosen) {
+TEST(CoresToBind, AreThoseOfTheNodeUnlessTheLauncherHasChosen) {
   const NumaNode node{1, range(4, 8)};
   EXPECT_EQ(cores_to_bind(node, range(0, 8), range(0, 8)), range(4, 8));
   EXPECT_EQ(cores_to_bind(node, range(2, 6), range(2, 6)), range(4, 6));   // a container with some cores
@@ -97,7 +97,7 @@ TEST(ThreadsForRank, APartOfWhatIsSharedAndNoMoreThanIsAllowed) {
   EXPECT_EQ(threads_for_rank(4, 0, 2), 2);  // the machine does not tell
 }
 
-TEST(DivideThreads, UnlessTheUserSaysHowMany) {
+TEST(DivideThreads, AppliesUnlessTheUserSetsTheNumber) {
   const int before = at::get_num_threads();
   const auto set = ::getenv("OMP_NUM_THREADS");
   const std::string kept = set ? set : "";

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "megalith/comm/backend/nccl_settings.h"
 #include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 
@@ -10,7 +11,7 @@ namespace {
 
 using testing::expect_error;
 
-TEST(NcclOptions, GroupsInsideOfLayersAndBetweenStagesHaveHighPriority) {
+TEST(NcclOptions, GroupsInsideLayersAndBetweenStagesHaveHighPriority) {
   const comm::NcclSettings settings = nccl_settings({});
   for (const char* name : {"tp", "cp", "ep", "pp_forward", "pp_backward"})
     EXPECT_TRUE(settings.at(name).high_priority_stream) << name;

@@ -1,3 +1,5 @@
+// Named random streams: forks continue where the last one stopped, survive exceptions, nesting and serialization, and
+// agree or differ between tensor-parallel ranks as their seeds say.
 #include "megalith/parallel/rng_tracker.h"
 
 #include <ATen/Context.h>
@@ -27,7 +29,7 @@ TEST(RngTracker, TpRanksAgreeOutsideForksAndDifferInside) {
   EXPECT_TRUE(at::equal(draw(first), draw(second)));
 }
 
-TEST(RngTracker, AForkGoesOnWhereTheLastOneStopped) {
+TEST(RngTracker, AForkContinuesWhereTheLastOneStopped) {
   RngTracker once, twice;
   once.seed(seeds(0));
   twice.seed(seeds(0));
@@ -69,7 +71,7 @@ TEST(RngTracker, NestedForksLoseNoProgress) {
   EXPECT_TRUE(at::equal(expected, actual));
 }
 
-TEST(RngTracker, AForkOfTheActiveStreamGoesOnWithIt) {
+TEST(RngTracker, AForkOfTheActiveStreamContinuesIt) {
   RngTracker plain, nested;
   plain.seed(seeds(0));
   nested.seed(seeds(0));

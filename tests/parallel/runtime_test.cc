@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
+#include "megalith/parallel/runtime_settings.h"
 #include "tests/support/run_ranks.h"
 
 namespace megalith::parallel {

@@ -10,7 +10,7 @@
 
 namespace megalith::testing {
 
-// One way to train one model. Always 8 samples a step.
+// One way to train one model. Always 8 samples per step.
 struct ParityPoint {
   std::string family = "llama";
   int tp = 1, pp = 1, vpp = 1, cp = 1, dp = 1;
@@ -23,7 +23,7 @@ struct ParityPoint {
   bool all_gather_experts = false;  // tokens reach the experts by all-gather; otherwise by all-to-all
 
   int ranks() const { return tp * pp * cp * dp; }
-  int microbatches() const { return pp > 1 ? 4 : 2; }  // of a data-parallel rank
+  int microbatches() const { return pp > 1 ? 4 : 2; }  // per data-parallel rank
   std::string layout() const;                          // "tp 2 sp, pp 4, vpp 2, cp 2 (a2a), dp 1"
   std::string name() const;                            // with family and the rest
   TrainerCase trainer_case() const;

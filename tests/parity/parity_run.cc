@@ -21,7 +21,7 @@ namespace megalith::testing {
 namespace {
 
 constexpr int kSteps = 3, kParitySamples = 8;
-constexpr double kSmallestMargin = 3e-5;  // far above what fp32 makes of it
+constexpr double kSmallestMargin = 3e-5;  // far above the rounding of fp32
 
 // Keeps the losses of the tokens of this rank.
 class RecordingObjective : public train::Objective {
@@ -256,6 +256,14 @@ ParityErrors expect_parity(const ParityPoint& point, const ParityNumbers& actual
   return errors;
 }
 
+void ParityErrors::raise_to(const ParityErrors& other) {
+  loss = std::max(loss, other.loss);
+  token_losses = std::max(token_losses, other.token_losses);
+  grad_norm = std::max(grad_norm, other.grad_norm);
+  gradients = std::max(gradients, other.gradients);
+  parameters = std::max(parameters, other.parameters);
+}
+
 void ParityReport::run(const std::vector<ParityPoint>& points, int at_once) {
   for (const ParityPoint& point : points)
     if (auto& model = models_[point.family]; !model) model = std::make_unique<ParityModel>(point.family);
@@ -275,22 +283,24 @@ void ParityReport::add(const ParityPoint& point, const ParityErrors& errors) {
   const std::lock_guard lock(mutex_);
   Row& row = rows_[point.layout()];
   ++row.points, ++run_;
-  row.errors.loss = std::max(row.errors.loss, errors.loss);
-  row.errors.token_losses = std::max(row.errors.token_losses, errors.token_losses);
-  row.errors.grad_norm = std::max(row.errors.grad_norm, errors.grad_norm);
-  row.errors.gradients = std::max(row.errors.gradients, errors.gradients);
-  row.errors.parameters = std::max(row.errors.parameters, errors.parameters);
+  row.errors.raise_to(errors);
 }
 
-std::string ParityReport::table() const {
-  std::string text = fmt::format("{} points run, {} points valid\n\n", run_, all_points().size());
-  text +=
-      "| layout | points | loss | token losses | gradient norm | gradients | parameters "
-      "|\n|---|--:|--:|--:|--:|--:|--:|\n";
-  for (const auto& [layout, row] : rows_)
-    text +=
-        fmt::format("| {} | {} | {:.1e} | {:.1e} | {:.1e} | {:.1e} | {:.1e} |\n", layout, row.points, row.errors.loss,
-                    row.errors.token_losses, row.errors.grad_norm, row.errors.gradients, row.errors.parameters);
+std::string ParityReport::summary() const {
+  ParityErrors largest;
+  for (const auto& [layout, row] : rows_) largest.raise_to(row.errors);
+  return fmt::format(
+      "{} points run, {} points valid; largest differences: loss {:.1e}, token losses {:.1e}, gradient norm {:.1e}, "
+      "gradients {:.1e}, parameters {:.1e}\n",
+      run_, all_points().size(), largest.loss, largest.token_losses, largest.grad_norm, largest.gradients,
+      largest.parameters);
+}
+
+std::string ParityReport::csv() const {
+  std::string text = "layout,points,loss,token_losses,gradient_norm,gradients,parameters\n";
+  for (const auto& [layout, row] : rows_)  // a layout has commas, so it is quoted
+    text += fmt::format("\"{}\",{},{:.1e},{:.1e},{:.1e},{:.1e},{:.1e}\n", layout, row.points, row.errors.loss,
+                        row.errors.token_losses, row.errors.grad_norm, row.errors.gradients, row.errors.parameters);
   return text;
 }
 

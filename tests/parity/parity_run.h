@@ -1,4 +1,4 @@
-// Three training steps of a point, and of the reference model; what they have to agree in.
+// Three training steps of a point, and of the reference model, and the numbers that both have to agree in.
 #pragma once
 
 #include <filesystem>
@@ -14,17 +14,19 @@
 
 namespace megalith::testing {
 
+// The numbers of three steps.
 struct ParityNumbers {
-  std::vector<double> losses, grad_norms;  // of each step
-  std::vector<at::Tensor> token_losses;    // of the first step, a sample each
-  NamedTensors gradients;                  // of the first step, by checkpoint name
+  std::vector<double> losses, grad_norms;  // one per step
+  std::vector<at::Tensor> token_losses;    // in the first step, one tensor per sample
+  NamedTensors gradients;                  // in the first step, by checkpoint name
   NamedTensors parameters;                 // at the end
 };
 
-// How far a point is from the reference, as part of the largest value of each tensor.
+// The differences of a point from the reference, relative to the largest value of each tensor.
 struct ParityErrors {
   double loss = 0, token_losses = 0, grad_norm = 0, gradients = 0, parameters = 0;
   double worst() const;
+  void raise_to(const ParityErrors& other);  // each becomes the larger of the two
 };
 
 // A family's model on disk, its data, and the numbers of the plain-ATen model in fp64.
@@ -46,12 +48,17 @@ class ParityModel {
 // Compares; fails the test with the layout, the parameter and the first layer that differs.
 ParityErrors expect_parity(const ParityPoint& point, const ParityNumbers& actual, const ParityNumbers& expected);
 
-// Runs points and tells of them: how many, and a table of the largest differences, a row a layout.
+// Runs points, and reports how many there were and the largest differences by layout.
 class ParityReport {
  public:
-  // Up to the first that fails. `at_once`: so many points run at the same time.
+  // Runs points, `at_once` of them at the same time, until one fails.
   void run(const std::vector<ParityPoint>& points, int at_once = 1);
-  std::string table() const;  // Markdown
+
+  // Returns one line: the number of points, and the largest differences of all of them.
+  std::string summary() const;
+
+  // Returns the file docs/parity.csv: a header, then a row per layout, e.g. `"tp 2, pp 1, cp 1, dp 1",8,1.0e-07,…`.
+  std::string csv() const;
 
  private:
   struct Row {

@@ -47,12 +47,12 @@ TEST_P(ParitySample, EqualsThePlainModel) {
   for (size_t i = GetParam(); i < all.size(); i += 4) own.push_back(all[i]);
   ParityReport report;
   report.run(own);
-  fmt::print("{}", report.table());
+  fmt::print("{}", report.summary());
 }
 
 INSTANTIATE_TEST_SUITE_P(Quarters, ParitySample, ::testing::Range<size_t>(0, 4));
 
-// What a failure says.
+// The message of a failure.
 TEST(ParityLattice, FailureNamesLayoutParameterAndLayer) {
   ParityNumbers right;
   right.losses = right.grad_norms = {1};

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
+#include "megalith/hf/name_map.h"
 #include "tests/support/expect.h"
 
 namespace megalith::testing {

@@ -1,3 +1,5 @@
+// The engine that runs a schedule: deferred weight gradients, the calls that it makes to its caller, and an error on
+// one stage that ends all.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -115,7 +117,7 @@ TEST(PipelineEngine, PlansThatDoNotFitAreOurBugs) {
 
 // ---- Failure ---------------------------------------------------------------------------------------------
 
-// What each rank ends with when `fail` throws on one of them.
+// Returns the error of each rank when `fail` throws on one of them.
 std::vector<std::string> ends_of(int ranks, const PipelineCase& how,
                                  const std::function<void(PipelineRank&, int rank)>& arm, const SmallModel& model) {
   std::vector<std::string> ends(static_cast<size_t>(ranks));

@@ -172,7 +172,7 @@ LatentReference::Losses LatentReference::losses(const at::Tensor& ids) const {
   Losses result{loss(x, ids, 1), {}};
   for (int64_t depth = 1; depth <= config_.mtp; ++depth) {
     const std::string name = layer_name(config_.layers + depth - 1);
-    // The ids `depth` places ahead; behind the end any: nothing is predicted from there.
+    // The ids `depth` places ahead; any id after the end: nothing is predicted from there.
     const int64_t left = std::max<int64_t>(0, ids.size(0) - depth);
     const at::Tensor ahead =
         at::cat({ids.narrow(0, ids.size(0) - left, left), at::zeros({ids.size(0) - left}, at::kLong)});

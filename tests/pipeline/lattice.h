@@ -13,7 +13,7 @@ inline constexpr int kSmallConfigs = 3;
 
 // A case, its model and its data.
 struct LatticePoint {
-  int variant = 0;  // of the model
+  int variant = 0;  // variant of the model
   int microbatches = 1;
   bool unequal = false;  // micro-batches of unequal lengths
   PipelineCase how;

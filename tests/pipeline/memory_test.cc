@@ -23,7 +23,7 @@ std::vector<Held> measure(const SmallModel& model, const PipelineCase& how, int 
   std::vector<Held> ranks(static_cast<size_t>(how.pp));
   run_ranks(how.pp, [&](const Rank& rank) {
     PipelineRank stage(rank, model.folder(), how);
-    stage.step(equal_microbatches(microbatches, 1, 4));  // what is allocated once is there
+    stage.step(equal_microbatches(microbatches, 1, 4));  // one-time allocations are done
     Held& held = ranks[static_cast<size_t>(rank.rank)];
     const MemoryMeter meter;
     int64_t before = 0;

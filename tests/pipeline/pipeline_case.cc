@@ -121,7 +121,7 @@ struct PipelineRank::State {
   std::vector<std::unique_ptr<optim::DistributedDataParallel>> ddp;
   std::optional<pipeline::ForwardBackward> engine;
   pipeline::StageWork work;
-  // Of the step that runs.
+  // The micro-batches of the step that runs.
   std::vector<Microbatch> microbatches;
   double loss = 0;
   bool training = true;

@@ -85,7 +85,7 @@ at::Tensor ids_of(const std::vector<Lengths>& microbatches, size_t number, int64
 
 // `count` micro-batches of `sequences` × `length` tokens.
 std::vector<Lengths> equal_microbatches(int count, int sequences, int64_t length);
-// Of other lengths each; every total is a multiple of 4.
+// Sequences of different lengths; every total is a multiple of 4.
 std::vector<Lengths> unequal_microbatches(int count, uint64_t seed);
 
 void expect_same_step(const SmallModel::Step& actual, const SmallModel::Step& expected, const std::string& what);

@@ -14,6 +14,7 @@ namespace megalith::testing {
 // A family's config.json of some size; `changes` win.
 model::ModelConfig plan_model(const std::string& family, const nlohmann::json& changes = {});
 
+// A run whose planned memory is compared with the measured one.
 struct MemoryCase {
   std::string name;
   model::ModelConfig model;        // with the arguments' say

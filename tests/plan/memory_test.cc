@@ -16,6 +16,7 @@
 #include "megalith/model/block_parts.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/virtual_models.h"
+#include "megalith/plan/parameter_sizes.h"
 #include "megalith/plan/rank_sizes.h"
 #include "megalith/run/resolve/adapter_source.h"
 #include "megalith/run/resolve/model_settings.h"
@@ -48,7 +49,7 @@ struct Comparison {
   double error() const { return planned / measured - 1; }
 };
 
-// Of several stages the one that differs most. Tied embeddings are summed up by whichever of the first and the last
+// Returns the stage that differs most. Tied embeddings are summed up by whichever of the first and the last
 // stage comes later: both plan for it, and of these two the one that holds less than planned does not count.
 Comparison worst_of(std::vector<Comparison> stages, bool tied) {
   if (tied && stages.size() > 1) {
@@ -116,7 +117,7 @@ void expect_ways(const std::vector<std::string>& common, const std::vector<Way>&
   }
 }
 
-// What the random cases do not have.
+// Options that the random cases do not have.
 TEST(PlannedMemory, KnowsOtherWaysToRun) {
   const std::string again = "--recompute_granularity=selective", mlp = "--recompute_modules=mlp,layernorm";
   expect_ways({"--finetuning_type=full", "--per_device_train_batch_size=1", "--gradient_accumulation_steps=4",
@@ -192,7 +193,7 @@ TEST(PlannedMemory, NamesAdaptersThatAreNotCounted) {
   refused("--additional_target=lm_head");
 }
 
-// What forward keeps, backward gives back, and so do weight gradients that wait: to the byte.
+// Backward gives back all that forward keeps, and so do weight gradients that wait: to the byte.
 TEST(PlannedMemory, IsGivenBackByBackward) {
   for (uint64_t seed = 100; seed < 300; ++seed) {
     MemoryCase how = testing::random_memory_case(seed);

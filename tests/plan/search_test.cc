@@ -89,7 +89,7 @@ TEST(LayoutSearch, FindsLayoutsThatFit) {
   expect_contains(text, "tensor_model_parallel_size");
 }
 
-// What is printed is what train takes, and comes to the same layout.
+// The printed options are accepted by train and give the same layout.
 TEST(LayoutSearch, WritesOptionsForTrain) {
   const testing::TempFolder folder;
   for (const model::ModelConfig& model : {llama_8b(), llama_70b(), qwen3_30b_a3b()}) {
@@ -124,7 +124,7 @@ TEST(LayoutSearch, KeepsWhatIsGiven) {
   }
 }
 
-TEST(LayoutSearch, SaysWhyAWishDoesNotFitAndWhatDoes) {
+TEST(LayoutSearch, SaysWhyARequestDoesNotFitAndWhatDoes) {
   const model::ModelConfig model = llama_70b();
   const SearchRequest request = request_for(model, 64, {"--tp=1", "--pp=1"});
   const SearchResult result = search_layouts(request);
@@ -168,7 +168,7 @@ TEST(LayoutSearch, OffloadsWhereNothingElseHelps) {
 
 TEST(LayoutSearch, AnswersFor1024GpusInTwoSeconds) {
   for (const model::ModelConfig& model : {llama_70b(), qwen3_30b_a3b()}) {
-    const std::clock_t begin = std::clock();  // of this process: others may be busy
+    const std::clock_t begin = std::clock();  // time of this process: others may be busy
     SearchRequest request = request_for(model, 1024);
     request.global_batch = 2048;
     const SearchResult result = search_layouts(request);

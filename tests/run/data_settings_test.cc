@@ -6,6 +6,7 @@
 #include <fstream>
 #include <thread>
 
+#include "megalith/config/data_config.h"
 #include "megalith/data/sft/tokenized_data.h"
 #include "tests/support/temp_folder.h"
 

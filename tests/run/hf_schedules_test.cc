@@ -20,7 +20,7 @@ using optim::ScheduleUnit;
 // the end of a cosine they are digits of the peak.
 constexpr double kTolerance = 1e-14;
 
-TEST(HfSchedules, every_rate_is_theirs) {
+TEST(HfSchedules, every_rate_is_that_of_hugging_face) {
   std::ifstream stream("tests/data/optim/hf_schedules.json");
   const json file = json::parse(stream);
   ASSERT_FALSE(file.at("cases").empty());

@@ -53,7 +53,7 @@ TEST(DataSourcesOfOptions, ASplitCutsDataPath) {
   EXPECT_EQ(data_sources({.data_path = {"a"}, .split = "8,2"}).split, "8,2");
   expect_contains(message_of<ConfigError>([] { data_sources({.train_data_path = {"a"}, .split = "1,1"}); }),
                   "split cuts data_path; leave it out with other sources of data");
-  EXPECT_TRUE(data_sources({.split = "1,1", .mock_data = true}).mock);  // which has parts of its own
+  EXPECT_TRUE(data_sources({.split = "1,1", .mock_data = true}).mock);  // has parts of its own
 }
 
 TEST(IndexedSettings, FollowTheOptions) {

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "megalith/base/error.h"
+#include "megalith/config/optimizer_config.h"
 #include "tests/support/expect.h"
 
 namespace megalith::run {

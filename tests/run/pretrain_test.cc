@@ -8,8 +8,10 @@
 
 #include "megalith/base/error.h"
 #include "megalith/checkpoint/manifest.h"
+#include "megalith/run/pretrain_data.h"
 #include "megalith/run/resolve/resolve.h"
 #include "megalith/run/run.h"
+#include "megalith/train/objectives/forward_step.h"
 #include "tests/optim/lion.h"
 #include "tests/support/expect.h"
 #include "tests/support/run_ranks.h"
@@ -54,7 +56,7 @@ const Words kLlama{"--num-layers=4",
                    "--calculate-per-token-loss"};
 
 struct Outcome {
-  run::PretrainOutput output;  // of rank 0
+  run::PretrainOutput output;  // from rank 0
   Recorder::Heard heard;       // by rank 0
   std::vector<double> numbers(const std::string& name) const {
     std::vector<double> found;
@@ -121,7 +123,7 @@ TEST(Pretrain, GptModelsWithDropoutTrain) {
 }
 
 // A mean in place of a sum with its number of tokens, and a number of its own in the line.
-TEST(Pretrain, AForwardStepOfOnesOwn) {
+TEST(Pretrain, ACustomForwardStepIsCalled) {
   Words words = kLlama;
   std::erase(words, "--calculate-per-token-loss");
   const Outcome usual = run(words, 1);
@@ -146,7 +148,7 @@ TEST(Pretrain, AForwardStepOfOnesOwn) {
 }
 
 // Lion at a rate that falls with the samples; 4 of them are a step.
-TEST(Pretrain, AnOptimizerAndAScheduleOfOnesOwn) {
+TEST(Pretrain, ACustomOptimizerAndScheduleAreUsed) {
   const auto own = [](const Rank&) {
     PretrainFunctions functions;
     functions.update_rule = lion();
@@ -162,7 +164,7 @@ TEST(Pretrain, AnOptimizerAndAScheduleOfOnesOwn) {
 }
 
 // A weight of 2 for every label, in the data of training, validation and test.
-TEST(Pretrain, ACollatorOfOnesOwn) {
+TEST(Pretrain, ACustomCollatorMakesTheBatches) {
   const Outcome usual = run(kLlama, 1);
   const auto own = [](const Rank&) {
     PretrainFunctions functions;
@@ -207,7 +209,7 @@ TEST(Pretrain, AModelProviderIsAskedOncePerChunk) {
                           "1: false true 1 from 3"}));
 }
 
-TEST(Pretrain, DatasetsOfOnesOwnGetTheNumberOfSamples) {
+TEST(Pretrain, CustomDatasetsGetTheNumberOfSamples) {
   data::PerSplit<int64_t> asked{};
   run(kLlama + Words{"--eval-interval=2", "--eval-iters=3"}, 1, [&](const Rank&) {
     PretrainFunctions functions;
@@ -222,7 +224,7 @@ TEST(Pretrain, DatasetsOfOnesOwnGetTheNumberOfSamples) {
   EXPECT_EQ(asked, (data::PerSplit<int64_t>{3 * 4, (3 / 2 + 1) * 3 * 4, 3 * 4}));
 }
 
-TEST(Pretrain, EvaluatesDuringTheRunAndGoesOnInTheData) {
+TEST(Pretrain, EvaluatesDuringTheRunAndContinuesInTheData) {
   const Outcome outcome = run(kLlama + Words{"--eval-interval=1"}, 2);
   EXPECT_EQ(outcome.numbers("eval_loss").size(), 4U);  // after each of 3 steps, and at the end
   EXPECT_EQ(std::ranges::count(outcome.heard.events, "predict"), 1);
@@ -242,7 +244,7 @@ TEST(Pretrain, EndsAfterItsTime) {
   EXPECT_EQ(outcome.output.training.global_step, 1);
 }
 
-TEST(Pretrain, TheWishOfOneRankEndsAll) {
+TEST(Pretrain, TheStopRequestOfOneRankEndsAll) {
   train::StopFlag stop;
   stop.request();
   const Outcome outcome = run(kLlama + Words{"--pipeline-model-parallel-size=2"}, 2, {},
@@ -362,7 +364,7 @@ TEST(Pretrain, ContinuesARun) {
     ASSERT_EQ(actual.size(), expected.size() - 2) << name;
     EXPECT_TRUE(std::equal(actual.begin(), actual.end(), expected.begin() + 2)) << name;
   }
-  // A third run begins with the end: nothing is left to do. Fine-tuning begins anew, with the weights.
+  // A third run begins with the end: nothing is left to do. Fine-tuning begins again, with the weights.
   const Words load{"--load=" + folder.path().string()};
   EXPECT_TRUE(run(kLlama + saving + load, 2).numbers("loss").empty());
   const auto tuned = run(kLlama + load + Words{"--finetune"}, 1), fresh = run(kLlama, 1);
@@ -422,7 +424,7 @@ class CountingRows : public data::Dataset {
   const int64_t samples_;
 };
 
-// What `megalith pretrain` does around pretrain(), for a program that brings data and model: nothing of either has to
+// The path of `megalith pretrain` around pretrain(), for a program that brings data and model: nothing of either has to
 // stand in the options, and the files of a run are written.
 TEST(Pretrain, TheWholePathTakesDataAndModelOfAProgram) {
   const TempFolder folder;

@@ -8,6 +8,7 @@
 #include "megalith/base/error.h"
 #include "megalith/config/parser.h"
 #include "megalith/optim/rules/sgd.h"
+#include "megalith/run/resolve/run_plan.h"
 #include "tests/support/expect.h"
 #include "tests/support/golden.h"
 #include "tests/support/temp_folder.h"

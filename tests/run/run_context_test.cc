@@ -90,7 +90,7 @@ TEST(InitializeMegatron, RefusedAndPlannedOptionsStopAProgram) {
   args.parallel.tp_comm_overlap = true;
   const auto start = [&] { run::initialize_megatron(args, {.allow_no_cuda = true, .skip_mpu_initialization = true}); };
   expect_error<ConfigError>(start, {"tp_comm_overlap = true (set by the program)", "not built yet"});
-  args.parallel = {.tp = 2};  // of one rank
+  args.parallel = {.tp = 2};  // in a world of one rank
   expect_error<ConfigError>(start, {"world_size"});
 }
 
@@ -117,7 +117,7 @@ TEST(InitializeMegatron, MakesGroupsOnceAndSeedsEveryTime) {
 
 TEST(InitializeMegatron, StartsAgainAfterShutdown) {
   const InitializeOptions options{.allow_no_cuda = true};
-  run::shutdown_megatron();  // of nothing
+  run::shutdown_megatron();  // nothing runs yet
   const auto first = run::initialize_megatron(kWords, options);
   run::shutdown_megatron();
   EXPECT_FALSE(run::is_distribute_initialized());

@@ -202,7 +202,7 @@ TEST(MakeSchedule, decoupled_rates_are_a_group) {
   EXPECT_THROW(groups_of(with({"--decoupled_lr=1e-5"})), ConfigError);
 }
 
-TEST(MakeSchedule, a_function_of_ones_own_is_for_all_parameters) {
+TEST(MakeSchedule, a_custom_function_applies_to_all_parameters) {
   const optim::RateFunctions rising{.lr = [](int64_t samples) { return static_cast<double>(samples); }};
   const std::vector<std::string> words{"--train_iters=10", "--lr=1e-3"};
   const RunSchedule named = schedule_of(words, Dialect::kPretrain);

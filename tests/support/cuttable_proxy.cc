@@ -30,7 +30,7 @@ void reset_socket(int fd) {
   close(fd);
 }
 
-// What has arrived at `from`, to `to`. False at the end of the connection.
+// Forwards the bytes that have arrived at `from` to `to`. Returns false at the end of the connection.
 bool forward(int from, int to) {
   char buffer[1 << 16];
   const ssize_t count = recv(from, buffer, sizeof buffer, 0);

@@ -10,11 +10,12 @@
 
 namespace megalith::testing {
 
+// Expects `part` somewhere in `text`.
 inline void expect_contains(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "\"" << part << "\" is not in:\n" << text;
 }
 
-// What `body` says when it throws an E; nothing when it does not throw.
+// Returns the message of the E that `body` throws; empty when it does not throw.
 template <typename E = Error, typename Body>
 std::string error_of(Body&& body) {
   try {

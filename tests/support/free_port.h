@@ -3,6 +3,7 @@
 
 namespace megalith::testing {
 
+// Returns a TCP port of this machine that nobody listens on now.
 int free_port();
 
 }  // namespace megalith::testing

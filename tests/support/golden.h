@@ -8,6 +8,7 @@
 
 namespace megalith::testing {
 
+// Returns the folder of golden files.
 std::filesystem::path golden_dir();
 // The whole file; the test fails with the path when it cannot be read.
 std::string golden_text(const std::string& relative_path);

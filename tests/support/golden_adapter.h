@@ -13,7 +13,7 @@ namespace megalith::testing {
 
 struct GoldenAdapter {
   std::string name;
-  std::filesystem::path folder;  // of the adapter
+  std::filesystem::path folder;  // holds the adapter
   std::string base;              // name of a golden model
   nlohmann::json json;           // golden.json
 

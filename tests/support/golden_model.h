@@ -15,7 +15,7 @@
 namespace megalith::testing {
 
 struct GoldenModel {
-  std::string name;  // of the folder, in lower case
+  std::string name;  // name of the folder, in lower case
   std::filesystem::path folder;
   std::string model_type;
   nlohmann::json json;  // golden.json
@@ -23,7 +23,7 @@ struct GoldenModel {
   // The padded batch, int64 [b, s]. Labels stand beside their tokens.
   at::Tensor input_ids, attention_mask, labels;
   at::Tensor logits;         // [s, v], of the first sequence
-  at::Tensor hidden_states;  // [l+1, 8, h], of its first 8 tokens; the last entry is behind the final norm
+  at::Tensor hidden_states;  // [l+1, 8, h], of its first 8 tokens; the last entry follows the final norm
   at::Tensor token_losses;   // [b, s]: entry t is of labels[t+1]
   double loss = 0;
   int64_t num_label_tokens = 0;
@@ -46,7 +46,7 @@ struct GoldenModel {
     double l2 = 0, sum = 0, absmax = 0;
     double noise = 0;      // largest difference of an element between two equivalent kernels of the library
     at::Tensor samples;    // at the flat indices golden_sample takes
-    double packed_l2 = 0;  // of the packed row's loss
+    double packed_l2 = 0;  // L2 norm for the packed row's loss
   };
   std::vector<Gradient> gradients;
 };

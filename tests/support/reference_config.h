@@ -1,4 +1,4 @@
-// What a ReferenceModel is made of, from and to an HF config.json. Shares nothing with src/megalith/model.
+// The configuration of a ReferenceModel, from and to an HF config.json. Shares nothing with src/megalith/model.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace megalith::testing {
 struct ReferenceRope {
   std::string type = "default";  // default, linear, dynamic, yarn, llama3
   double theta = 10000;
-  double partial_rotary_factor = 1;  // of a head's channels, the first ones rotate
+  double partial_rotary_factor = 1;  // share of a head's channels, of which the first ones rotate
   double factor = 1;
   int64_t original_positions = 0;  // yarn, llama3
   double low_freq_factor = 1, high_freq_factor = 4;
@@ -61,7 +61,7 @@ struct ReferenceConfig {
   double norm_epsilon = 1e-5;
   bool qkv_bias = false, out_bias = false, mlp_bias = false, qk_norm = false, tied = false;
   std::string activation = "silu";
-  std::vector<int64_t> windows;  // per layer, tokens a query sees; 0: all. Empty: all layers see all
+  std::vector<int64_t> windows;  // per layer, tokens a query sees; 0 means all; empty when all layers see all
   bool scale_attention = true;   // by 1/sqrt(head_dim)
   bool scale_by_inverse_layer = false;
   ReferenceRope rope;

@@ -11,7 +11,7 @@ T get(const nlohmann::json& object, const char* key, T fallback) {
   return object.contains(key) && !object.at(key).is_null() ? object.at(key).get<T>() : fallback;
 }
 
-// What the family of model.model_type has besides attention and MLP, with small sizes.
+// Adds the parts that the family of model.model_type has besides attention and MLP, with small sizes.
 void set_parts_of_family(ReferenceConfig& model);
 void read_parts(const nlohmann::json& config, ReferenceConfig& model);
 void write_parts(const ReferenceConfig& model, nlohmann::json& config);

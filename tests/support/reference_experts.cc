@@ -19,7 +19,7 @@ at::Tensor best(const at::Tensor& scores, int64_t k, double& margin) {
   return at::zeros_like(scores).scatter(-1, chosen, 1);
 }
 
-// What each expert's output is multiplied by: [t, e], zero for those that are not chosen. x [t, h]
+// Returns the weight of each expert's output: [t, e], zero for those that are not chosen. x [t, h]
 at::Tensor route(const ReferenceParts& parts, const at::Tensor& x, const std::string& name, double& margin) {
   const ReferenceExperts& experts = *parts.config().experts;
   const at::Tensor logits = parts.linear(x, name + "gate").to(ReferenceParts::acc(x));

@@ -29,7 +29,7 @@ struct ReferenceInput {
 
 struct ReferenceOutput {
   at::Tensor logits;                      // [b, s, v]
-  std::vector<at::Tensor> hidden_states;  // l+1 of [b, s, h]: embedding, layers; the last is behind the final norm
+  std::vector<at::Tensor> hidden_states;  // l+1 of [b, s, h]: embedding, layers; the last follows the final norm
   // The smallest gap of any choice of experts: a model that rounds may choose otherwise where it is tiny.
   double router_margin = std::numeric_limits<double>::infinity();
 };

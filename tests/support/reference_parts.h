@@ -1,4 +1,4 @@
-// What the layers of a ReferenceModel are made of, in plain ATen: see reference_model.h.
+// The parts of a ReferenceModel's layers, in plain ATen: see reference_model.h.
 //
 // Legend: b sequences of a batch, s tokens of a row, h hidden, n heads, g heads of keys and values, d head.
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace megalith::testing {
 
-// Where tokens stand.
+// Positions of tokens.
 struct ReferencePlaces {
   at::Tensor sequence;                       // int64 [s]: which sequence of the row a token belongs to
   std::pair<at::Tensor, at::Tensor> angles;  // cos, sin; of models with rotary embedding
@@ -48,7 +48,7 @@ class ReferenceParts {
   const Tensors& tensors_;
 };
 
-// What stands in the place of attention: y [b, s, h] behind the norm -> the same shape. name: "model.layers.3.".
+// A replacement of attention: y [b, s, h] after the norm -> the same shape. name: "model.layers.3.".
 at::Tensor reference_attention(const ReferenceParts& parts, const at::Tensor& y, int64_t layer,
                                const ReferencePlaces& places);
 at::Tensor reference_latent_attention(const ReferenceParts& parts, const at::Tensor& y, int64_t layer,

@@ -160,7 +160,7 @@ at::Tensor reference_random_weight(const std::string& name, const std::vector<in
                                 : 0);
   }
   const bool transposed = config.is_gpt2() && name != "lm_head.weight";
-  const int64_t in = transposed ? shape[0] : shape.back();  // of a convolution: its kernel
+  const int64_t in = transposed ? shape[0] : shape.back();  // for a convolution, its kernel
   return numbers * (1.5 / std::sqrt(static_cast<double>(in)));
 }
 

@@ -7,7 +7,7 @@
 
 namespace megalith::testing {
 
-// What a test body gets: its rank and its world.
+// The argument of a test body: its rank and its world.
 struct Rank {
   int rank;
   int size;

@@ -9,6 +9,7 @@
 
 namespace megalith::testing {
 
+// How a process ended, and what it printed.
 struct ProcessResult {
   int exit_code = -1;  // 128 + signal when a signal ended it
   std::string out, err;
@@ -31,7 +32,7 @@ class Subprocess {
   void signal(int number) const;
   // Reads what has been printed so far; false once the child has ended. finish() tells how.
   bool running();
-  // What running(), wait_for_text() and finish() have read so far.
+  // Returns all that running(), wait_for_text() and finish() have read so far.
   const ProcessResult& so_far() const { return result_; }
   // Reads both streams until one holds `text`; false when the child ends or `limit` passes first.
   bool wait_for_text(const std::string& text, std::chrono::milliseconds limit);
@@ -48,6 +49,7 @@ class Subprocess {
   std::chrono::steady_clock::time_point started_;
 };
 
+// Starts a program and waits for its end; after `limit` it is killed.
 ProcessResult run_process(const std::vector<std::string>& command, const std::map<std::string, std::string>& env = {},
                           std::chrono::milliseconds limit = std::chrono::seconds(60));
 

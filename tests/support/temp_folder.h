@@ -9,6 +9,7 @@
 
 namespace megalith::testing {
 
+// A new, empty folder, removed with its content at the end.
 class TempFolder {
  public:
   TempFolder() {

@@ -89,7 +89,7 @@ TEST(ChatTemplate, KwargsPassThroughAndReasoningHasTwoNames) {
             "{'thinking': 'q', 'role': 'a', 'reasoning_content': 'q'}");
 }
 
-// ChatML with the byte tokenizer: one token a byte, so that masks can be read.
+// ChatML with the byte tokenizer: one token per byte, so that masks can be read.
 std::string masked(const std::string& source, const std::string& messages, const ChatOptions& options = {}) {
   const ChatEncoding encoded = ChatTemplate(source, "t").apply(chat_of(messages), Tokenizer::bytes(), options);
   std::string trained;
@@ -137,7 +137,7 @@ TEST(ChatTemplate, TokenStartsCountBytes) {
   EXPECT_EQ(tokens.ids, tokenizer.encode(text));
   ASSERT_EQ(tokens.ids.size(), tokens.starts.size());
   EXPECT_TRUE(std::ranges::is_sorted(tokens.starts));
-  // What begins at a token, cut off at the next one, is that token's text in normal form.
+  // The text from a token's start to the next one is that token's text in normal form.
   for (size_t i = 0; i < tokens.ids.size(); ++i) {
     const size_t end = i + 1 < tokens.ids.size() ? tokens.starts[i + 1] : text.size();
     if (end == tokens.starts[i] || (i > 0 && tokens.starts[i - 1] == tokens.starts[i])) continue;  // share a character

@@ -7,6 +7,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/tokenizer/chat/chat_template.h"
+#include "megalith/tokenizer/jinja/template.h"
 #include "megalith/tokenizer/text/python_text.h"
 #include "tests/support/expect.h"
 

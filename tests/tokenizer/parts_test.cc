@@ -1,4 +1,4 @@
-// Every kind of component against what Hugging Face's tokenizers makes of the same strings
+// Every kind of component against the results of Hugging Face's tokenizers for the same strings
 // (tests/data/tokenizer/parts.json, written by make_parts.py there).
 #include <gtest/gtest.h>
 
@@ -54,7 +54,7 @@ TEST(TokenizerParts, PreTokenizers) {
   const auto texts = strings();
   for (const json& c : parts().at("pre_tokenizers")) {
     const auto pre_tokenizer = read_pre_tokenizer(JsonNode(c.at("config"), "parts.json"));
-    for (size_t i = 0; i < c.at("pieces").size(); ++i)  // of every other string
+    for (size_t i = 0; i < c.at("pieces").size(); ++i)  // the file has every other string
       EXPECT_EQ(cut(*pre_tokenizer, texts[2 * i]), c.at("pieces")[i].get<std::vector<std::string>>())
           << trace(c.at("config"), texts[2 * i]);
   }

@@ -37,7 +37,7 @@ TEST(Regex, AMatcherServesOneTextAfterAnother) {
   matcher.start("ab");
   EXPECT_TRUE(matcher.next().has_value());
   EXPECT_FALSE(matcher.next().has_value());
-  matcher.start("b");  // what stood before does not count
+  matcher.start("b");  // text before it does not count
   EXPECT_FALSE(matcher.next().has_value());
 }
 

@@ -87,7 +87,7 @@ TEST(SentencePiece, StreamsGiveWhatDecodeGives) {
 }
 
 TEST(SentencePiece, ABrokenModelIsNamed) {
-  const testing::TemporaryFolder folder(testing::TemporaryFolder::Files{{"tokenizer.model", "this is no model"}});
+  const testing::TemporaryFolder folder(testing::TemporaryFolder::Files{{"tokenizer.model", "this is not a model"}});
   try {
     Tokenizer::from_folder(folder.path());
     FAIL() << "accepted";

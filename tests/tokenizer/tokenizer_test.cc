@@ -1,3 +1,5 @@
+// Whole tokenizers from their folders: names and ids, special tokens from the files beside, texts there and back, many
+// threads, and words of a megabyte.
 #include "megalith/tokenizer/tokenizer.h"
 
 #include <gtest/gtest.h>

@@ -27,7 +27,7 @@ TEST(Utf8, EachMaximalInvalidPartBecomesOneSign) {
   EXPECT_EQ(replace_invalid_utf8("\x80\x80"), sign + sign);  // nothing that they continue
 }
 
-TEST(Utf8, TheFirstInvalidByteIsFoundAlsoBehindLongAscii) {
+TEST(Utf8, TheFirstInvalidByteIsFoundAlsoAfterLongAscii) {
   const std::string ascii(100, 'x');
   EXPECT_EQ(first_invalid_utf8(ascii + "\xC3"), 100u);
   EXPECT_EQ(first_invalid_utf8(ascii + "é" + ascii + "\xFF"), 202u);

@@ -21,7 +21,7 @@ TrainerCase sgd_case(const std::string& name) {
   return c;
 }
 
-// All have 8 samples a step.
+// All have 8 samples per step.
 std::vector<TrainerCase> context_layouts() {
   std::vector<TrainerCase> all;
   const auto add = [&](const std::string& name, int cp, int tp, int pp, int dp, int accumulation,
@@ -124,7 +124,7 @@ TEST(ContextParallelLoss, Bf16ComesClose) {
   for (size_t i = 0; i < expected.size(); ++i) expect_close(actual[i], expected[i], fmt::format("loss {}", i), 1e-2);
 }
 
-// Dropout inside of attention over several ranks is not offered, and the run says so.
+// Dropout inside attention over several ranks is not offered, and the run says so.
 TEST(ContextParallelLoss, AttentionDropoutIsRefused) {
   const auto folder = golden_folder("llama");
   TrainerCase how = sgd_case("dropout");

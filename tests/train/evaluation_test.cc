@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "megalith/train/evaluation.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
 #include "tests/support/reference_model.h"

@@ -4,6 +4,7 @@
 
 #include <mutex>
 
+#include "megalith/model/gpt_model.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
 #include "tests/support/reference_model.h"
@@ -302,7 +303,7 @@ TEST(ExtraTensors, ABatchWithoutThemIsRefusedBeforeItIsRun) {
     expect_error<DataError>(
         [&] { trainer.predict({.dataset = dataset_of(random_sequences(5, 512)), .collator = r.collator}); },
         {"no extra tensor \"weight\""});
-    trainer.train();  // and goes on as if nothing had been
+    trainer.train();  // and continues as if nothing had happened
     EXPECT_EQ(trainer.state().global_step, 4);
   });
 }

@@ -1,3 +1,4 @@
+// When a run logs, evaluates, saves and stops: the steps of made-up runs, by settings, without a model.
 #include "megalith/train/report/intervals.h"
 
 #include <gtest/gtest.h>
@@ -62,7 +63,7 @@ TEST(FlowCallback, Steps) {
 
 TEST(FlowCallback, FractionsFirstStepAndDelay) {
   TrainerSettings settings = saving();
-  settings.log.steps = 0.24;  // of 10: 2.4, so every 3
+  settings.log.steps = 0.24;  // 0.24 of 10 steps is 2.4, so every 3
   settings.log.first_step = true;
   settings.eval.strategy = Interval::kSteps;
   settings.eval.steps = 0.2;

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/model/families/family.h"
+#include "megalith/train/device/device_graph.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
 #include "tests/support/golden.h"
@@ -159,7 +160,7 @@ TEST(GraphedMicrobatches, AShapeIsRecordedWhenItComesAgain) {
   });
 }
 
-// Their shapes need not follow the lengths: a graph would go on reading those of the first micro-batch.
+// Their shapes need not follow the lengths: a graph would keep reading those of the first micro-batch.
 TEST(GraphedMicrobatches, MicrobatchesWithExtraTensorsAreNotRecorded) {
   with_model([](Recorded& r) {
     GraphedMicrobatches graphs(r.chunk(), /*warm_up_steps=*/0, r.stand_ins());

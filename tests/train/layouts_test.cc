@@ -13,7 +13,7 @@
 namespace megalith::testing {
 namespace {
 
-// All have 8 samples a step.
+// All have 8 samples per step.
 std::vector<TrainerCase> layouts() {
   std::vector<TrainerCase> all;
   const auto add = [&](std::string name, int tp, int pp, int dp, int accumulation,

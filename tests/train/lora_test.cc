@@ -1,4 +1,4 @@
-// Runs that train an adapter: what they save, how they go on, what they cost.
+// Runs that train an adapter: their files, how they continue, and their cost.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ double logged_loss_at(const train::TrainerState& state, double step) {
 }
 
 // Dropout, shards that are gathered late, stages, a base of 16 bits below an adapter of 32.
-TEST(LoraRun, GoesOnBitForBit) {
+TEST(LoraRun, ContinuesBitForBit) {
   for (const bool bf16 : {false, true}) {
     const TempFolder whole, rest;
     const auto run = [&](const TempFolder& out, std::optional<fs::path> checkpoint) {
@@ -63,8 +63,8 @@ TEST(LoraRun, GoesOnBitForBit) {
   }
 }
 
-// One layout saves, another goes on.
-TEST(LoraRun, GoesOnInAnotherLayout) {
+// One layout saves, another continues.
+TEST(LoraRun, ContinuesInAnotherLayout) {
   const TempFolder first;
   TrainerCase one{.name = "one rank"};
   one.args = lora_arguments(first.path(), 3, 2);
@@ -122,7 +122,7 @@ TEST(LoraRun, MemoryFollowsTheAdapter) {
   const Cost lora = cost(config::FinetuningType::kLora), full = cost(config::FinetuningType::kFull);
   EXPECT_EQ(full.trained, full.all);
   EXPECT_LT(lora.trained, full.trained / 5);
-  // Buffers are padded to multiples of 64 elements a parameter.
+  // Buffers are padded to multiples of 64 elements per parameter.
   EXPECT_NEAR(static_cast<double>(lora.gradients), 4.0 * static_cast<double>(lora.trained),
               0.02 * 4.0 * static_cast<double>(lora.trained));
   EXPECT_NEAR(static_cast<double>(lora.state), 8.0 * static_cast<double>(lora.trained),

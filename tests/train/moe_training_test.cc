@@ -19,7 +19,7 @@ struct Sizes {
   std::optional<int> vpp{};
 };
 
-// 8 samples a step.
+// 8 samples per step.
 TrainerCase layout(const Sizes& sizes, const Change& change = {}) {
   TrainerCase c;
   c.name = fmt::format("tp {} pp {} dp {} ep {} etp {} vpp {}", sizes.tp, sizes.pp, sizes.dp, sizes.ep,
@@ -160,7 +160,7 @@ TEST(MoeBias, MovesAgainstTheLoadAndIsExported) {
   }
 }
 
-// What is loaded in one layout and written in another is the same file.
+// A model that is loaded in one layout and written in another gives the same file.
 TEST(MoeExport, IsIdenticalInEveryLayout) {
   for (const char* model : {"mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe"})
     for (const Sizes& sizes : {Sizes{}, Sizes{.dp = 4, .ep = 2}, Sizes{.tp = 2, .dp = 2, .ep = 2, .etp = 2},

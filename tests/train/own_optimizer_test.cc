@@ -172,7 +172,7 @@ TEST(OwnSchedule, IsFollowedAndResumed) {
   EXPECT_EQ(logged(resumed, "learning_rate"), logged(state, "learning_rate"));
   EXPECT_EQ(logged(resumed, "loss"), logged(state, "loss"));
   expect_same_tensors(rest / "checkpoint-6", whole / "checkpoint-6", /*with_rng=*/true);
-  // What options say of curves that are not used may change: here the length of the run.
+  // Options of curves that are not used may change: here the length of the run.
   how.args.run.max_steps = 8;
   const auto longer = run_resumable(how, {.checkpoint = whole / "checkpoint-3", .change = kOwnRates});
   EXPECT_EQ(logged(longer, "learning_rate").at(7), 1e-3 / 8);

@@ -7,6 +7,7 @@
 #include "megalith/hf/safetensors_file.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/run/resolve/model_settings.h"
+#include "megalith/train/preference/reference_model.h"
 
 namespace megalith::testing {
 

@@ -15,13 +15,14 @@ namespace megalith::testing {
 // golden/hf/preference: what every field means is said in golden/hf/README.md.
 struct GoldenPairs {
   nlohmann::json json;
-  std::filesystem::path folder, policy, reference;  // of the pairs and the two models
+  std::filesystem::path folder, policy, reference;  // pairs and the two models
   std::shared_ptr<const data::Dataset> pairs;
 };
 GoldenPairs read_golden_pairs();
-// What a kind of golden.json is called here; nothing for kinds that are not offered.
+// Returns the options of a kind in golden.json; std::nullopt for kinds that are not offered.
 std::optional<config::PreferenceConfig> golden_preference(const nlohmann::json& golden, const std::string& kind);
 
+// Returns pairs of random ids, the same for the same seed.
 std::shared_ptr<const data::Dataset> random_pairs(int64_t count, int64_t vocab, uint64_t seed = 11);
 
 // A case that makes pairs, not tokens, its measure. `microbatches` of a step, on each data-parallel rank.
@@ -30,10 +31,11 @@ TrainerCase preference_case(const std::string& name, int pairs, int microbatches
 // A reference on this rank, from the files of a model.
 std::unique_ptr<train::ReferenceModel> reference_on(const TrainerRank& rank, const std::filesystem::path& folder);
 
+// The files and data of a preference run.
 struct PairRun {
   std::filesystem::path policy, reference;
   std::shared_ptr<const data::Dataset> pairs;  // to train on, and to evaluate on at the end
-  std::filesystem::path save_to{};             // where the trained model goes; empty: nowhere
+  std::filesystem::path save_to{};             // folder for the trained model; empty when it is not saved
 };
 // Trains and evaluates, with the log of rank 0.
 RunLog run_preferences(const TrainerCase& how, const PairRun& run);

@@ -8,6 +8,7 @@
 #include "megalith/hf/safetensors_file.h"
 #include "megalith/hf/weight_files.h"
 #include "megalith/train/preference/preference_loss.h"
+#include "megalith/train/settings/preference_settings.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 struct ScoringOutcome {
   RunLog log;
-  int loads = 0;  // of the reference, on rank 0
+  int loads = 0;  // loads of the reference model, on rank 0
 };
 
 class ReferenceScores : public ::testing::Test {
@@ -91,7 +91,7 @@ TEST_F(ReferenceScores, AreThoseOfEveryStep) {
   const ScoringOutcome first = run(how, pairs);
   EXPECT_EQ(first.loads, 1);
   expect_same(first.log, live, 2e-5);
-  EXPECT_EQ(files().size(), 2U);  // of the training and of the evaluation data
+  EXPECT_EQ(files().size(), 2U);  // one for the training data, one for the evaluation data
   const ScoringOutcome second = run(how, pairs);
   EXPECT_EQ(second.loads, 0);
   expect_same(second.log, first.log, 0);

@@ -10,7 +10,7 @@
 namespace megalith::testing {
 namespace {
 
-// What rank 0 is told after `disturb` has changed a parameter on one rank; "" when all agree.
+// Returns the message on rank 0 after `disturb` has changed a parameter on one rank; "" when all agree.
 std::string told(const std::string& family, TrainerCase how, int rank,
                  const std::function<void(nn::Parameter&)>& disturb, bool expert = false) {
   std::string message;

@@ -108,7 +108,7 @@ TEST(RerunSteps, ATransientErrorEndsTheRunOnAllRanks) {
   }
 }
 
-TEST(RerunSteps, TheSameAgainIsSavedAndLookedAtElsewhere) {
+TEST(RerunSteps, ARepeatedResultIsSavedAndCheckedElsewhere) {
   const TempFolder folder;
   const Ended ended = train_badly({}, folder.path());
   EXPECT_EQ(ended.exit_code, train::kExitResumeElsewhere);
@@ -137,7 +137,7 @@ TEST(RerunSteps, TheSameAgainIsSavedAndLookedAtElsewhere) {
   EXPECT_TRUE(std::filesystem::is_empty(second.path()));  // nothing is saved
 }
 
-TEST(RerunSteps, TheFirstStepIsNotLookedAt) {
+TEST(RerunSteps, TheFirstStepIsNotChecked) {
   const TempFolder folder;
   const Ended ended = train_badly({.from = 1, .to = 1}, folder.path());
   EXPECT_EQ(ended.exit_code, 0) << ended.text;

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <limits>
 
+#include "megalith/train/faults/rejection_tracker.h"
+#include "megalith/train/settings/rerun_settings.h"
 #include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
 
@@ -272,7 +274,7 @@ std::vector<std::string> lines_of(const std::filesystem::path& file) {
   return all;
 }
 
-TEST(RejectionTracker, WritesOneLineAnEvent) {
+TEST(RejectionTracker, WritesOneLinePerEvent) {
   const TempFolder folder;
   const ResultPlace place{.rank = 2, .node = "gpu03", .device = "1"};
   RejectionTracker tracker(folder / "tracker", place, "job7");

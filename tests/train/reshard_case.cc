@@ -33,7 +33,7 @@ RandomModel random_model(data::RandomStream& random) {
           .bf16 = random.below(3) == 0};
 }
 
-// 8 samples a step in any. Its name says what it is.
+// 8 samples per step in any. Its name says what it is.
 TrainerCase random_layout(data::RandomStream& random, const fs::path& out, const RandomModel& model) {
   TrainerCase how;
   int ep = 1, etp = 1;

@@ -1,4 +1,4 @@
-// One layout saves, another goes on.
+// One layout saves, another continues.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What each policy makes of a loss or a gradient that is not finite. Whole runs: trainer_test.cc, rerun_guard_test.cc.
+// Each policy on a loss or a gradient that is not finite. Whole runs: trainer_test.cc, rerun_guard_test.cc.
 #include "megalith/train/faults/result_check.h"
 
 #include <ATen/ATen.h>

@@ -12,13 +12,14 @@
 
 namespace megalith::testing {
 
-// AdamW with warm-up and decay, shuffled data of 20 samples, 8 a step, saves every `save_steps` into `out`.
+// AdamW with warm-up and decay, shuffled data of 20 samples, 8 per step, saves every `save_steps` into `out`.
 config::TrainingArguments resume_arguments(const std::filesystem::path& out, int64_t max_steps, int64_t save_steps);
 
+// A run that starts from a checkpoint or from golden weights.
 struct ResumeRun {
   std::string model = "llama";                        // golden
-  std::optional<std::filesystem::path> checkpoint{};  // to continue; nothing: from the golden weights
-  std::vector<data::Sequence> samples{};              // empty: 20 of them
+  std::optional<std::filesystem::path> checkpoint{};  // to continue; unset to begin with the golden weights
+  std::vector<data::Sequence> samples{};              // 20 samples when empty
   std::function<void(const TrainerRank&, train::TrainerSetup&)> change{};
   // On each rank, when training stands where it begins, and after it.
   std::function<void(train::Trainer&)> begun{}, ended{};

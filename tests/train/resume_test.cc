@@ -12,6 +12,8 @@
 #include "megalith/model/auto_model.h"
 #include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/resolve/trainer_settings.h"
+#include "megalith/train/run_checkpoint.h"
+#include "megalith/train/run_progress.h"
 #include "tests/checkpoint/checkpoint_support.h"
 #include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
@@ -22,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What does not depend on the clock.
+// The entries that do not depend on the clock.
 std::string text_of(const train::TrainerState& state) {
   static const std::set<std::string> kClock{"token_per_sec_per_gpu",    "tokens_per_second",      "train_runtime",
                                             "train_samples_per_second", "train_steps_per_second", "eval_runtime",
@@ -96,7 +98,7 @@ TEST(Resume, AnEpochThatEndsWithTheSaveEndsOnce) {
   const TempFolder whole, rest;
   TrainerCase how;
   const auto set = [&](const TempFolder& out) {
-    how.args = resume_arguments(out.path(), 6, 2);  // 2 steps an epoch
+    how.args = resume_arguments(out.path(), 6, 2);  // 2 steps per epoch
     how.args.eval.strategy = config::Interval::kEpoch;
     how.args.eval.metric_for_best_model = "loss";
   };
@@ -171,7 +173,7 @@ class ResumeChanged : public ::testing::Test {
   TrainerCase how_;
 };
 
-TEST_F(ResumeChanged, OtherDataIsRefusedUnlessTheEpochBeginsAnew) {
+TEST_F(ResumeChanged, OtherDataIsRefusedUnlessTheEpochStartsAgain) {
   const ResumeRun other{.checkpoint = at(3), .samples = random_sequences(24, 200)};
   expect_refused<ConfigError>(other,
                               {"it had 20 samples and now has 24", "8 samples into epoch 1", "ignore_data_skip"});
@@ -179,7 +181,7 @@ TEST_F(ResumeChanged, OtherDataIsRefusedUnlessTheEpochBeginsAnew) {
   EXPECT_EQ(run_resumable(how_, other).global_step, 4);
 }
 
-TEST_F(ResumeChanged, IgnoreDataSkipBeginsTheEpochAnew) {
+TEST_F(ResumeChanged, IgnoreDataSkipStartsTheEpochAgain) {
   how_.args.sampler.ignore_data_skip = true;
   run_resumable(how_, {.checkpoint = at(3), .ended = [](train::Trainer& trainer) {
                          EXPECT_EQ(trainer.data_position().position, (data::SamplerPosition{1, 8}));
@@ -191,7 +193,7 @@ TEST_F(ResumeChanged, IgnoreDataSkipBeginsTheEpochAnew) {
                        }});
 }
 
-TEST_F(ResumeChanged, AnotherBatchSizeGoesOnBehindTheSamplesSeen) {
+TEST_F(ResumeChanged, AnotherBatchSizeContinuesAfterTheSamplesSeen) {
   how_.args.batch.micro_batch_size = 4;
   run_resumable(how_, {.checkpoint = at(3), .ended = [](train::Trainer& trainer) {
                          EXPECT_EQ(trainer.state().global_step, 4);
@@ -233,7 +235,7 @@ TEST(SavePoints, OldOnesGoAndTheBestStays) {
   EXPECT_EQ(names_in(out.path()), (std::vector<std::string>{best, "checkpoint-5", "latest"}));
 }
 
-TEST(SavePoints, OnlyTheModelIsNoRun) {
+TEST(SavePoints, AModelAloneIsNotARun) {
   const TempFolder out;
   TrainerCase how;
   how.args = resume_arguments(out.path(), 2, 2);
@@ -275,7 +277,7 @@ TEST(RunProgress, IsReadBack) {
 }
 
 // A file stands where the checkpoint of step 2 should: that one is lost, and nothing else.
-TEST(FailedSave, TrainingGoesOn) {
+TEST(FailedSave, TrainingContinues) {
   for (const bool in_background : {false, true}) {
     SCOPED_TRACE(in_background ? "in the background" : "at once");
     const TempFolder out, undisturbed;

@@ -24,7 +24,7 @@ RunLength length(double epochs, int64_t max_steps, int64_t size, EpochEnd end = 
 }
 
 TEST(RunLength, CountsStepsOfEpochs) {
-  EXPECT_EQ(length(3, -1, 20).max_steps, 6);  // two steps of 8 an epoch, 4 samples left out
+  EXPECT_EQ(length(3, -1, 20).max_steps, 6);  // two steps of 8 per epoch, 4 samples left out
   EXPECT_EQ(length(3, -1, 20).num_train_epochs, 3);
   EXPECT_EQ(length(3, -1, 20).samples_per_epoch, 16);
   EXPECT_EQ(length(1.25, -1, 20).max_steps, 3);  // ceil(2.5)

@@ -20,6 +20,7 @@ std::shared_ptr<const data::Dataset> dataset_of(const std::vector<data::Sequence
 // AdamW at a constant rate, per-token loss, every step logged, nothing saved.
 config::TrainingArguments small_arguments();
 
+// A layout and the arguments of a run on it.
 struct TrainerCase {
   std::string name = "one rank";
   int tp = 1, pp = 1, dp = 1, cp = 1;
@@ -34,7 +35,7 @@ struct TrainerCase {
   config::TrainingArguments effective() const;
 };
 
-// What a rank of a case has before the trainer is made.
+// The state of a rank before the trainer is made.
 struct TrainerRank {
   const Rank& rank;
   const config::TrainingArguments& args;
@@ -54,12 +55,13 @@ model::VirtualModels model_for(const std::filesystem::path& folder, const config
 void run_trainer_ranks(const std::filesystem::path& folder, const TrainerCase& how,
                        const std::function<void(const TrainerRank&)>& body);
 
+// The log of a run.
 struct RunLog {
-  std::vector<train::MetricList> lines;  // of rank 0
+  std::vector<train::MetricList> lines;  // lines of rank 0
   train::MetricList evaluation;          // at the end
   train::TrainOutput output;
 
-  std::vector<double> numbers(const std::string& name) const;  // of the lines that have it, but the last, the totals'
+  std::vector<double> numbers(const std::string& name) const;  // by line, without the totals
 };
 // Trains on `train` and evaluates on `eval` at the end. Fails unless all ranks log the same losses.
 RunLog run_training(const std::filesystem::path& folder, const TrainerCase& how,

@@ -1,3 +1,5 @@
+// trainer_state.json and its metrics: order, precision and keys as transformers writes them, read back, and refused
+// when they are not such a file.
 #include "megalith/train/report/trainer_state.h"
 
 #include <gtest/gtest.h>
@@ -9,6 +11,7 @@
 #include "megalith/io/file_io.h"
 #include "megalith/io/json_text.h"
 #include "megalith/train/report/callback.h"
+#include "megalith/train/report/metric_list.h"
 #include "megalith/train/settings/trainer_settings.h"
 #include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
@@ -95,7 +98,7 @@ constexpr const char* kHfFile = R"({
   "trial_params": null
 })";
 
-TEST(TrainerState, JsonAndBack) {
+TEST(TrainerState, JsonIsReadBack) {
   const TrainerState state = some_state();
   EXPECT_EQ(TrainerState::from_json(state.to_json(), "state"), state);
   EXPECT_EQ(TrainerState::from_json(TrainerState{}.to_json(), "state"), TrainerState{});
@@ -124,7 +127,7 @@ TEST(TrainerState, ReadsAFileOfHuggingFace) {
   EXPECT_EQ(state.find_callback("Several"), nullptr);
 }
 
-TEST(TrainerState, FileAndBack) {
+TEST(TrainerState, AFileIsReadBack) {
   const TempFolder folder;
   const TrainerState state = some_state();
   state.save(folder / "trainer_state.json");
@@ -132,7 +135,7 @@ TEST(TrainerState, FileAndBack) {
   EXPECT_FALSE(std::filesystem::exists(folder / "trainer_state.json.tmp"));
 }
 
-TEST(TrainerState, RefusesWhatIsNoState) {
+TEST(TrainerState, RefusesWhatIsNotAState) {
   const TempFolder folder;
   const auto file = folder / "trainer_state.json";
   const auto load = [&](const char* text) {

@@ -11,6 +11,8 @@
 #include "megalith/base/trace.h"
 #include "megalith/config/derive.h"
 #include "megalith/data/token_table.h"
+#include "megalith/train/stop_flag.h"
+#include "megalith/train/training_data.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
@@ -69,7 +71,7 @@ TEST(TrainerEvents, EpochsOfDifferentOrders) {
     setup.callbacks.push_back(std::make_unique<Recorder>(heard));
     train::Trainer trainer(r.models, r.settings(), std::move(setup));
     const train::TrainOutput output = trainer.train();
-    EXPECT_EQ(output.global_step, 5);  // two steps of 4 an epoch
+    EXPECT_EQ(output.global_step, 5);  // two steps of 4 per epoch
     EXPECT_EQ(std::ranges::count(heard.events, "epoch_begin"), 3);
     EXPECT_EQ(std::ranges::count(heard.events, "epoch_end"), 3);
     EXPECT_EQ(trainer.state().epoch, 2.5);
@@ -193,7 +195,7 @@ class StopAt : public train::TrainerCallback {
   int64_t step_;
 };
 
-TEST(TrainerStop, OneRanksWishEndsAll) {
+TEST(TrainerStop, TheStopRequestOfOneRankEndsAll) {
   for (const TrainerCase& layout : {TrainerCase{.dp = 2}, TrainerCase{.tp = 2}, TrainerCase{.pp = 2}}) {
     TrainerCase how = layout;
     how.args.run.max_steps = 50;
@@ -239,7 +241,7 @@ TEST(TrainerFaults, ImpossibleStepsAreRefusedBeforeMemoryIsTaken) {
   });
 }
 
-// The loss of one micro-batch on one rank is no number.
+// The loss of one micro-batch on one rank is not a number.
 class PoisonedObjective : public train::Objective {
  public:
   PoisonedObjective(bool here, int step, int microbatch) : here_(here), step_(step), microbatch_(microbatch) {}
@@ -265,12 +267,12 @@ TrainerCase poisoned_case(int pp, bool overlap) {
   return how;
 }
 
-TEST(TrainerFaults, ALossThatIsNoNumberIsNamed) {
+TEST(TrainerFaults, ALossThatIsNotANumberIsNamed) {
   for (const int pp : {1, 2})
     for (const bool overlap : {false, true}) {
       std::atomic<int> named = 0;
       run_trainer_ranks(golden_folder("llama"), poisoned_case(pp, overlap), [&](const TrainerRank& r) {
-        const int bad_rank = 2 * pp - 1;  // of the last stage
+        const int bad_rank = 2 * pp - 1;  // in the last stage
         train::TrainerSetup setup = r.setup(dataset_of(random_sequences(20, 512)));
         setup.objective = std::make_unique<PoisonedObjective>(r.rank.rank == bad_rank, 2, 1);
         train::Trainer trainer(r.models, r.settings(), std::move(setup));
@@ -292,7 +294,7 @@ TEST(TrainerFaults, ALossThatIsNoNumberIsNamed) {
     }
 }
 
-TEST(TrainerFaults, ALossThatIsNoNumberMayBeLeftOut) {
+TEST(TrainerFaults, ALossThatIsNotANumberMayBeLeftOut) {
   TrainerCase how = poisoned_case(1, false);
   how.args.ddp.check_for_nan_in_loss_and_grad = false;
   run_trainer_ranks(golden_folder("llama"), how, [&](const TrainerRank& r) {
@@ -471,7 +473,7 @@ class KeptState : public optim::StateSource {
   std::vector<std::pair<parallel::ShardedTensor, at::Tensor>> parts_;
 };
 
-TEST(TrainerResume, GoesOnBitForBit) {
+TEST(TrainerResume, ContinuesBitForBit) {
   const auto samples = random_sequences(14, 512);
   TrainerCase how{.dp = 2};
   how.args.batch.micro_batch_size = 2;

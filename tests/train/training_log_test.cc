@@ -1,4 +1,4 @@
-// What a log line says.
+// The contents of a log line.
 #include "megalith/train/training_log.h"
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ TEST(TrainingLog, MeansOfStepsOrOfTokens) {
   EXPECT_EQ(by_step.mean_loss(), 3);
 }
 
-TEST(TrainingLog, LeavesOutLossesThatAreNoNumbers) {
+TEST(TrainingLog, LeavesOutLossesThatAreNotNumbers) {
   TrainingLog filtered({.nan_inf_filter = true}), plain({.nan_inf_filter = false});
   StepReport bad = step(std::nan(""), 1);
   bad.update.step = {.updated = false, .grad_norm = std::nullopt, .num_zeros = std::nullopt};

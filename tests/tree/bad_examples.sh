@@ -19,7 +19,7 @@ good_tree() {
   printf '#pragma once\n' >"$tree/src/megalith/comm/two_internal.h"
   printf '#include "megalith/base/one.h"\n#include "megalith/comm/two_internal.h"\n' >"$tree/src/megalith/comm/two.cc"
   printf '// No TrainingArguments.\n#include "megalith/comm/two_internal.h"\n#include "megalith/config/enums.h"\n' >"$tree/src/megalith/comm/wing/three.cc"
-  printf '#include "megalith/comm/two_internal.h"\n' >"$tree/tests/comm/two_test.cc"
+  printf '#include "megalith/base/one.h"\n#include "megalith/comm/two_internal.h"\n' >"$tree/tests/comm/two_test.cc"
   printf '# A tree\n\n## Read me\n\n[one](src/megalith/base/one.h), [docs](docs/a.md#the-second-part), `[no](link)`\n' >"$tree/README.md"
   printf '# First\n\n## The second part\n\n[up](../README.md) [web](https://example.org/x) [here](#first)\n' >"$tree/docs/a.md"
 }
@@ -137,6 +137,9 @@ END
     done
     bad src/megalith/base/w.cc 'const char* text = "the size {} is no multiple "\n    "of {}";\n'
     bad docs/b.md '# B\n\nThe text stands inside of a block.\n'
+    bad tests/comm/w_test.cc '// Starts anew.\n'
+    bad scripts/w.sh '# One file a rank.\n'
+    bad cmake/w.cmake '# Comes behind the update.\n'
     bad src/megalith/base/w.cc '// See spec/gone.md.\n'
     bad src/megalith/base/w.cc '// Calls one() and two_of_it().\n' two_of_it
     bad docs/b.md '# B\n\n`base/two.h` has more.\n' base/two.h
@@ -144,6 +147,7 @@ END
     bad src/megalith/base/w.cc "// $(printf 'words%.0s' {1..30})\\n" 'column 153'
     bad src/megalith/base/w.cc '// -------------------------------------------------- all of the\n// loading\n\nint w();\n' 'a ruler'
     bad src/megalith/base/w.cc "//\\n//   name      $(printf 'x%.0s' {1..104})\\n//   cut off\\n//   other     second row\\n" 'a table'
+    bad docs/b.md "# B\\n\\n$(printf 'words %.0s' {1..19})\\n" '114 columns'
     # A ceiling that allows fewer places than there are, and an allowed place.
     good_tree
     mkdir -p "$tree/tests/tree"
@@ -169,6 +173,19 @@ int fine() {
   return one();
 }
 END
+    "$check" "$tree" || { echo "refused without cause"; failures=$((failures + 1)); } ;;
+  headers_tested)
+    bad src/megalith/base/new.h '#pragma once\n'
+    bad src/megalith/comm/wing/new.h '#pragma once\n'
+    bad tests/comm/two_test.cc '#include "megalith/comm/two_internal.h"\n' src/megalith/base/one.h
+    bad tests/tree/allowed_headers.txt 'megalith/base/one.h tested elsewhere\n' 'a test includes megalith/base/one.h'
+    bad tests/tree/allowed_headers.txt 'megalith/base/gone.h tested elsewhere\n' 'there is no megalith/base/gone.h'
+    good_tree
+    mkdir "$tree/tests/tree"
+    printf '#pragma once\n' >"$tree/src/megalith/base/new.h"
+    printf 'megalith/base/new.h\n' >"$tree/tests/tree/allowed_headers.txt"
+    if "$check" "$tree" >/dev/null; then echo "not noticed: no reason"; failures=$((failures + 1)); fi
+    printf '# One line.\nmegalith/base/new.h by the tests of comm\n' >"$tree/tests/tree/allowed_headers.txt"
     "$check" "$tree" || { echo "refused without cause"; failures=$((failures + 1)); } ;;
   format)
     bad src/megalith/base/f.cc 'int  f( ){return 1;}\n'

@@ -15,6 +15,7 @@ import sys
 CEILING = "tests/tree/words_ceiling.txt"
 ALLOWED = "tests/tree/allowed_words.txt"
 COLUMNS = 120
+PAGE_COLUMNS = 110
 LIST_BARE = "--bare" in sys.argv  # measure: name the declarations without a comment
 
 UNITS = ("rank|row|step|token|parameter|element|layer|expert|head|line|file|block|warp|lane|thread|group|record|document|"
@@ -143,12 +144,14 @@ class Tree:
         return [path for path in self.files if path.startswith(tuple(folder + "/" for folder in folders)) and CPP.search(path)]
 
     def pages(self):
-        return [path for path in self.files
-                if path.endswith(".md") and (path == "README.md" or path.startswith("docs/") or path == "CONTRIBUTING.md")]
+        return [path for path in self.files if path.endswith(".md") and (
+            path in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md") or path.startswith(("docs/", "examples/", "bench/")))]
 
     def scripts(self):
-        return [path for path in self.files if path.startswith(("src/", "bench/", "examples/", "fuzz/"))
-                and (path.endswith((".sh", ".py", ".yaml", ".sbatch")) or path.endswith("CMakeLists.txt"))]
+        # tests/tree/ has the habits as patterns and bad examples.
+        return [path for path in self.files if not path.startswith(("tests/tree/", "tests/data/", "third_party/")) and (
+            path.endswith((".sh", ".py", ".yaml", ".yml", ".sbatch", ".cmake", "CMakeLists.txt", "Makefile")) or
+            path.startswith(".ci/"))]
 
 
 class Allowed:
@@ -183,6 +186,20 @@ def prose_of_page(text):
             fenced = not fenced
         elif not fenced:
             yield number, line
+
+
+def wrapped_lines(tree):
+    """Yields (path, line number, line) for the lines of pages that are to be wrapped.
+
+    Tables and code are not, nor is a line that is a single link or a single span of code, nor a generated page.
+    """
+    for path in tree.pages():
+        if "\nGenerated from " in tree.read(path)[:400]:
+            continue
+        for number, line in prose_of_page(tree.read(path)):
+            alone = re.fullmatch(r"\s*(?:[-*] )?(?:`[^`]*`|!?\[[^\]]*\]\([^)]*\))[.;:,]?", line)
+            if not line.lstrip().startswith("|") and not alone:
+                yield path, number, line
 
 
 def prose_of_script(text):
@@ -358,8 +375,8 @@ def check(tree, update):
         print(f"{place}: {message}")
 
     allowed = Allowed(tree)
-    folders = ("src", "bench", "examples", "fuzz")
-    sources = [Source(path, tree.read(path)) for path in tree.sources(*folders, "tests", "cmake")]
+    folders = ("src", "bench", "examples", "fuzz", "tests")
+    sources = [Source(path, tree.read(path)) for path in tree.sources(*folders, "cmake")]
     read = [source for source in sources if source.path.startswith(tuple(each + "/" for each in folders))]
 
     ceilings = {}
@@ -393,6 +410,9 @@ def check(tree, update):
         problem(f"{path}:{line}", message)
     for path, line, message in broken_layout(sources):
         problem(f"{path}:{line}", message)
+    for path, number, line in wrapped_lines(tree):
+        if len(line) > PAGE_COLUMNS:
+            problem(f"{path}:{number}", f"a line of {len(line)} columns; pages wrap at {PAGE_COLUMNS}")
     for entry in allowed.entries:
         if entry not in allowed.used:
             print(f"note: {ALLOWED}: nothing needs: {' '.join(entry)}")
@@ -535,13 +555,12 @@ def measure(tree):
     print(f"\nsources of more than 100 lines: {len(long)}, without an opening comment: {len(bare)}")
     for kind, (said, number) in documented([source for source in sources if source.path.startswith("src/")]).items():
         print(f"public {kind} documented: {said} of {number}, {said / max(1, number):.3f}")
-    read = [source for source in sources if not source.path.startswith("tests/")]
     print("\nhabits, outside of tests/tree/allowed_words.txt")
     counts = {name: [0, 0, 0] for name, *_ in HABITS}
-    for name, path, _, _ in habits(tree, read, Allowed(tree)):
-        counts[name][0 if not path.endswith(".md") else 1] += 1
-    for name, (code, pages, _) in counts.items():
-        print(f"  {name:14} {code + pages:5}   (code {code}, docs {pages})")
+    for name, path, _, _ in habits(tree, sources, Allowed(tree)):
+        counts[name][1 if path.endswith(".md") else 2 if path.startswith("tests/") else 0] += 1
+    for name, (code, pages, tests) in counts.items():
+        print(f"  {name:14} {code + pages + tests:5}   (code {code}, docs {pages}, tests {tests})")
     print(f"  {'all':14} {sum(sum(each) for each in counts.values()):5}")
     broken = list(broken_layout(sources))
     over = sum(1 for *_, message in broken if message.startswith("a comment up to"))
@@ -550,10 +569,8 @@ def measure(tree):
     print(f"names that do not exist: {len(list(unknown_names(tree, sources, Allowed(tree))))}")
     print(f"lines of README.md: {tree.read('README.md').count(chr(10)) if 'README.md' in tree.files else 0}")
     longest = (0, "", 0)
-    for path in tree.pages():
-        for number, line in prose_of_page(tree.read(path)):
-            if not line.lstrip().startswith("|"):
-                longest = max(longest, (len(line), path, number))
+    for path, number, line in wrapped_lines(tree):
+        longest = max(longest, (len(line), path, number))
     print(f"longest line of a page, outside of tables and code: {longest[0]} ({longest[1]}:{longest[2]})")
 
 

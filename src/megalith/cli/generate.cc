@@ -133,17 +133,17 @@ int run_generate(Words words) {
   bool as_ids = false, as_chat = false, json = false;
   // Greedy by default, so that two calls give the same text.
   const bool ready = command.parse(words,
-                                {{"prompt", "the text to continue", &prompt},
-                                 {"input", "file with one prompt per line", &input},
-                                 {"chat", "prompts go through the chat template", &as_chat},
-                                 {"ids", "prompts and results are token ids", &as_ids},
-                                 {"max_new_tokens", "most tokens to generate", &max_new_tokens},
-                                 {"temperature", "0: greedy", &temperature},
-                                 {"top_k", "only the k likeliest", &top_k},
-                                 {"top_p", "only the likeliest that together have p", &top_p},
-                                 {"num_return_sequences", "texts per prompt", &num_return_sequences},
-                                 {"json", "one JSON object per text", &json}},
-                                kGenerateUsage);
+                                   {{"prompt", "the text to continue", &prompt},
+                                    {"input", "file with one prompt per line", &input},
+                                    {"chat", "prompts go through the chat template", &as_chat},
+                                    {"ids", "prompts and results are token ids", &as_ids},
+                                    {"max_new_tokens", "most tokens to generate", &max_new_tokens},
+                                    {"temperature", "0: greedy", &temperature},
+                                    {"top_k", "only the k likeliest", &top_k},
+                                    {"top_p", "only the likeliest that together have p", &top_p},
+                                    {"num_return_sequences", "texts per prompt", &num_return_sequences},
+                                    {"json", "one JSON object per text", &json}},
+                                   kGenerateUsage);
   if (!ready) return kDone;
   model::SamplingOptions sampling{.temperature = temperature.value_or(0),
                                   .top_k = top_k.value_or(0),

@@ -39,7 +39,7 @@ Generated from the option table in `src/megalith/config`; do not edit. `MEGALITH
   become bool, int and float.
 - Whole numbers are not written as 1e3 or 1.0. `None` is an ordinary word.
 - The last occurrence wins. Two different names of one option with different values are an error.
-- The first word may be a `.yaml`, `.yml` or `.json` file of `name: value`; null is none; options after it win over it.
+- The first word may be a `.yaml`, `.yml` or `.json` file of `name: value`; null means none; options after it win over it.
 - Unknown options are an error that suggests the nearest; the variable ALLOW_EXTRA_ARGS of LLaMA-Factory is not honored.
 - `output_dir/args.yaml` holds every effective option and can be given as such a file.
 

@@ -134,7 +134,8 @@ void Tokenizer::Impl::encode_text(std::string_view text, bool at_start, const En
     tokenize(text, at_start);
     return;
   }
-  for (const TextPart& part : added.split(text, AddedTokens::Stage::kNormalized, options)) {
+  const PlainBytes plain{0, options.special_tokens_in_text ? 0 : text.size()};
+  for (const TextPart& part : added.split(text, AddedTokens::Stage::kNormalized, plain)) {
     if (part.id) {
       ids.push_back(*part.id);
     } else {
@@ -150,13 +151,14 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
   // Only a guess; most texts then need no second allocation.
   ids.reserve(text.size() / 3 + 4);  // about 3 bytes per token in English
   if (options.add_special_tokens) ids = impl.post_processor.before;
-  for (const TextPart& part : impl.added.split(text, AddedTokens::Stage::kPlain, options)) {
+  const PlainBytes plain =
+      options.special_tokens_in_text ? PlainBytes{options.plain_begin, options.plain_end} : PlainBytes{0, text.size()};
+  for (const TextPart& part : impl.added.split(text, AddedTokens::Stage::kPlain, plain)) {
     if (part.id) {
       ids.push_back(*part.id);
     } else {
-      // Normalizing moves the borders of the plain part, so that all of this piece counts as plain if some of it does.
-      const bool plain = part.begin < options.plain_end && part.end > options.plain_begin;
-      const EncodeOptions within{.special_tokens_in_text = options.special_tokens_in_text && !plain};
+      // Normalizing moves the borders of the plain bytes, so that all of this part counts as plain if some of it does.
+      const EncodeOptions within{.special_tokens_in_text = part.begin >= plain.end || part.end <= plain.begin};
       impl.encode_text(text.substr(part.begin, part.end - part.begin), part.begin == 0, within, ids);
     }
   }

@@ -166,7 +166,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Kernel, i
   return cudaSuccess;
 }
 
-// Of the last launch: what went wrong. cudaGetLastError forgets that there was an error.
+// The error of the last launch. cudaGetLastError forgets that there was an error.
 cudaError_t cudaGetLastError();
 const char* cudaGetErrorString(cudaError_t error);
 

@@ -5,7 +5,9 @@
 #include "megalith/data/gpt/gpt_dataset.h"
 #include "megalith/data/gpt/md5.h"
 #include "megalith/data/gpt/numpy_random.h"
+#include "megalith/data/gpt/pretrain_dataset.h"
 #include "megalith/data/gpt/pretrain_datasets.h"
+#include "megalith/data/indexed/sequence_source.h"
 #include "tests/data/data_support.h"
 
 namespace megalith::data {

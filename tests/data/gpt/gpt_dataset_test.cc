@@ -7,6 +7,7 @@
 #include <random>
 #include <thread>
 
+#include "megalith/data/gpt/gpt_index.h"
 #include "tests/data/data_support.h"
 
 namespace megalith::data {

@@ -76,7 +76,7 @@ TEST_F(IndexCache, ThreadsThatComeTogetherBuildOnce) {
   EXPECT_EQ(builds_, 1);
 }
 
-TEST_F(IndexCache, ADeadProcessHoldsNobodyUp) {
+TEST_F(IndexCache, ADeadProcessDoesNotHoldOthersUp) {
   end(start_holder());
   EXPECT_TRUE(std::filesystem::exists(key_.path("lock")));
   EXPECT_EQ(load([] {}, {.limit = milliseconds(2000)})[0][0], 1);

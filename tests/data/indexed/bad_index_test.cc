@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "fuzz/entries.h"
+#include "megalith/data/indexed/indexed_dataset.h"
 #include "tests/data/data_support.h"
 #include "tests/support/fuzz_corpus.h"
 
@@ -32,7 +33,7 @@ class BadIndex : public ::testing::Test {
   static constexpr size_t kLengths = 34, kOffsets = 34 + 12, kDocuments = 34 + 36;
 };
 
-TEST_F(BadIndex, TheHeader) {
+TEST_F(BadIndex, ABadHeaderIsRefused) {
   change(0, 'X');
   expect_message("byte 0: bad header");
   change(0, 'M');
@@ -45,7 +46,7 @@ TEST_F(BadIndex, TheHeader) {
   expect_message("byte 17: token type 0 is unknown");
 }
 
-TEST_F(BadIndex, CountsThatLie) {
+TEST_F(BadIndex, CountsThatDoNotFitTheFileAreRefused) {
   for (const uint64_t count : {uint64_t{4}, uint64_t{1} << 61, ~uint64_t{0}}) {
     change(18, count);
     expect_contains(message(), ".idx: byte ");
@@ -83,7 +84,7 @@ TEST_F(BadIndex, ABinFileCutAtEveryByte) {
   expect_message("byte 18: 3 sequences of uint16 tokens end at byte 12 of the .bin file, which has 14 bytes");
 }
 
-TEST_F(BadIndex, EntriesOfTheArrays) {
+TEST_F(BadIndex, BadEntriesOfTheArraysAreRefused) {
   change(kLengths + 4, int32_t{-1});
   expect_message("byte 38: sequence 1 has -1 tokens");
   change(kLengths + 4, int32_t{2});
@@ -96,7 +97,7 @@ TEST_F(BadIndex, EntriesOfTheArrays) {
   expect_message("byte 42: sequence 2 of 1000000 tokens ends at byte 2000008 of the .bin file, which has 12 bytes");
 }
 
-TEST_F(BadIndex, TheDocumentIndex) {
+TEST_F(BadIndex, ABadDocumentIndexIsRefused) {
   change(kDocuments, int64_t{1});
   expect_message("byte 70: the document index begins with 1");
   change(kDocuments, int64_t{0});
@@ -109,7 +110,7 @@ TEST_F(BadIndex, TheDocumentIndex) {
   expect_message("byte 94: the document index ends with 2; it must end with 3");
 }
 
-TEST_F(BadIndex, ReadingStaysInsideOfTheFiles) {
+TEST_F(BadIndex, ReadingStaysInsideTheFiles) {
   change(kOffsets + 16, int64_t{1} << 40);
   const IndexedDataset dataset(prefix_);
   EXPECT_EQ(read_sequence(dataset, 0), (std::vector<int64_t>{1, 2, 3}));
@@ -118,7 +119,7 @@ TEST_F(BadIndex, ReadingStaysInsideOfTheFiles) {
   expect_contains(message_of<DataError>([&] { read_sequence(IndexedDataset(prefix_), 2); }), ".idx: byte 62");
 }
 
-TEST_F(BadIndex, TokensBeyondTheVocabulary) {
+TEST_F(BadIndex, TokensBeyondTheVocabularyAreRefused) {
   vocab_size_ = 6;
   expect_contains(message(), prefix_ +
                                  ".bin: byte 10: token 1 of sequence 2 is 6; ids go from 0 to 5: the file was made "
@@ -153,7 +154,7 @@ TEST_F(BadIndex, TokensThatAreNone) {
   }
 }
 
-TEST_F(BadIndex, MissingFiles) {
+TEST_F(BadIndex, MissingFilesAreNamed) {
   std::filesystem::remove(bin_path(prefix_));
   expect_contains(message(), prefix_ + ".bin");
   std::filesystem::remove(idx_path(prefix_));

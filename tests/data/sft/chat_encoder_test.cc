@@ -113,7 +113,7 @@ t
 struct RealCase {
   std::string name;
   Conversation conversation;
-  tokenizer::ChatEncoding expected;  // what `megalith tokenize --chat` gives
+  tokenizer::ChatEncoding expected;  // the ids of `megalith tokenize --chat`
 };
 
 // A real tokenizer with the golden conversations that training data can hold.

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
+#include "megalith/data/sft/conversation.h"
 #include "tests/support/expect.h"
 
 namespace megalith::data {

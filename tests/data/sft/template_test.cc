@@ -5,6 +5,7 @@
 #include "megalith/base/error.h"
 #include "megalith/data/sft/encode.h"
 #include "megalith/data/sft/python_json.h"
+#include "megalith/data/sft/template_spec.h"
 #include "megalith/data/sft/tool_format.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/expect.h"
@@ -121,7 +122,7 @@ TEST(Template, train_on_prompt_is_refused_without_end_tokens) {
                   "train_on_prompt");
 }
 
-TEST(ToolFormat, bad_tools_are_told) {
+TEST(ToolFormat, bad_tools_are_reported) {
   expect_contains(error_of([] { tools_text("qwen", ToolFormat::kQwen, "{broken"); }), "tools: not valid JSON");
   expect_contains(error_of([] { tools_text("qwen", ToolFormat::kQwen, "3"); }), "must be a list of tools");
   expect_contains(error_of([] { tools_text("llama3", ToolFormat::kNone, "[{}]"); }), "template llama3");

@@ -8,6 +8,8 @@
 #include <thread>
 
 #include "megalith/base/error.h"
+#include "megalith/data/sft/sft_settings.h"
+#include "megalith/data/sft/turn_encoder.h"
 #include "megalith/data/token_table.h"
 #include "tests/support/expect.h"
 #include "tests/support/tokenizers.h"
@@ -303,7 +305,7 @@ TEST(TokenizedData, evaluation_data_is_read_whole) {
   EXPECT_EQ(evaluation.validation, nullptr);
 }
 
-TEST(TokenizedData, a_tokenizer_of_another_model_is_told) {
+TEST(TokenizedData, a_tokenizer_of_another_model_is_reported) {
   const TemporaryFolder folder(TemporaryFolder::Files{{"a.jsonl", alpaca(5)}});
   DataRequest request = request_for(folder, {"a.jsonl"});
   request.vocab_size = 259;

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "megalith/nn/context_parallel/attention_parts_internal.h"
+#include "megalith/nn/context_parallel/context_parallel.h"
 #include "megalith/nn/context_parallel/slice.h"
 #include "tests/nn/nn_support.h"
 #include "tests/support/memory_meter.h"
@@ -162,7 +163,7 @@ TEST(ContextAttention, WithoutGradients) {
 
 // ---- What it costs
 
-// What ranks said to each other, by kind.
+// The messages between ranks, by kind.
 TEST(ContextAttention, RingOnlySendsAndReceives) {
   const Case c{"one sequence", {8}};
   for (const Way& way : all_ways()) {

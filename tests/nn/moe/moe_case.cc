@@ -140,7 +140,7 @@ void expect_same(const MoeResult& actual, const MoeResult& expected, const std::
     expect_close(actual.dx[rank], expected.dx[rank], fmt::format("gradient of the input of rank {}", rank));
   }
   for (const auto& [name, grad] : expected.grads) {
-    // Of a router: differences of products of the order of 1, which may nearly cancel. What is left keeps their noise.
+    // A router's gradients are differences of products of the order of 1, which may nearly cancel; noise is left.
     const double noise = name == "router.weight" ? 5e-6 : 0;
     expect_close(actual.grads.at(name), grad, "gradient of " + name, testing::kClose, noise);
   }

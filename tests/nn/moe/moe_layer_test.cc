@@ -5,6 +5,11 @@
 
 #include <random>
 
+#include "megalith/nn/layer_input.h"
+#include "megalith/nn/moe/dispatcher.h"
+#include "megalith/nn/moe/experts.h"
+#include "megalith/nn/moe/moe_shape.h"
+#include "megalith/nn/moe/router.h"
 #include "tests/nn/moe/moe_case.h"
 
 namespace megalith::nn {
@@ -150,7 +155,8 @@ TEST(MoeLayer, ListsOfTheDeviceAreThoseOfTheHost) {
   });
 }
 
-// What experts do where the dispatcher has nothing to send: the same as weighing what they made, and from no rows kept.
+// Experts apply the weights themselves where nothing has to be sent: the same as weighing their outputs, but no rows
+// are kept.
 TEST(MoeLayer, ExpertsApplyTheWeightsOfTheirRows) {
   const ops::GroupCounts counts{3, 0, 2, 4};
   for (const bool gated : {false, true})

@@ -6,7 +6,9 @@
 #include <thread>
 
 #include "megalith/base/error.h"
+#include "megalith/observe/dashboard/events_reader.h"
 #include "megalith/observe/dashboard/page.h"
+#include "megalith/observe/dashboard/run_view.h"
 #include "megalith/observe/dashboard/server.h"
 #include "tests/observe/dashboard/run_folder.h"
 #include "tests/support/expect.h"
@@ -154,7 +156,7 @@ TEST(Dashboard, NothingElseCanBeReached) {
   }
 }
 
-TEST(Dashboard, LinksOutOfTheFolderAreToldNotFollowed) {
+TEST(Dashboard, LinksOutOfTheFolderAreReportedNotFollowed) {
   const RunFolder folder;
   folder.write("outside/metrics.jsonl", "{\"step\":1,\"secret\":42}\n");
   folder.write("outside/args.yaml", "password: 42\n");
@@ -256,7 +258,7 @@ TEST(Dashboard, OnlyItsOwnNamesOnLoopback) {
   for (const char* bad :
        {"", "evil.example", "evil.example:80", "localhost.evil.example", "127.evil.example", "[fe80::1]:80", "["})
     EXPECT_FALSE(is_own_host("127.0.0.1", bad)) << bad;
-  EXPECT_TRUE(is_own_host("0.0.0.0", "node17:8080")) << "whoever opened it to others knows";
+  EXPECT_TRUE(is_own_host("0.0.0.0", "node17:8080")) << "a user who opened it to others knows";
 }
 
 TEST(Dashboard, ManyThreadsMayAsk) {

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "megalith/base/error.h"
+#include "megalith/observe/dashboard/inside_file.h"
 #include "tests/observe/dashboard/run_folder.h"
 #include "tests/support/expect.h"
 
@@ -37,7 +38,7 @@ TEST_F(Tail, FollowsAFileThatAppearsAndGrows) {
   EXPECT_EQ(tail_.bytes(), 10U);
 }
 
-TEST_F(Tail, StartsAnewWhenTheFileIsCutReplacedOrRewritten) {
+TEST_F(Tail, StartsAgainWhenTheFileIsCutReplacedOrRewritten) {
   folder_.write("m.jsonl", "one\ntwo\nthree\n");
   poll();
   folder_.write("m.jsonl", "one\n");

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <ctime>
 
+#include "megalith/observe/dashboard/metrics_line.h"
 #include "tests/observe/dashboard/run_folder.h"
 
 namespace megalith::observe {
@@ -30,7 +31,7 @@ TEST(MetricsLine, ReadsNumbersByName) {
   EXPECT_EQ(parsed(R"({"a":true,"b":false})"), (Entries{{"a", 1}, {"b", 0}}));
 }
 
-TEST(MetricsLine, WhatIsNoNumberIsLeftOutOrNaN) {
+TEST(MetricsLine, ValuesThatAreNotNumbersAreLeftOutOrNan) {
   const auto entries = parsed(R"({"step":1,"a":null,"b":"text","c":[1,2],"d":{"e":1},"f":2})");
   ASSERT_TRUE(entries.has_value());
   ASSERT_EQ(entries->size(), 3U);
@@ -48,7 +49,7 @@ TEST(MetricsLine, NamesOfAnyKindSurvive) {
             (Entries{{"<script>", 1}, {"a\"b", 2}, {"größe", 3}}));
 }
 
-TEST(MetricsLine, RefusesWhatIsNoObject) {
+TEST(MetricsLine, RefusesWhatIsNotAnObject) {
   for (const char* bad : {"", "x", "[1]", "1", "{", "{\"a\"}", "{\"a\":}", "{\"a\":1", "{\"a\":1}}", "{\"a\":1}x",
                           "{a:1}", "{\"a\":.5}", "{\"a\":nul}", "{\"a\xff\":1}", "{\"a\":1,}", "{\"a\":inf}", "null"})
     EXPECT_FALSE(parsed(bad).has_value()) << bad;

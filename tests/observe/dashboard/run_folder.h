@@ -10,6 +10,7 @@
 
 namespace megalith::observe {
 
+// A folder for the files of a made-up run, removed at the end.
 class RunFolder {
  public:
   RunFolder() : path_(std::filesystem::canonical(folder_.path())) {}

@@ -1,4 +1,4 @@
-// What a program that uses the installed package does: it joins a run, pre-trains a model for a step, and trains it on
+// A program that uses the installed package: it joins a run, pre-trains a model for a step, and trains it on
 // with a Trainer of its own.
 #include <cmath>
 #include <iostream>

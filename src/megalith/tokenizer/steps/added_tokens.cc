@@ -69,7 +69,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* norma
 
 // Follows AddedVocabulary::find_matches: a match that fails single_word is skipped as a whole, and the search continues
 // after a match, not after the whitespace that it takes.
-std::vector<TextPart> AddedTokens::split(std::string_view text, Stage stage, const EncodeOptions& options) const {
+std::vector<TextPart> AddedTokens::split(std::string_view text, Stage stage, PlainBytes plain) const {
   std::vector<TextPart> parts;
   const std::optional<Finder>& finder = finders_.at(static_cast<size_t>(stage));
   size_t done = 0;
@@ -93,8 +93,7 @@ std::vector<TextPart> AddedTokens::split(std::string_view text, Stage stage, con
     at = end;
     const AddedToken& token = tokens_[longest];
     // Skipped as a whole: its text is encoded like any other text, which keeps user input from forging special tokens.
-    const bool plain = !options.special_tokens_in_text || (begin >= options.plain_begin && begin < options.plain_end);
-    if (token.special && plain) continue;
+    if (token.special && plain.has(begin)) continue;
     if (token.single_word && (word_before(text, begin) || word_after(text, end))) continue;
     if (token.lstrip) begin = std::max(blanks_before(text, begin), done);
     if (token.rstrip) end = blanks_after(text, end);

@@ -13,7 +13,6 @@
 
 #include "megalith/tokenizer/steps/normalizer_internal.h"
 #include "megalith/tokenizer/text/prefix_tree_internal.h"
-#include "megalith/tokenizer/tokenizer.h"
 
 namespace megalith::tokenizer {
 
@@ -40,6 +39,12 @@ struct TextPart {
   std::optional<int32_t> id;
 };
 
+// The bytes [begin, end) of a text, in which special tokens are plain text.
+struct PlainBytes {
+  size_t begin = 0, end = 0;
+  bool has(size_t at) const { return at >= begin && at < end; }
+};
+
 // Immutable and safe to share between threads.
 class AddedTokens {
  public:
@@ -51,10 +56,11 @@ class AddedTokens {
   AddedTokens& operator=(const AddedTokens&) = delete;
 
   // Cuts a text at the tokens that are (kNormalized) or are not (kPlain) searched for in normalized text. The leftmost
-  // match wins, of several the longest. Of `options` those about special tokens count.
+  // match wins, of several the longest. Special tokens that begin in
+  // `plain` are plain text.
   enum class Stage { kPlain, kNormalized };
   // Whether split() can find any token at this stage; if not, callers need not call it.
-  std::vector<TextPart> split(std::string_view text, Stage stage, const EncodeOptions& options) const;
+  std::vector<TextPart> split(std::string_view text, Stage stage, PlainBytes plain) const;
   bool has(Stage stage) const { return finders_[static_cast<size_t>(stage)].has_value(); }
 
   // Look up a token by its content or id; nullptr when there is none.

@@ -1,0 +1,70 @@
+// Casts to fp8, per tensor and per block, and products of fp8 matrices.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "megalith/ops/gemm/fp8.h"
+#include "megalith/ops/gemm/fp8_blocks.h"
+#include "tests/ops/cuda/kernel_case.h"
+
+namespace megalith::ops {
+namespace {
+
+using at::Tensor;
+
+// The encoded numbers of an fp8 tensor, on the host: at::equal does not take fp8.
+Tensor bytes_of(const Tensor& t) { return t.view(at::kByte).cpu(); }
+
+TEST_P(CudaKernel, Fp8CastsAndProductsMatchTheCpu) {
+  for (const Fp8Kind kind : {Fp8Kind::kE4m3, Fp8Kind::kE5m2})
+    for (const auto& [r, c] : std::vector<std::pair<int64_t, int64_t>>{{16, 16}, {144, 80}, {256, 1024}}) {
+      const Tensor x = random({r, c}) * 3, w = random({96, c});
+      const Fp8Matrix cpu = to_fp8(x, {.kind = kind}), cuda = to_fp8(x.to(at::kCUDA), {.kind = kind});
+      const std::string what = fmt::format("{} x {}", r, c);
+      EXPECT_NEAR(cuda.inverse_scale.item<float>() / cpu.inverse_scale.item<float>(), 1, 1e-6) << what;
+      EXPECT_TRUE(at::equal(bytes_of(cuda.rows).t(), bytes_of(cuda.columns))) << what;
+      // The scale's last bit may move a number to the neighbour.
+      EXPECT_LE(bytes_of(cuda.rows).ne(bytes_of(cpu.rows)).sum().item<int64_t>(), 1 + r * c / 1000) << what;
+      const Fp8Matrix wc = to_fp8(w, {}), wd = to_fp8(w.to(at::kCUDA), {});
+      expect_same(fp8_mm(cuda.rows, cuda.inverse_scale, wd.rows, wd.inverse_scale, at::kBFloat16, false),
+                  fp8_mm(cpu.rows, cpu.inverse_scale, wc.rows, wc.inverse_scale, at::kBFloat16, false),
+                  "product " + what);
+      // A given scale, and what was seen.
+      const Tensor scale = at::full({1}, 50.0), seen = at::zeros({1}, at::TensorOptions(at::kCUDA));
+      const Fp8Matrix given = to_fp8(x.to(at::kCUDA), {.kind = kind, .scale = scale.to(at::kCUDA), .seen = seen});
+      EXPECT_TRUE(bytes_of(given.rows).equal(bytes_of(to_fp8(x, {.kind = kind, .scale = scale}).rows))) << what;
+      EXPECT_EQ(seen.item<double>(), x.abs().max().item<double>()) << what;
+      const Fp8Matrix columns =
+          to_fp8(x.to(at::kCUDA), {.kind = kind, .rows = false, .scale = cuda.scale, .seen = seen});
+      EXPECT_TRUE(bytes_of(columns.columns).equal(bytes_of(cuda.columns))) << what;
+    }
+}
+
+TEST_P(CudaKernel, Fp8InBlocksMatchesTheCpu) {
+  const Tensor x = random({256, 1024}), w = random({512, 1024}), dy = random({256, 512});
+  const auto run = [&](at::Device device) {
+    const Fp8Matrix x8 = to_fp8_blocks(x.to(device), Fp8Kind::kE4m3, Fp8Blocks::kStrips),
+                    w8 = to_fp8_blocks(w.to(device), Fp8Kind::kE4m3, Fp8Blocks::kSquares),
+                    dy8 = to_fp8_blocks(dy.to(device), Fp8Kind::kE5m2, Fp8Blocks::kStrips);
+    Tensors results;
+    for (const Fp8Matrix& each : {x8, w8, dy8})
+      for (const Tensor& part : {each.rows, each.columns}) results.push_back(bytes_of(part));
+    for (const Fp8Matrix& each : {x8, w8, dy8})
+      for (const Tensor& part : {each.inverse_scale, each.columns_inverse_scale}) results.push_back(part.cpu());
+    results.push_back(fp8_mm(x8.rows, x8.inverse_scale, w8.rows, w8.inverse_scale, at::kBFloat16, true));
+    results.push_back(fp8_mm(dy8.rows, dy8.inverse_scale, w8.columns, w8.columns_inverse_scale, at::kBFloat16, false));
+    results.push_back(at::zeros({512, 1024}, at::TensorOptions(device)));
+    fp8_mm_out(results.back(), dy8.columns, dy8.columns_inverse_scale, x8.columns, x8.columns_inverse_scale);
+    return results;
+  };
+  const Tensors cpu = run(at::kCPU), cuda = run(at::kCUDA);
+  for (size_t i = 0; i < 12; ++i) EXPECT_TRUE(cuda[i].equal(cpu[i])) << i;
+  for (size_t i = 12; i < cpu.size(); ++i) expect_same(cuda[i], cpu[i].to(at::kBFloat16), fmt::format("product {}", i));
+}
+
+}  // namespace
+}  // namespace megalith::ops

@@ -1,0 +1,86 @@
+// Products of matrices by cuBLASLt, whose kernels a trial chooses, against fp32 products on the same GPU.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "megalith/ops/gemm/gemm.h"
+#include "tests/ops/cuda/kernel_case.h"
+
+namespace megalith::ops {
+namespace {
+
+using at::Tensor;
+
+// Large enough for cuBLASLt, in the four ways in which linear layers call it.
+TEST_P(CudaKernel, LargeProductsMatchTheirDefinition) {
+  const auto plans = make_gemm_plans();
+  const GemmKernels tuned{.plans = plans.get()};
+  const int64_t t = 4096, in = 1024, out = 2048;
+  const auto cuda = [&](at::IntArrayRef sizes) { return random(sizes).to(at::kCUDA); };
+  const Tensor x = cuda({t, in}), weight = cuda({out, in}), dy = cuda({t, out}), bias = cuda({out}),
+               residual = cuda({t, out});
+  const auto wide = [](const Tensor& tensor) { return tensor.to(at::kFloat); };
+  const auto expect = [](const Tensor& actual, const Tensor& exact, const char* what) {
+    const double tolerance = actual.scalar_type() == at::kFloat ? 2e-5 : 8e-3;
+    EXPECT_LE((actual.to(at::kFloat) - exact).abs().max().item<double>(), tolerance * exact.abs().max().item<double>())
+        << what;
+  };
+  for (const bool deterministic : {false, true}) {
+    at::globalContext().setDeterministicAlgorithms(deterministic, /*warn_only=*/true);
+    const Tensor y = wide(x).mm(wide(weight).t()), dw = wide(dy).t().mm(wide(x));
+    for (int again = 0; again < 2; ++again) {  // the choice is made in the first
+      expect(gemm(x, weight.t(), {}, tuned), y, "forward");
+      expect(gemm(x, weight.t(), {.bias = bias}, tuned), y + wide(bias), "with a bias");
+      expect(gemm(x, weight.t(), {.bias = bias.flip(0)}, tuned), y + wide(bias.flip(0)), "with another bias");
+      expect(gemm(x, weight.t(), {.residual = residual}, tuned), y + wide(residual), "with a residual");
+      expect(gemm(x, weight.t(), {bias, residual}, tuned), y + wide(bias) + wide(residual), "with both");
+      expect(gemm(dy, weight, {}, tuned), wide(dy).mm(wide(weight)), "input gradient");
+      const Tensor all = at::full({2 * t, in}, 3, x.options());
+      gemm_out(all.narrow(0, t, t), dy, weight, tuned);
+      expect(all.narrow(0, t, t), wide(dy).mm(wide(weight)), "into rows of another");
+      EXPECT_TRUE(all.narrow(0, 0, t).eq(3).all().item<bool>());
+      const Tensor grad = at::full({out, in}, NAN, x.options().dtype(at::kFloat));
+      add_gemm(grad, dy.t(), x, 0, 1, tuned);
+      expect(grad, dw, "weight gradient");
+      add_gemm(grad, dy.t(), x, 1, 0.5, tuned);
+      expect(grad, 1.5 * dw, "weight gradient added");
+    }
+  }
+  at::globalContext().setDeterministicAlgorithms(false, false);
+}
+
+// Whatever a trial has chosen: the kernels of replicated weights are those of every other process.
+TEST_P(CudaKernel, FixedKernelsDoNotDependOnTrials) {
+  const auto plans = make_gemm_plans();
+  const int64_t t = 4096, in = 1024, out = 2048;
+  const Tensor x = random({t, in}).to(at::kCUDA), weight = random({out, in}).to(at::kCUDA),
+               dy = random({t, out}).to(at::kCUDA);
+  const auto results = [&](KernelChoice choice) {
+    const GemmKernels kernels{choice, plans.get()};
+    const Tensor grad = at::zeros({out, in}, x.options().dtype(at::kFloat));
+    add_gemm(grad, dy.t(), x, 0, 1, kernels);
+    add_gemm(grad, dy.t(), x, 1, 1, kernels);
+    return Tensors{gemm(x, weight.t(), {}, kernels), gemm(dy, weight, {}, kernels), grad};
+  };
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  const Tensors expected = results(KernelChoice::kByTime);  // without a trial
+  at::globalContext().setDeterministicAlgorithms(false, false);
+  results(KernelChoice::kByTime);
+  const Tensors fixed = results(KernelChoice::kFixed);
+  for (size_t i = 0; i < fixed.size(); ++i) EXPECT_TRUE(at::equal(fixed[i], expected[i])) << "result " << i;
+}
+
+TEST_P(CudaKernel, BiasAndResidualAreAddedAsOnTheCpu) {
+  for (const int64_t width : {5, 64}) {
+    const Tensor y = random({7, width}), bias = random({width}), residual = random({7, width});
+    const Tensor cpu = y.clone(), cuda = y.to(at::kCUDA);
+    add_bias_residual_(cpu, bias, residual);
+    add_bias_residual_(cuda, bias.to(at::kCUDA), residual.to(at::kCUDA));
+    expect_same(cuda, cpu, fmt::format("width {}", width));
+  }
+}
+
+}  // namespace
+}  // namespace megalith::ops
