@@ -1,4 +1,4 @@
-// What a DeepSpeed file (deepspeed) asks for, in Megalith's terms.
+// Translates a DeepSpeed file (deepspeed) into Megalith's terms.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace megalith::config {
 struct DeepspeedRequest {
   bool shards_optimizer = false;      // ZeRO stage 1 or 2: use_distributed_optimizer
   bool offloads_optimizer = false;    // offload_optimizer to the CPU: optimizer_cpu_offload of all parameters
-  std::vector<std::string> problems;  // what the file asks for and Megalith does not do; each a whole message
+  std::vector<std::string> problems;  // requests that Megalith cannot fulfill; each a whole message
 };
 
 // Reads the parts of the file that change what a run computes or where its state lives. Values that are "auto" follow

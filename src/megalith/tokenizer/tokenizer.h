@@ -23,8 +23,8 @@ namespace megalith::tokenizer {
 struct EncodeOptions {
   bool add_special_tokens = false;     // put the post-processor's tokens around the ids (BOS, for example)
   bool special_tokens_in_text = true;  // "<|im_end|>" in the text is that token; false: plain text
-  // The bytes [plain_begin, plain_end) are plain text in any case: a special token is none if it begins there. For
-  // text of a user inside a template's markers.
+  // The bytes [plain_begin, plain_end) are plain text in any case, including special tokens that begin there. For a
+  // user's text between a template's markers.
   size_t plain_begin = 0;
   size_t plain_end = 0;
 };

@@ -23,7 +23,8 @@ struct VocabRange {
 struct CrossEntropyOptions {
   int64_t ignore_index = -100;  // the label of tokens without a loss
   // The share s of the target's probability that is spread over the whole vocabulary of K tokens, whatever tp is:
-  // loss = (1-s)·nll - s·mean log p, as Hugging Face has it. Megatron's α spreads over the other K-1 tokens: s = αK/(K-1).
+  // loss = (1-s)·nll - s·mean log p, as Hugging Face has it. Megatron's α spreads over the other K-1 tokens: s =
+  // αK/(K-1).
   double label_smoothing = 0;
   double z_loss = 0;  // adds z_loss · (log Σ exp)² to the loss of each token
 };
