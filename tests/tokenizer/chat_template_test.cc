@@ -126,6 +126,16 @@ TEST(ChatTemplate, AMessageThatChangesWithWhatFollowsIsFoundByItsContent) {
       "......a1............");
 }
 
+// As DeepSeek's template does for an assistant that says nothing and calls no tool.
+TEST(ChatTemplate, AMessageWithoutContentTrainsNothing) {
+  const char* const source =
+      "{% for m in messages %}{% if m.content is not none %}{{ m.role[0] }}:{{ m.content }};{% endif %}{% endfor %}"
+      "{% if add_generation_prompt %}a:{% endif %}";
+  EXPECT_EQ(masked(source, R"([{"role":"user","content":"u"},{"role":"assistant","content":null},)"
+                           R"({"role":"user","content":"v"},{"role":"assistant","content":"w"}])"),
+            "..........w;");
+}
+
 TEST(ChatTemplate, AMessageThatIsNotThereIsNamed) {
   expect_error<DataError>([] { masked("{{ messages|length }}", kHi); }, {"message 1", "generation"});
 }

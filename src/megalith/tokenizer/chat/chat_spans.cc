@@ -30,6 +30,11 @@ std::string_view content_of(const Json& message) {
   return strip(content->get_ref<const std::string&>(), std::nullopt, Side::kBoth);
 }
 
+bool calls_tools(const Json& message) {
+  const auto calls = message.find("tool_calls");
+  return calls != message.end() && !calls->empty();
+}
+
 // Finds `content` in `text`, not before `from`: first after the part that the text shares with the prompt, since
 // earlier messages may contain the same words; then, since the prompt may be written differently, anywhere.
 size_t find_content(const std::string& text, std::string_view content, size_t from, const std::string& prompt) {
@@ -83,6 +88,7 @@ std::vector<AssistantSpan> ChatTemplate::assistant_spans(const Conversation& con
     const std::string_view content = content_of(message);
     size_t begin = prompt ? prompt->size() : 0;
     if (!prompt || begin < from || !text.starts_with(*prompt)) {
+      if (content.empty() && !calls_tools(message)) continue;  // some templates write nothing for such a message
       begin = find_content(text, content, from, prompt.value_or(""));
       check<DataError>(!content.empty() && begin != std::string::npos,
                        "{}: the template writes the assistant's message {} in a way that cannot be found in the text; "
