@@ -235,6 +235,21 @@ TEST(SavePoints, OldOnesGoAndTheBestStays) {
   EXPECT_EQ(names_in(out.path()), (std::vector<std::string>{best, "checkpoint-5", "latest"}));
 }
 
+// As Megatron does: the last step of a batch size is saved, whatever the interval.
+TEST(SavePoints, OneIsWrittenBeforeTheBatchGrows) {
+  const TempFolder out;
+  TrainerCase how;
+  how.args = resume_arguments(out.path(), 4, 100);
+  how.args.batch.micro_batch_size = 2;
+  how.args.batch.gradient_accumulation_steps = 1;
+  how.args.batch.global_batch_size = 4;
+  how.args.batch.rampup_batch_size = {2, 2, 4};
+  run_resumable(how, {});
+  // Sizes 2 2 4 4; the last step is always saved.
+  EXPECT_TRUE(std::filesystem::exists(out / "checkpoint-2"));
+  EXPECT_FALSE(std::filesystem::exists(out / "checkpoint-1") || std::filesystem::exists(out / "checkpoint-3"));
+}
+
 TEST(SavePoints, AModelAloneIsNotARun) {
   const TempFolder out;
   TrainerCase how;

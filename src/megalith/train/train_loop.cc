@@ -242,7 +242,11 @@ void Trainer::run_step(const data::StepBatch& batch, double waited_seconds) {
     }
   state_.global_step = number;
   state_.epoch = length_.epoch_after(batch);
-  position_ = {batch.after, position_.consumed_samples + batch.samples};
+  const int64_t consumed = position_.consumed_samples;
+  position_ = {batch.after, consumed + batch.samples};
+  // Megatron's rule: before the batch grows, a checkpoint is written from which both sizes can continue.
+  if (batches_.unchecked_at(consumed) != batches_.unchecked_at(position_.consumed_samples))
+    control_.should_save = control_.should_save || settings_.save.saves_points();
   last_samples_ = batch.samples;
   epoch_end_pending_ = batch.ends_epoch;
 }
