@@ -130,6 +130,43 @@ TEST(Sampler, epochs_and_seeds_have_orders_of_their_own) {
   EXPECT_TRUE(std::ranges::is_sorted(order(1, 0, false)));
 }
 
+// 1000 samples of 1 to 97 tokens: every sample once, little padding in a micro-batch, another order in each epoch, and
+// the same samples after an interruption with another batch size.
+TEST(Sampler, groups_samples_of_similar_length) {
+  std::vector<int32_t> lengths;
+  for (int32_t i = 0; i < 1000; ++i) lengths.push_back(1 + i * 31 % 97);
+  SamplerOptions options{.size = 1000, .seed = 3};
+  const auto padding = [&](const SamplerOptions& how) {
+    const Sampler sampler(how);
+    SamplerPosition at;
+    int64_t tokens = 0, room = 0;
+    std::set<int64_t> seen;
+    for (int step = 0; step < 100; ++step) {
+      const auto taken = sampler.step(at, 10);
+      at = taken->after;
+      int32_t longest = 0;
+      for (const int64_t sample : taken->samples) {
+        seen.insert(sample);
+        tokens += lengths[static_cast<size_t>(sample)];
+        longest = std::max(longest, lengths[static_cast<size_t>(sample)]);
+      }
+      room += 10 * longest;
+    }
+    EXPECT_EQ(seen.size(), 1000U);
+    return 1 - static_cast<double>(tokens) / static_cast<double>(room);
+  };
+  EXPECT_GT(padding(options), 0.3);
+  options.by_length = true;
+  EXPECT_THROW(Sampler{options}, InternalError);
+  options.lengths = std::make_shared<const std::vector<int32_t>>(lengths);
+  EXPECT_LT(padding(options), 0.06);
+  const Sampler sampler(options);
+  EXPECT_NE(sampler.step({0, 0}, 10)->samples, sampler.step({1, 0}, 10)->samples);
+  std::vector<int64_t> continued = sampler.step({0, 240}, 15)->samples;
+  for (const int64_t sample : sampler.step({0, 255}, 5)->samples) continued.push_back(sample);
+  EXPECT_EQ(continued, sampler.step({0, 240}, 20)->samples);  // over the border of a group of 250
+}
+
 TEST(Sampler, an_endless_stream_crosses_epochs) {
   const Sampler sampler({.size = 5, .shuffle = false, .end = EpochEnd::kContinue});
   const auto step = sampler.step({0, 3}, 4);

@@ -100,9 +100,12 @@ std::string threads(const TrainingArguments& args) {
 std::string order(const TrainingArguments& args) {
   const TrainingArguments effective = config::derive(args).args;
   const uint64_t seed = config::data_seed(effective);
-  const data::Sampler sampler(effective.dialect == Dialect::kPretrain
-                                  ? run::megatron_sampler(effective.sampler, 10, seed)
-                                  : run::epoch_sampler(effective.sampler, 10, seed));
+  data::SamplerOptions options = effective.dialect == Dialect::kPretrain
+                                     ? run::megatron_sampler(effective.sampler, 10, seed)
+                                     : run::epoch_sampler(effective.sampler, 10, seed);
+  if (options.by_length)
+    options.lengths = std::make_shared<const std::vector<int32_t>>(std::vector<int32_t>{3, 1, 4, 1, 5, 9, 2, 6, 5, 3});
+  const data::Sampler sampler(options);
   std::string text;
   data::SamplerPosition at;
   for (int i = 0; i < 3; ++i) {
@@ -184,6 +187,7 @@ Effects data_effects() {
       {"data_seed", {}, {}, {"--data_seed=7"}, order},
       {"train_sampling_strategy", {}, {}, {"--train_sampling_strategy=sequential"}, order},
       {"disable_shuffling", {}, {}, {"--disable_shuffling"}, order},
+      {"group_by_length", {}, {}, {"--group_by_length"}, order},
       {"dataloader_type", {}, {}, {"--dataloader_type=cyclic"}, order, Dialect::kPretrain},
   };
   effects.insert(effects.end(), others.begin(), others.end());

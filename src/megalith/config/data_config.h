@@ -53,6 +53,7 @@ struct DataConfig {
 struct SamplerConfig {
   SamplingStrategy train_sampling_strategy = SamplingStrategy::kRandom;
   bool disable_shuffling = false;
+  bool group_by_length = false;
   bool ignore_data_skip = false;
   DataloaderType dataloader_type = DataloaderType::kSingle;
   int dataloader_num_workers = 0;

@@ -166,6 +166,7 @@ void derive_data(TrainingArguments& args, Warnings& warnings) {
   if (data.sequence_packing) data.neat_packing = true;
   if (data.neat_packing) data.packing = true;
   if (!data.packing) data.packing = args.run.stage == Stage::kPretrain;
+  if (args.sampler.group_by_length) args.sampler.train_sampling_strategy = SamplingStrategy::kGroupByLength;
   if (args.sampler.disable_shuffling) args.sampler.train_sampling_strategy = SamplingStrategy::kSequential;
   if (args.lora.alpha.value_or(0) == 0) args.lora.alpha = 2 * args.lora.rank;
   // Megatron's split in parts per thousand.

@@ -285,11 +285,13 @@ struct EnumNames<MixStrategy> {
 };
 
 // The order of the samples of an epoch.
-enum class SamplingStrategy { kRandom, kSequential };
+enum class SamplingStrategy { kRandom, kSequential, kGroupByLength };
 template <>
 struct EnumNames<SamplingStrategy> {
   static constexpr auto kNames = std::to_array<std::pair<SamplingStrategy, std::string_view>>(
-      {{SamplingStrategy::kRandom, "random"}, {SamplingStrategy::kSequential, "sequential"}});
+      {{SamplingStrategy::kRandom, "random"},
+       {SamplingStrategy::kSequential, "sequential"},
+       {SamplingStrategy::kGroupByLength, "group_by_length"}});
 };
 
 // Megatron's sample order: in order, or a new permutation per epoch.

@@ -43,6 +43,12 @@ void check_dataset(const TrainingArguments& args, const ValidationContext& conte
   problems.require(!data.streaming || !data.max_samples, "streaming and max_samples exclude each other; keep one");
   problems.require(!data.streaming || data.val_size == 0 || data.val_size >= 1,
                    "streaming takes val_size as a number of records, not as a fraction");
+  const bool grouped =
+      args.sampler.group_by_length || args.sampler.train_sampling_strategy == SamplingStrategy::kGroupByLength;
+  problems.require(!grouped || !data.streaming,
+                   "group_by_length and streaming exclude each other: the lengths of a stream are not known");
+  problems.require(!grouped || !args.sampler.disable_shuffling,
+                   "group_by_length and disable_shuffling exclude each other; keep one");
   problems.require(!data.streaming || !data.tokenized_path,
                    "streaming and tokenized_path exclude each other; keep one");
   problems.require(data.val_size == 0 || data.eval_dataset.empty(),

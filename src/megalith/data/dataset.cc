@@ -28,6 +28,11 @@ class ScoredPairs : public Dataset {
 
 }  // namespace
 
+int64_t Dataset::tokens(int64_t index) const {
+  const Sample read = sample(index);
+  return std::ssize(read.row.ids) + (read.rejected ? std::ssize(read.rejected->ids) : 0);
+}
+
 std::shared_ptr<const Dataset> with_reference_scores(std::shared_ptr<const Dataset> pairs,
                                                      std::vector<ReferenceScores> scores) {
   return std::make_shared<ScoredPairs>(std::move(pairs), std::move(scores));

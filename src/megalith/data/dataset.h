@@ -18,6 +18,9 @@ class Dataset {
   virtual int64_t size() const = 0;
   // Requires 0 <= index < size().
   virtual Sample sample(int64_t index) const = 0;
+  // Returns the number of tokens of a sample, of both rows of a pair. Datasets that know it without reading the sample
+  // override this: lengths of all samples are asked for with group_by_length.
+  virtual int64_t tokens(int64_t index) const;
 };
 
 // Returns the same preference pairs with the scores of a reference model, one per pair.

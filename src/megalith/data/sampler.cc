@@ -3,20 +3,56 @@
 // another number of ranks or another batch size continues exactly where the data was left.
 #include "megalith/data/sampler.h"
 
+#include <algorithm>
+#include <functional>
+
 #include "megalith/base/error.h"
 #include "megalith/data/random.h"
 
 namespace megalith::data {
 
+namespace {
+
+// The order of samples in one epoch. It is computed on the fly (Permutation), so a dataset of any size costs no memory
+// and resuming costs no time; by length, one group at a time is held, sorted.
+class EpochOrder {
+ public:
+  EpochOrder(const SamplerOptions& options, int64_t epoch)
+      : options_(options), shuffled_(options.size, mix_seed(options.seed, static_cast<uint64_t>(epoch))) {}
+
+  // Returns the sample at a place in the epoch.
+  int64_t operator[](int64_t place) {
+    if (!options_.shuffle) return place;
+    if (!options_.by_length) return shuffled_[place];
+    const int64_t first = place / options_.length_group() * options_.length_group();
+    if (first != first_) sort_group(first);
+    return group_[static_cast<size_t>(place - first)];
+  }
+
+ private:
+  // Equal lengths keep their shuffled order, so that the result is the same everywhere.
+  void sort_group(int64_t first) {
+    first_ = first;
+    group_.clear();
+    const int64_t end = std::min(first + options_.length_group(), options_.size);
+    for (int64_t place = first; place < end; ++place) group_.push_back(shuffled_[place]);
+    const std::vector<int32_t>& lengths = *options_.lengths;
+    std::ranges::stable_sort(group_, std::greater(),
+                             [&lengths](int64_t sample) { return lengths[static_cast<size_t>(sample)]; });
+  }
+
+  SamplerOptions options_;  // shares the lengths
+  Permutation shuffled_;
+  int64_t first_ = -1;          // place of the group's first sample; -1: no group yet
+  std::vector<int64_t> group_;  // the samples of the group, the longest first
+};
+
+}  // namespace
+
 Sampler::Sampler(const SamplerOptions& options) : options_(options) {
   check<DataError>(options.size > 0, "the dataset is empty: there is nothing to train on");
-}
-
-// Computes the order on the fly (Permutation), so a dataset of any size costs no memory and resuming costs no time.
-int64_t Sampler::sample_at(const SamplerPosition& position) const {
-  if (!options_.shuffle) return position.consumed;
-  const uint64_t seed = mix_seed(options_.seed, static_cast<uint64_t>(position.epoch));
-  return Permutation(options_.size, seed)[position.consumed];
+  check(!options.by_length || (options.shuffle && options.lengths && std::ssize(*options.lengths) == options.size),
+        "grouping {} samples by length needs their lengths, and shuffling", options.size);
 }
 
 // Example, 10 samples, 4 per step, after 8 consumed: kDrop gives samples 0 to 3 of epoch 1, kWrap 8 9 0 1 of epoch 0,
@@ -38,10 +74,14 @@ std::optional<SampledStep> Sampler::step(const SamplerPosition& position, int64_
   }
   SampledStep result;
   const int64_t first_epoch = at.epoch;
+  EpochOrder order(options_, at.epoch);
   for (int64_t i = 0; i < count; ++i) {
-    if (at.consumed == size && options_.end == EpochEnd::kContinue) at = {at.epoch + 1, 0};
+    if (at.consumed == size && options_.end == EpochEnd::kContinue) {
+      at = {at.epoch + 1, 0};
+      order = EpochOrder(options_, at.epoch);
+    }
     // kWrap: beyond the end, the order of this epoch starts again.
-    result.samples.push_back(sample_at({at.epoch, at.consumed % size}));
+    result.samples.push_back(order[at.consumed % size]);
     ++at.consumed;
   }
   const int64_t left = size - at.consumed;

@@ -10,7 +10,9 @@
 //   }
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -31,6 +33,14 @@ struct SamplerOptions {
   bool shuffle = true;  // a different order in each epoch; false: in the order of the dataset
   uint64_t seed = 42;
   EpochEnd end = EpochEnd::kDrop;
+  // Sorts each length_group() samples of the shuffled order by length, the longest first, so that samples of a
+  // micro-batch need little padding. Needs shuffle, and `lengths` before a Sampler is made.
+  bool by_length = false;
+  std::shared_ptr<const std::vector<int32_t>> lengths{};  // tokens of each sample; nullptr unless by_length
+
+  // Independent of the batch size, so that a run may continue with another one. A quarter of a small dataset, so that
+  // epochs still differ.
+  int64_t length_group() const { return std::clamp<int64_t>(size / 4, 1, 4096); }
 };
 
 // How much of the data all ranks together have consumed. The order of samples depends only on the seed and the epoch,
@@ -70,8 +80,6 @@ class Sampler {
   const SamplerOptions& options() const { return options_; }
 
  private:
-  int64_t sample_at(const SamplerPosition& position) const;
-
   SamplerOptions options_;
 };
 

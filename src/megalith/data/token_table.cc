@@ -46,6 +46,12 @@ class TokenDataset : public Dataset {
     return {row(2 * index), row(2 * index + 1)};
   }
 
+  int64_t tokens(int64_t index) const override {
+    check(index >= 0 && index < size(), "sample {} of a dataset of {}", index, size());
+    const size_t rows = pairs_ ? 2 : 1, first = static_cast<size_t>(index) * rows;
+    return columns_.row_ends[first + rows - 1] - (first == 0 ? 0 : columns_.row_ends[first - 1]);
+  }
+
  private:
   // Returns the values of one row; `ends` are cumulative.
   template <typename T>

@@ -253,6 +253,9 @@ void check_same_data(const ResumePoint& resume, const std::optional<data::Sample
         fmt::format("it was {}shuffled and is {}", then.shuffle ? "" : "not ", current.shuffle ? "now" : "not now"));
   if (then.seed != current.seed && current.shuffle)
     changes.push_back(fmt::format("it was shuffled with seed {} and now with {}", then.seed, current.seed));
+  if (then.by_length != current.by_length)
+    changes.push_back(fmt::format("it was {}grouped by length and is {}", then.by_length ? "" : "not ",
+                                  current.by_length ? "now" : "not now"));
   if (changes.empty()) return;
   const std::string sentence = fmt::format(
       "the training data differs from that of the checkpoint, whose position is {} samples into epoch {}: {}",

@@ -64,14 +64,17 @@ Json to_json(const data::SamplerOptions& sampler) {
   const char* end = nullptr;
   for (const auto& [value, name] : kEpochEnds)
     if (value == sampler.end) end = name;
-  return {{"size", sampler.size}, {"shuffle", sampler.shuffle}, {"seed", sampler.seed}, {"end", end}};
+  Json json{{"size", sampler.size}, {"shuffle", sampler.shuffle}, {"seed", sampler.seed}, {"end", end}};
+  if (sampler.by_length) json["by_length"] = true;
+  return json;
 }
 
 // An unknown `end`, from a later version, keeps the default; check_same_data compares only what decides the order.
 data::SamplerOptions sampler_of(const io::JsonFields& fields) {
   data::SamplerOptions sampler{.size = fields.required<int64_t>("size"),
                                .shuffle = fields.required<bool>("shuffle"),
-                               .seed = static_cast<uint64_t>(fields.required<int64_t>("seed"))};
+                               .seed = static_cast<uint64_t>(fields.required<int64_t>("seed")),
+                               .by_length = fields.optional<bool>("by_length").value_or(false)};
   const auto end = fields.required<std::string>("end");
   for (const auto& [value, name] : kEpochEnds)
     if (end == name) sampler.end = value;

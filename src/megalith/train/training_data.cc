@@ -16,11 +16,21 @@ namespace {
 // Two steps hide the time of collating one without holding much memory.
 constexpr size_t kStepsAhead = 2;
 
+// Fills in the lengths that an order by length needs.
+data::SamplerOptions with_lengths(data::SamplerOptions order, const data::Dataset& dataset) {
+  if (!order.by_length || order.lengths) return order;
+  std::vector<int32_t> lengths(static_cast<size_t>(dataset.size()));
+  for (int64_t i = 0; i < dataset.size(); ++i)
+    lengths[static_cast<size_t>(i)] = static_cast<int32_t>(dataset.tokens(i));
+  order.lengths = std::make_shared<const std::vector<int32_t>>(std::move(lengths));
+  return order;
+}
+
 }  // namespace
 
 TrainingData numbered_data(std::shared_ptr<const data::Dataset> dataset, const data::SamplerOptions& order,
                            const data::Collator& collator) {
-  const data::Sampler sampler(order);
+  const data::Sampler sampler(with_lengths(order, *dataset));
   return {.open =
               [dataset, sampler, collator](data::ShapeOfStep shape, data::LoaderStart start, data::CollateParts parts) {
                 return data::make_batch_loader(dataset, sampler, collator, std::move(shape), start, parts);

@@ -11,9 +11,13 @@ namespace {
 void add_sampler(OptionList& list) {
   auto sampler = list.part(&TrainingArguments::sampler);
   sampler.add("train_sampling_strategy", &SamplerConfig::train_sampling_strategy, "order of the samples of an epoch")
-      .refuse({"group_by_length", "batch_rebalance"}, "use packing or sequence_packing to avoid padding")
+      .refuse({"batch_rebalance"}, "use packing or sequence_packing to avoid padding")
       .train_only();
   sampler.add("disable_shuffling", &SamplerConfig::disable_shuffling, "the same as train_sampling_strategy sequential")
+      .train_only();
+  sampler
+      .add("group_by_length", &SamplerConfig::group_by_length,
+           "the same as train_sampling_strategy group_by_length: samples of similar length in a micro-batch")
       .train_only();
   sampler.add("ignore_data_skip", &SamplerConfig::ignore_data_skip, "resume from the start of the epoch's data")
       .train_only();

@@ -74,7 +74,11 @@ data::SftSettings sft_settings(const config::TrainingArguments& args) {
 data::SamplerOptions epoch_sampler(const config::SamplerConfig& sampler, int64_t size, uint64_t seed) {
   const bool sequential =
       sampler.disable_shuffling || sampler.train_sampling_strategy == config::SamplingStrategy::kSequential;
-  return {.size = size, .shuffle = !sequential, .seed = seed, .end = data::EpochEnd::kDrop};
+  return {.size = size,
+          .shuffle = !sequential,
+          .seed = seed,
+          .end = data::EpochEnd::kDrop,
+          .by_length = sampler.train_sampling_strategy == config::SamplingStrategy::kGroupByLength};
 }
 
 // Megatron's `single` stops at the end of the data, whose length the index has matched to the run; `cyclic` goes
