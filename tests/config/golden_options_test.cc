@@ -25,7 +25,6 @@ const Words kLackingFeatures{"moe_token_dispatcher_type",
                              "quantization_bit",
                              "use_galore",
                              "use_dora",
-                             "neftune_noise_alpha",
                              "spec",
                              "torch_compile"};
 

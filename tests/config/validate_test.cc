@@ -117,6 +117,7 @@ const std::vector<Rule>& rules() {
       {{"--pref_loss=hinge", "--dpo_label_smoothing=0.1"}, "dpo_label_smoothing"},
       {{"--pref_loss=robust", "--dpo_label_smoothing=0.5"}, "below 0.5"},
       {{"--label_smoothing_factor=1"}, "below 1"},
+      {{"--stage=dpo", "--neftune_noise_alpha=5"}, "neftune_noise_alpha"},
       {{"--group_by_length", "--streaming", "--max_steps=5"}, "lengths of a stream"},
       {{"--train_sampling_strategy=group_by_length", "--disable_shuffling"}, "disable_shuffling"},
       {{R"(--deepspeed={"zero_optimization": {"stage": 3}})"}, "tensor_model_parallel_size"},

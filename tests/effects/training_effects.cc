@@ -91,6 +91,7 @@ Effects training_effects() {
   };
   return {
       {"finetuning_type", small(), {}, {"--finetuning_type=lora"}, one_rank},
+      {"neftune_noise_alpha", small(), {}, {"--neftune_noise_alpha=5"}, one_rank},
       {"label_smoothing_factor", small(), {}, {"--label_smoothing_factor=0.1"}, one_rank},
       {"iterations_to_skip", small(), {}, {"--iterations_to_skip=2"}, one_rank},
       {"early_stopping_steps", also({"--learning_rate=0"}), {}, {"--early_stopping_steps=1"}, one_rank},

@@ -197,6 +197,23 @@ TEST(TrainerLabelSmoothing, IsTheSameInEveryLayout) {
   }
 }
 
+// NEFTune: noise in training only, the same for a seed, also on ranks that share the tokens.
+TEST(TrainerNoise, DisturbsTrainingAndNotEvaluation) {
+  const auto folder = golden_folder("llama");
+  const auto samples = random_sequences(20, 512);
+  const auto run = [&](double alpha, int tp) {
+    TrainerCase how{.tp = tp};
+    how.args.optimizer.neftune_noise_alpha = alpha;
+    how.args.optimizer.learning_rate = 0;  // the model stays as it is
+    return run_training(folder, how, samples, samples);
+  };
+  const RunLog quiet = run(0, 1), noisy = run(5, 1);
+  EXPECT_NE(noisy.numbers("loss"), quiet.numbers("loss"));
+  EXPECT_NEAR(noisy.numbers("loss")[0], quiet.numbers("loss")[0], 0.5);  // √(L · h) keeps it small
+  expect_same(run(5, 2), noisy, "tp 2");
+  EXPECT_EQ(*noisy.evaluation.find("eval_loss"), *quiet.evaluation.find("eval_loss"));
+}
+
 // Learned positions may be fewer than the padded length, and dynamic rotary frequencies follow the longest sequence.
 TEST(TrainerPadding, ChangesNoLoss) {
   const TempFolder dynamic;

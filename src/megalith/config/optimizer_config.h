@@ -60,6 +60,7 @@ struct OptimizerConfig {
   double sgd_momentum = 0.9;
   double max_grad_norm = 1.0;
   double label_smoothing_factor = 0.0;
+  std::optional<double> neftune_noise_alpha;
   std::optional<double> decoupled_lr;
   std::optional<double> decoupled_min_lr;
   // Sharding and offloading of the state.

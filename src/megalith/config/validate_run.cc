@@ -79,6 +79,9 @@ void check_preferences(const TrainingArguments& args, Problems& problems) {
                    "packing does not work with stage dpo: rows are pairs");
   problems.require(!args.ddp.calculate_per_token_loss,
                    "calculate_per_token_loss does not work with stage dpo: its loss is a mean over pairs");
+  problems.require(
+      !args.optimizer.neftune_noise_alpha.value_or(0),
+      "neftune_noise_alpha does not work with stage dpo, whose loss compares log-probabilities of two models");
   problems.require(args.optimizer.label_smoothing_factor == 0,
                    "label_smoothing_factor does not work with stage dpo, whose loss is not cross-entropy; see "
                    "dpo_label_smoothing");

@@ -12,6 +12,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "megalith/base/error.h"
 #include "megalith/layout/vocab_split.h"
@@ -167,8 +168,18 @@ void GptModel::before_part(size_t part) const {
   if (before_part_) before_part_(parts_[part]);
 }
 
+// NEFTune: x + u · α / √(L · h), u uniform in [-1, 1), with L the tokens of the longest sequence. Hugging Face counts
+// the padding of a batch in L; here it does not matter how far rows are padded.
+at::Tensor GptModel::with_noise(const at::Tensor& x, const ops::SequenceLayout& layout) const {
+  const auto fork = context_.rng().fork_if(tp_.splits_tokens());
+  const double size = static_cast<double>(layout.max_position()) * static_cast<double>(config_.hidden_size);
+  const double bound = options_.neftune_alpha / std::sqrt(size);
+  return x + at::empty_like(x).uniform_(-bound, bound, context_.rng().generator());
+}
+
 at::Tensor GptModel::embed(const ModelInput& input) const {
   at::Tensor x = embedding_->forward(input.ids);
+  if (input.training && options_.neftune_alpha > 0) x = with_noise(x, input.layout);
   if (positions_) {
     check<DataError>(input.layout.max_position() <= config_.max_positions,
                      "a sequence of {} tokens is longer than the {} positions of the model; use shorter sequences",

@@ -89,6 +89,7 @@ class GptModel {
   void note_facts();
   void end_part(const nn::ParameterScope& root);    // lists the parameters created since the last call as one part
   at::Tensor embed(const ModelInput& input) const;  // -> [t, h] or [t/tp, h]
+  at::Tensor with_noise(const at::Tensor& x, const ops::SequenceLayout& layout) const;
   // x [t, h] or [t/tp, h] -> the same shape, with recomputation as the options ask for.
   at::Tensor run_layers(at::Tensor x, const nn::LayerInput& input) const;
   // Waits, through before_part_, until the parameters of a part are there.

@@ -50,6 +50,7 @@ struct ModelOptions {
   bool fp8_inside_only = false;       // nor for the first and the last block
   // Label smoothing, z-loss and the ignored label.
   ops::CrossEntropyOptions loss;
+  double neftune_alpha = 0;  // noise on embeddings in training, if > 0
   RecomputePlan recompute;
   std::vector<nn::ContextMode> context_modes;  // one for all layers or one per layer; empty = kRing
   // Dispatch, overlap and recomputation of experts; unused without them.

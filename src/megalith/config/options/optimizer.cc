@@ -56,6 +56,11 @@ void add_update_rule(OptionList& list) {
            "share of each target's probability that is spread over the vocabulary; in eval_loss, too")
       .at_least(0)
       .train_only();
+  optimizer
+      .add("neftune_noise_alpha", &OptimizerConfig::neftune_noise_alpha,
+           "noise on embeddings in training: uniform, within alpha / sqrt(tokens * hidden size)")
+      .at_least(0)
+      .train_only();
   // Embedding and head are trained at a rate of their own.
   optimizer.add("decoupled_lr", &OptimizerConfig::decoupled_lr, "peak rate of embedding and head")
       .at_least(0)

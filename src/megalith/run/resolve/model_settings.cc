@@ -142,6 +142,7 @@ model::ModelOptions model_options(const config::TrainingArguments& args, at::Dev
   options.sequence_parallel = args.parallel.sequence_parallel;
   options.vocab_multiple = args.shape.make_vocab_size_divisible_by;
   if (args.fusion.cross_entropy_loss) options.loss_chunk = 1;  // options_on sets the size
+  options.neftune_alpha = args.optimizer.neftune_noise_alpha.value_or(0);
   options.loss.label_smoothing = args.optimizer.label_smoothing_factor;
   options.fp8 = fp8_recipe(args.precision);
   options.fp8_inside_only = args.precision.first_last_layers_bf16;

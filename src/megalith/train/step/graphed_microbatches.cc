@@ -38,8 +38,9 @@ std::string graph_obstacle(const model::ModelOptions& options, const model::Mode
   if (std::string problem = model::capture_problem(config); !problem.empty()) return problem;
   if (config.mtp_layers > 0) return "multi-token prediction counts its targets on the host";
   const bool adapter_dropout = options.adapter && options.adapter->dropout > 0;
-  if (config.attention_dropout > 0 || config.hidden_dropout > 0 || config.embedding_dropout > 0 || adapter_dropout)
-    return "dropout draws its seeds on the host";
+  if (config.attention_dropout > 0 || config.hidden_dropout > 0 || config.embedding_dropout > 0 || adapter_dropout ||
+      options.neftune_alpha > 0)
+    return "dropout and noise draw their seeds on the host";
   if (options.recompute.any()) return "recompute_granularity runs parts of the model during backward";
   if (options.fp8) return "fp8 carries scales from step to step";
   return "";
