@@ -163,7 +163,8 @@ TEST(Sampler, groups_samples_of_similar_length) {
   const Sampler sampler(options);
   EXPECT_NE(sampler.step({0, 0}, 10)->samples, sampler.step({1, 0}, 10)->samples);
   std::vector<int64_t> continued = sampler.step({0, 240}, 15)->samples;
-  for (const int64_t sample : sampler.step({0, 255}, 5)->samples) continued.push_back(sample);
+  const std::vector<int64_t> rest = sampler.step({0, 255}, 5)->samples;
+  continued.insert(continued.end(), rest.begin(), rest.end());
   EXPECT_EQ(continued, sampler.step({0, 240}, 20)->samples);  // over the border of a group of 250
 }
 

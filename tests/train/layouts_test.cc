@@ -210,14 +210,14 @@ TEST(TrainerNoise, DisturbsTrainingAndNotEvaluation) {
   const RunLog quiet = run(0, 1), noisy = run(5, 1);
   EXPECT_NE(noisy.numbers("loss"), quiet.numbers("loss"));
   EXPECT_NEAR(noisy.numbers("loss")[0], quiet.numbers("loss")[0], 0.5);  // √(L · h) keeps it small
-  expect_same(run(5, 2), noisy, "tp 2");
+  expect_same(run(5, 2), noisy, "tp 2");  // whose rows are padded to other lengths
   EXPECT_EQ(*noisy.evaluation.find("eval_loss"), *quiet.evaluation.find("eval_loss"));
 }
 
 // Learned positions may be fewer than the padded length, and dynamic rotary frequencies follow the longest sequence.
 TEST(TrainerPadding, ChangesNoLoss) {
   const TempFolder dynamic;
-  std::filesystem::copy(golden_folder("llama"), dynamic.path(), std::filesystem::copy_options::overwrite_existing);
+  std::filesystem::copy(golden_folder("llama"), dynamic.path(), std::filesystem::copy_options::recursive);
   nlohmann::json config = nlohmann::json::parse(std::ifstream(dynamic / "config.json"));
   config["rope_parameters"] = {{"rope_type", "dynamic"}, {"rope_theta", 10000.0}, {"factor", 2.0}};
   config["max_position_embeddings"] = 4;

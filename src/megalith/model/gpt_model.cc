@@ -171,10 +171,20 @@ void GptModel::before_part(size_t part) const {
 // NEFTune: x + u · α / √(L · h), u uniform in [-1, 1), with L the tokens of the longest sequence. Hugging Face counts
 // the padding of a batch in L; here it does not matter how far rows are padded.
 at::Tensor GptModel::with_noise(const at::Tensor& x, const ops::SequenceLayout& layout) const {
-  const auto fork = context_.rng().fork_if(tp_.splits_tokens());
-  const double size = static_cast<double>(layout.max_position()) * static_cast<double>(config_.hidden_size);
+  const int64_t h = config_.hidden_size, sequences = layout.sequences();
+  const double size = static_cast<double>(layout.max_position()) * static_cast<double>(h);
   const double bound = options_.neftune_alpha / std::sqrt(size);
-  return x + at::empty_like(x).uniform_(-bound, bound, context_.rng().generator());
+  // Numbers of this call alone: how many are drawn depends on padding, and nothing after it may.
+  at::Generator numbers = context_.rng().generator().clone();
+  numbers.set_current_seed(ops::draw_seed(context_.rng().generator()));
+  const int64_t drawn = layout.uniform() ? std::min(layout.max_position(), layout.longest()) : 0;
+  at::Tensor noise = at::empty({layout.uniform() ? sequences * drawn : layout.tokens(), h}, x.options());
+  noise.uniform_(-bound, bound, numbers);
+  if (layout.uniform() && drawn < layout.longest())
+    noise = at::constant_pad_nd(noise.view({sequences, drawn, h}), {0, 0, 0, layout.longest() - drawn}).view({-1, h});
+  if (!tp_.splits_tokens()) return x + noise;
+  const auto [first, count] = tp_.share(noise.size(0));
+  return x + noise.narrow(0, first, count);
 }
 
 at::Tensor GptModel::embed(const ModelInput& input) const {

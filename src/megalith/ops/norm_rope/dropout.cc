@@ -32,19 +32,6 @@ void check_arguments(const Tensor& x, double p, const at::Generator& generator) 
         "dropout on {} needs a generator of that device", x.device().str());
 }
 
-// Draws the seed of one mask. A CUDA generator draws only on the device, so that its seed and its offset are mixed
-// instead (splitmix64); the offset then advances by 4, the unit that it counts in.
-uint64_t draw_seed(at::Generator generator) {
-  const std::lock_guard lock(generator.mutex());
-  if (generator.device().is_cpu()) return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
-  const uint64_t offset = generator.get_offset();
-  generator.set_offset(offset + 4);
-  uint64_t z = generator.current_seed() + 0x9E3779B97F4A7C15 * (offset / 4 + 1);
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
-  return z ^ (z >> 31);
-}
-
 struct Result {
   Tensor y;
   Tensor mask;  // uint8, shape of x; undefined without a backward pass, and always on CUDA
@@ -105,6 +92,19 @@ class DropoutFunction : public torch::autograd::Function<DropoutFunction> {
 };
 
 }  // namespace
+
+// A CUDA generator draws only on the device, so that its seed and its offset are mixed
+// instead (splitmix64); the offset then advances by 4, the unit that it counts in.
+uint64_t draw_seed(at::Generator generator) {
+  const std::lock_guard lock(generator.mutex());
+  if (generator.device().is_cpu()) return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
+  const uint64_t offset = generator.get_offset();
+  generator.set_offset(offset + 4);
+  uint64_t z = generator.current_seed() + 0x9E3779B97F4A7C15 * (offset / 4 + 1);
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
+  return z ^ (z >> 31);
+}
 
 // Other masks than the kernels': it draws from the generator itself. For fp64 and devices without kernels.
 Tensor dropout_composite(const Tensor& x, double p, const at::Generator& generator) {
