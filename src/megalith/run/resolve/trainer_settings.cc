@@ -143,6 +143,7 @@ train::TrainerSettings trainer_settings(const TrainingArguments& args, const lay
   settings.eval = eval_plan(args);
   settings.save = save_settings(args);
   settings.resume = {.optimizer = !args.checkpoint.no_load_optim,
+                     .main_params = args.checkpoint.load_main_params,
                      .rng = !args.checkpoint.no_load_rng,
                      .restarts_epoch = args.sampler.ignore_data_skip,
                      .data_may_change = args.dialect == Dialect::kPretrain};
