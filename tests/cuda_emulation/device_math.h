@@ -67,4 +67,5 @@ inline float __fdividef(float x, float y) {
   return megalith::cuda_emulation::moved(x / y, 2, megalith::cuda_emulation::bits_of(y));
 }
 inline double __dadd_rn(double x, double y) { return x + y; }
+inline float __fdiv_rn(float x, float y) { return x / y; }
 inline double __dmul_rn(double x, double y) { return x * y; }

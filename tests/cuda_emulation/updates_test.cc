@@ -2,6 +2,8 @@
 #include <cmath>
 
 #include "megalith/ops/update/flat_buffer_internal.h"
+#include "megalith/ops/update/stored_values.h"
+#include "megalith/ops/update/stored_values_internal.h"
 #include "tests/cuda_emulation/kernel_case.h"
 
 namespace megalith::ops {
@@ -203,6 +205,48 @@ TEST(CudaUpdates, ScaleAndCheck) {
           EXPECT_EQ(actual[1].item<int>(), expected[1].item<int>()) << n;
           EXPECT_EQ(actual[1].item<int>(), n > 0 && !std::isfinite(odd) ? 1 : 0) << n;
         }
+}
+
+// The bits of the CPU: state moves between devices (offload, checkpoints).
+TEST(CudaUpdates, StoredValues) {
+  for (const auto format : {at::kHalf, at::kFloat8_e4m3fn})
+    for (const int64_t n : {64, 1024, 5 * 64 + 1024})
+      for (const double size : {1.0, 1e-12, 1e-38}) {
+        Random random;
+        const Tensor x = random({n}) * size;
+        x[3] = 0;
+        const auto values = [&] { return at::full({n}, 1, at::kFloat).to(format); };
+        const auto cuda = [&](void* stream) {
+          const Tensor v = values(), scales = unset({n / kScaleBlock}, at::kFloat), back = unset({n}, at::kFloat);
+          write_scaled_cuda(format, floats(x), n, out(v), floats(scales), stream);
+          read_scaled_cuda(format, in(v), floats(scales), n, floats(back), stream);
+          return Tensors{v, scales, back};
+        };
+        const Tensor v = values(), scales = unset({n / kScaleBlock}, at::kFloat), back = unset({n}, at::kFloat);
+        write_scaled_cpu(format, floats(x), n, out(v), floats(scales));
+        read_scaled_cpu(format, in(v), floats(scales), n, floats(back));
+        const Tensors actual = in_every_order(cuda, "stored values"), expected{v, scales, back};
+        for (size_t i = 0; i < expected.size(); ++i)
+          EXPECT_TRUE(same_bits(actual[i], expected[i]))
+              << c10::toString(format) << " " << n << " " << size << " " << i;
+      }
+}
+
+TEST(CudaUpdates, HalvesOfNumbers) {
+  for (const int64_t n : {64, 1024 + 64}) {
+    Random random;
+    const Tensor x = random({n});
+    const auto cuda = [&](void* stream) {
+      const Tensor high = at::empty({n}, at::kShort), low = at::empty({n}, at::kShort), back = unset({n}, at::kFloat);
+      auto* upper = static_cast<uint16_t*>(out(high));
+      split_halves_cuda(floats(x), n, upper, low.mutable_data_ptr<int16_t>(), stream);
+      join_halves_cuda(upper, low.const_data_ptr<int16_t>(), n, floats(back), stream);
+      return Tensors{high, low, back};
+    };
+    const Tensors actual = in_every_order(cuda, "halves");
+    EXPECT_TRUE(actual[2].equal(x));
+    EXPECT_TRUE(actual[0].view(at::kBFloat16).equal(x.to(at::kBFloat16)));
+  }
 }
 
 }  // namespace

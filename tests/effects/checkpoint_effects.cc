@@ -82,7 +82,8 @@ std::string resumed(const TrainingArguments& args) {
 
 // A pre-training run that begins with the one of `first`, which is made once.
 std::string pretrained(const TrainingArguments& args, bool resumes) {
-  static const TempFolder saved;
+  static const TempFolder saved_in_fp32, saved_in_bf16;
+  const TempFolder& saved = args.precision.bf16 ? saved_in_bf16 : saved_in_fp32;
   const auto run = [](TrainingArguments mine) {
     std::string text;
     run_ranks(1, [&](const Rank& rank) {
@@ -186,6 +187,8 @@ Effects checkpoint_effects() {
   };
   const auto kPretrain = Dialect::kPretrain;
   const Words longer = tiny_and("--override_opt_param_scheduler");  // the run that continues is longer
+  Words without_moments = longer;
+  without_moments.insert(without_moments.end(), {"--bf16", "--no_load_optim"});
   return {
       {"save_total_limit", small, {}, {"--save_total_limit=2"}, saves},
       {"save_only_model", small, {}, {"--save_only_model"}, saves},
@@ -199,6 +202,7 @@ Effects checkpoint_effects() {
       {"override_opt_param_scheduler", tiny, {}, {"--override_opt_param_scheduler"}, continues, kPretrain},
       {"use_checkpoint_opt_param_scheduler", tiny, {}, {"--use_checkpoint_opt_param_scheduler"}, continues, kPretrain},
       {"no_load_optim", longer, {}, {"--no_load_optim"}, continues, kPretrain},
+      {"load_main_params_from_ckpt", without_moments, {}, {"--load_main_params_from_ckpt"}, continues, kPretrain},
       {"no_load_rng", longer, {}, {"--no_load_rng"}, continues, kPretrain},
       {"finetune", longer, {}, {"--finetune"}, continues, kPretrain},
       {"ckpt_step", tiny, {}, {"--ckpt_step=2"}, begins_with, kPretrain},

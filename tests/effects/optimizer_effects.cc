@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include "megalith/config/derive.h"
+#include "megalith/optim/optimizer.h"
 #include "megalith/run/resolve/optimizer_settings.h"
 #include "tests/effects/effect.h"
+#include "tests/support/run_ranks.h"
 
 namespace megalith::testing {
 namespace {
@@ -31,6 +33,29 @@ std::string rule(const TrainingArguments& args) {
   return fmt::format("{} clip {} offload {} decays {}", two_steps(*s.rule), s.clip_grad, s.offload_fraction, decays);
 }
 
+// The memory of one parameter's gradient and state, and where two steps take it and its moments.
+std::string steps_of_state(const TrainingArguments& given) {
+  const TrainingArguments args = config::derive(given).args;
+  std::string text;
+  run_ranks(1, [&](const Rank& rank) {
+    const parallel::ParallelContext context(rank.world, layout::RankGrid({.world_size = 1}));
+    nn::ParameterSet set(args.precision.bf16 ? at::kBFloat16 : at::kFloat, at::kCPU);
+    nn::Parameter& p = nn::ParameterScope(set).add({.name = "w.weight"}, {64});
+    optim::DistributedDataParallel ddp({&p}, run::ddp_settings(args), context);
+    optim::Optimizer optimizer({&ddp}, run::optimizer_settings(args.optimizer), context);
+    for (optim::ParamGroup& group : optimizer.groups()) group.lr = 1e-2;
+    optim::GradScaler scaler = optim::GradScaler::constant(1);
+    for (const double factor : {1.0, 0.3}) {
+      p.grad.main_grad.copy_(at::arange(64, at::kFloat).cos() * factor);
+      optimizer.step(scaler);
+    }
+    text = fmt::format("{} + {} bytes", ddp.buffers()[0]->grads().nbytes(), optimizer.state_bytes(false));
+    for (const parallel::ShardedTensor& part : optimizer.sharded_state())
+      text += fmt::format(" {} {:.9g}", part.name, part.data().to(at::kDouble).abs().sum().item<double>());
+  });
+  return text;
+}
+
 std::string buffers(const TrainingArguments& args) {
   const optim::DdpSettings s = run::ddp_settings(config::derive(args).args);
   return fmt::format("sharded {} overlap {} average {} per token {} check {} pad {} buckets by {} {} cut {} type {}",
@@ -53,6 +78,7 @@ std::string scales(const TrainingArguments& args) {
 }  // namespace
 
 Effects optimizer_effects() {
+  const Words aware{"--bf16", "--use_precision_aware_optimizer", "--finetuning_type=full"};
   const Words fp16{"--fp16", "--initial_loss_scale=64", "--loss_scale_window=3"};
   return {
       {"optimizer", {}, {}, {"--optimizer=sgd"}, rule},
@@ -70,6 +96,11 @@ Effects optimizer_effects() {
        {"--optimizer_offload_fraction=0.5"},
        {"--optimizer_offload_fraction=1"},
        rule},
+      {"use_precision_aware_optimizer", {"--bf16"}, {}, {"--use_precision_aware_optimizer"}, steps_of_state},
+      {"main_grads_dtype", aware, {}, {"--main_grads_dtype=bf16"}, steps_of_state},
+      {"main_params_dtype", aware, {}, {"--main_params_dtype=fp16"}, steps_of_state},
+      {"exp_avg_dtype", aware, {"--exp_avg_dtype=bf16"}, {"--exp_avg_dtype=fp8"}, steps_of_state},
+      {"exp_avg_sq_dtype", aware, {"--exp_avg_sq_dtype=fp16"}, {"--exp_avg_sq_dtype=fp8"}, steps_of_state},
       {"use_distributed_optimizer", {}, {}, {"--use_distributed_optimizer"}, buffers},
       {"overlap_grad_reduce", {}, {}, {"--overlap_grad_reduce"}, buffers},
       {"ddp_average_in_collective", {}, {}, {"--ddp_average_in_collective"}, buffers},

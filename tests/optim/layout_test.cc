@@ -69,6 +69,27 @@ INSTANTIATE_TEST_SUITE_P(
                       TrainCase{.dp = 2, .options = {.dtype = at::kBFloat16}, .optimizer = {.rule = lion()}}),
     layout_name);
 
+// State in fewer bits: shards, buckets and offload cut no scale.
+INSTANTIATE_TEST_SUITE_P(
+    OfStateFormats, OptimizerLayouts,
+    ::testing::Values(
+        TrainCase{.dp = 2,
+                  .options = {.dtype = at::kBFloat16},
+                  .optimizer = {.formats = {.remainders = true,
+                                            .states = {{"exp_avg", at::kFloat8_e4m3fn}, {"exp_avg_sq", at::kHalf}}}}},
+        TrainCase{
+            .dp = 4,
+            .options = {.dtype = at::kBFloat16},
+            .optimizer = {.formats = {.main = at::kHalf,
+                                      .states = {{"exp_avg", at::kBFloat16}, {"exp_avg_sq", at::kFloat8_e4m3fn}}}}},
+        TrainCase{.dp = 2,
+                  .optimizer = {.formats = {.states = {{"exp_avg", at::kHalf}, {"exp_avg_sq", at::kBFloat16}}}}},
+        TrainCase{.dp = 1,
+                  .options = {.dtype = at::kBFloat16},
+                  .optimizer = {.rule = lion(),
+                                .formats = {.remainders = true, .states = {{"exp_avg", at::kFloat8_e4m3fn}}}}}),
+    layout_name);
+
 // The transport that processes use.
 TEST(OptimizerOverGloo, GivesTheSameBits) {
   const auto folder = golden_folder("qwen2");

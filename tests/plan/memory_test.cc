@@ -235,7 +235,11 @@ TEST(PlannedMemory, KnowsEveryKindOfLayer) {
 TEST(PlannedMemory, CountsTheStatesOfTheUpdateRule) {
   using Words = std::vector<std::string>;
   const std::vector<std::pair<Words, std::shared_ptr<const optim::UpdateRule>>> rules{
-      {{"--optimizer=adam"}, nullptr}, {{"--optimizer=sgd"}, nullptr}, {{}, testing::lion()}};
+      {{"--optimizer=adam"}, nullptr},
+      {{"--optimizer=sgd"}, nullptr},
+      {{}, testing::lion()},
+      {{"--use_precision_aware_optimizer", "--exp_avg_dtype=fp8", "--exp_avg_sq_dtype=bf16"}, nullptr},
+      {{"--use_precision_aware_optimizer", "--exp_avg_dtype=fp16", "--exp_avg_sq_dtype=fp8"}, nullptr}};
   for (const auto& [named, rule] : rules)
     for (const Words& precision : {Words{"--bf16=false"}, Words{"--bf16=true"},
                                    Words{"--bf16=true", "--optimizer_cpu_offload", "--optimizer_offload_fraction=1"}}) {

@@ -66,7 +66,12 @@ TEST_P(ResumeBitForBit, ContinuesAsIfNothingHadHappened) {
     how.args.eval.steps = 1;
     how.args.eval.metric_for_best_model = "loss";
     how.args.run.early_stopping_steps = 50;
-    how.args.precision.bf16 = precision == "bf16" || precision == "fp8";
+    const bool stored = precision == "fp8_state" || precision == "fp16_state";
+    how.args.precision.bf16 = precision == "bf16" || precision == "fp8" || stored;
+    how.args.optimizer.use_precision_aware_optimizer = stored;
+    if (stored)
+      how.args.optimizer.exp_avg_dtype = how.args.optimizer.exp_avg_sq_dtype = precision.substr(0, precision.find('_'));
+    if (precision == "fp16_state") how.args.optimizer.main_params_dtype = "fp16";
     if (precision == "fp8") {
       how.args.precision.fp8 = config::Fp8Format::kHybrid;
       how.args.precision.fp8_recipe = "delayed";
@@ -77,8 +82,8 @@ TEST_P(ResumeBitForBit, ContinuesAsIfNothingHadHappened) {
     how.args.precision.fp16 = precision == "fp16";
     how.args.precision.initial_loss_scale = 0x1p17;
     how.args.precision.hysteresis = 1;
-    how.args.checkpoint.async_save = precision == "bf16";
-    how.args.checkpoint.files = precision == "fp16" ? "per_writer" : "shared";
+    how.args.checkpoint.async_save = precision == "bf16" || precision == "fp8_state";
+    how.args.checkpoint.files = precision.starts_with("fp16") ? "per_writer" : "shared";
   };
   set(whole);
   const train::TrainerState expected = run_resumable(how, {});
@@ -90,7 +95,8 @@ TEST_P(ResumeBitForBit, ContinuesAsIfNothingHadHappened) {
   EXPECT_EQ(checkpoint::read_manifest(whole / "checkpoint-3").has("fp8"), precision == "fp8");
 }
 
-INSTANTIATE_TEST_SUITE_P(Precisions, ResumeBitForBit, ::testing::Values("fp32", "bf16", "fp16", "fp8"),
+INSTANTIATE_TEST_SUITE_P(Precisions, ResumeBitForBit,
+                         ::testing::Values("fp32", "bf16", "fp16", "fp8", "fp8_state", "fp16_state"),
                          [](const auto& test) { return std::string(test.param); });
 
 // The last step of an epoch is saved before the epoch's end is told.

@@ -77,7 +77,9 @@ void Saver::Job::copy_share(at::Tensor& buffer) {
       const at::Tensor& original = originals_.emplace_back(held[i].data);
       const auto bytes = static_cast<int64_t>(original.nbytes());
       const at::Tensor own = buffer.narrow(0, at, bytes).view(original.scalar_type()).view(original.sizes());
-      if (original.device().is_cpu())
+      if (held[i].load)  // made on the copying stream, one after the other: their memory is reused in its order
+        copy_elements(own, held[i].load());
+      else if (original.device().is_cpu())
         on_host.emplace_back(own, original);
       else
         copy_elements(own, original);

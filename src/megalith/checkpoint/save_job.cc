@@ -232,9 +232,9 @@ void Saver::Job::write_share() {
       const hf::HeldRectangle& held = tensors.held[i];
       const size_t number = files.numbers.at(held.tensor);
       if (tensors.per_writer)
-        files.writer->write(piece_of(tensors.tensors[number], held), held.data);
+        files.writer->write(piece_of(tensors.tensors[number], held), held.elements());
       else
-        files.writer->write(held.tensor, held.offset, held.data);
+        files.writer->write(held.tensor, held.offset, held.elements());
       files.elements[number] += held.data.numel();
       files.positions[number] += sum_of_positions(tensors.tensors[number].shape, held.offset, held.data.sizes());
     }

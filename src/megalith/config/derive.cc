@@ -80,7 +80,8 @@ void derive_recompute(TrainingArguments& args) {
 // bf16 gradients lose too much in long sums, so they accumulate in fp32 unless asked otherwise.
 void derive_precision(TrainingArguments& args, Warnings& warnings) {
   PrecisionConfig& precision = args.precision;
-  if (precision.bf16 && !precision.grad_reduce_in_bf16) precision.accumulate_allreduce_grads_in_fp32 = true;
+  const bool bf16_gradients = precision.grad_reduce_in_bf16 || args.optimizer.main_grads_dtype != "fp32";
+  if (precision.bf16 && !bf16_gradients) precision.accumulate_allreduce_grads_in_fp32 = true;
   if (precision.fp16 && !precision.loss_scale && args.ddp.check_for_nan_in_loss_and_grad) {
     args.ddp.check_for_nan_in_loss_and_grad = false;
     warnings.emplace_back(

@@ -100,12 +100,27 @@ void check_deepspeed(const OptimizerConfig& optimizer, Problems& problems) {
     problems.require(false, "{}", problem);
 }
 
-// Low-precision optimizer state exists only in the precision-aware optimizer.
+// Low-precision optimizer state exists only in the precision-aware optimizer. Megatron also wants the distributed
+// optimizer and Adam; here it works without. A format that would change nothing is refused.
 void check_state(const TrainingArguments& args, Problems& problems) {
   const OptimizerConfig& optimizer = args.optimizer;
+  const PrecisionConfig& precision = args.precision;
   const bool adam = optimizer.optimizer == OptimizerKind::kAdam && optimizer.optim != HfOptimizer::kSgd;
-  problems.require(!optimizer.use_precision_aware_optimizer || (optimizer.use_distributed_optimizer && adam),
-                   "use_precision_aware_optimizer needs use_distributed_optimizer and optimizer adam");
+  const bool bf16_grads = optimizer.main_grads_dtype != "fp32", fp16_main = optimizer.main_params_dtype != "fp32";
+  const bool adapter = args.dialect == Dialect::kTrain && args.run.finetuning_type == FinetuningType::kLora;
+  problems.require(adam || optimizer.exp_avg_sq_dtype == "fp32",
+                   "exp_avg_sq_dtype is {}, but sgd has no second moment; leave it out, or use optimizer adam",
+                   optimizer.exp_avg_sq_dtype);
+  problems.require(!fp16_main || precision.bf16 || precision.fp16,
+                   "main_params_dtype fp16 needs bf16 or fp16: the parameters of an fp32 model are their own master"
+                   " weights");
+  problems.require(!bf16_grads || precision.bf16, "main_grads_dtype bf16 needs bf16");
+  problems.require(!bf16_grads || !precision.accumulate_allreduce_grads_in_fp32,
+                   "main_grads_dtype bf16 and accumulate_allreduce_grads_in_fp32 exclude each other; keep one");
+  problems.require(
+      !adapter || (!fp16_main && !bf16_grads),
+      "adapters are trained in fp32 with fp32 gradients; leave out main_params_dtype and main_grads_dtype, or set"
+      " finetuning_type full");
   const bool formats = optimizer.main_grads_dtype != "fp32" || optimizer.main_params_dtype != "fp32" ||
                        optimizer.exp_avg_dtype != "fp32" || optimizer.exp_avg_sq_dtype != "fp32";
   problems.require(!formats || optimizer.use_precision_aware_optimizer,

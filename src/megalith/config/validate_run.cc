@@ -165,6 +165,10 @@ void check_saving(const TrainingArguments& args, Problems& problems) {
   const CheckpointConfig& checkpoint = args.checkpoint;
   problems.require(!checkpoint.load_main_params || checkpoint.no_load_optim,
                    "load_main_params_from_ckpt needs no_load_optim");
+  problems.require(
+      !checkpoint.load_main_params || !checkpoint.finetune,
+      "load_main_params_from_ckpt and finetune exclude each other: finetune takes the checkpoint as a model"
+      " and opens no optimizer state; keep one");
   problems.require(!checkpoint.override_iteration || !checkpoint.finetune,
                    "override_ckpt_iteration and finetune exclude each other; keep one");
   problems.require(!checkpoint.use_checkpoint_args || save.load || checkpoint.pretrained_checkpoint,

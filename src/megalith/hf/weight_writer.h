@@ -52,6 +52,10 @@ struct HeldRectangle {
   std::vector<int64_t> offset;  // in each dimension
   at::Tensor data;
   int replica = 0;  // number of this copy, from 0, among the ranks that hold the same rectangle
+  // Set where the elements are made when they are written: returns them. `data` then has their shape and dtype only.
+  std::function<at::Tensor()> load{};
+
+  at::Tensor elements() const { return load ? load() : data; }
 };
 
 // Used by one thread at a time.

@@ -118,7 +118,8 @@ GradStats gradient_stats(const std::vector<StateBlock>& blocks, bool sharded, bo
 double parameter_norm(const std::vector<StateBlock>& blocks, bool sharded, const parallel::ParallelContext& context) {
   const auto unknown = [](const StateBlock& /*block*/) { return std::optional<ExactSum>(); };
   const Sums all = sums_over_model(
-      blocks, [](const StateBlock& block) { return block.main; }, unknown, sharded, /*count_zeros=*/false, context);
+      blocks, [](const StateBlock& block) { return block.main.is_fp32() ? block.main.values : block.params; }, unknown,
+      sharded, /*count_zeros=*/false, context);
   return std::sqrt(all.squares.value());
 }
 

@@ -38,12 +38,18 @@ std::vector<Piece> pieces_of(const std::vector<StateBlock>& blocks) {
   return pieces;
 }
 
+struct Copy {
+  at::Tensor to, from;
+};
+
 // Copies on a new thread. Neither the caller's NoGradGuard nor its current device applies there, so both are set.
-std::future<void> copy_in_background(at::Tensor to, at::Tensor from) {
-  return std::async(std::launch::async, [to = std::move(to), from = std::move(from)] {
+std::future<void> copy_in_background(std::vector<Copy> copies) {
+  return std::async(std::launch::async, [copies = std::move(copies)] {
     const at::NoGradGuard no_grad;
-    comm::make_device_current(to.is_cpu() ? from.device() : to.device());
-    to.copy_(from);
+    for (const auto& [to, from] : copies) {
+      comm::make_device_current(to.is_cpu() ? from.device() : to.device());
+      to.copy_(from);
+    }
   });
 }
 
@@ -63,14 +69,18 @@ void HostUpdate::allocate(const StateBlock& block) {
 }
 
 void HostUpdate::run(const std::vector<StateBlock>& blocks,
-                     const std::function<void(const FlatElements& piece, size_t group)>& update) {
+                     const std::function<void(const StoredElements& piece, size_t group)>& update) {
   const std::vector<Piece> pieces = pieces_of(blocks);
   std::future<void> coming[2], going[2];
   const auto fetch = [&](size_t i) {
     const Piece& p = pieces[i];
     if (going[i % 2].valid()) going[i % 2].get();  // wait until piece i - 2 has left this staging buffer
     allocate(*p.block);
-    coming[i % 2] = copy_in_background(staging_[i % 2].grads.narrow(0, 0, p.n), p.block->grads.narrow(0, p.begin, p.n));
+    const Staging& staging = staging_[i % 2];
+    std::vector<Copy> copies{{staging.grads.narrow(0, 0, p.n), p.block->grads.narrow(0, p.begin, p.n)}};
+    if (p.block->main.high.defined())
+      copies.push_back({staging.params.narrow(0, 0, p.n), p.block->params.narrow(0, p.begin, p.n)});
+    coming[i % 2] = copy_in_background(std::move(copies));
   };
   if (!pieces.empty()) fetch(0);
   for (size_t i = 0; i < pieces.size(); ++i) {
@@ -80,12 +90,18 @@ void HostUpdate::run(const std::vector<StateBlock>& blocks,
     if (i + 1 < pieces.size()) fetch(i + 1);
     // fp32 parameters are copied straight from main; others are first cast into the staging buffer by the update.
     const bool low_precision = p.block->params.scalar_type() != at::kFloat;
-    const at::Tensor main = p.block->main.narrow(0, p.begin, p.n);
-    FlatElements elements{.main = main, .grad = staging.grads.narrow(0, 0, p.n)};
-    for (const at::Tensor& state : p.block->states) elements.states.push_back(state.narrow(0, p.begin, p.n));
-    if (low_precision) elements.param = staging.params.narrow(0, 0, p.n);
+    const at::Tensor params = staging.params.narrow(0, 0, p.n);
+    StoredElements elements{.main = p.block->main.slice(p.begin, p.begin + p.n),
+                            .grad = staging.grads.narrow(0, 0, p.n)};
+    for (const ops::StoredValues& state : p.block->states)
+      elements.states.push_back(state.slice(p.begin, p.begin + p.n));
+    if (elements.main.high.defined())
+      elements.main.high = params;
+    else if (low_precision)
+      elements.param = params;
     update(elements, p.group);
-    going[i % 2] = copy_in_background(p.block->params.narrow(0, p.begin, p.n), low_precision ? elements.param : main);
+    going[i % 2] =
+        copy_in_background({{p.block->params.narrow(0, p.begin, p.n), low_precision ? params : elements.main.values}});
   }
   for (auto& transfer : going)
     if (transfer.valid()) transfer.get();

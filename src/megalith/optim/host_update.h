@@ -1,5 +1,6 @@
 // HostUpdate: updates blocks whose state is offloaded to the host, piece by piece. While one piece is computed, the
-// gradients of the next are copied from the device; updated parameters are copied back on another thread.
+// gradients of the next are copied from the device (and its parameters, where the host keeps only their remainders);
+// updated parameters are copied back on another thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "megalith/optim/optimizer_state.h"
+#include "megalith/optim/stored_update.h"
 
 namespace megalith::optim {
 
@@ -21,7 +23,7 @@ class HostUpdate {
   // Calls `update` with the host elements and the parameter group of each piece. On return all parameters have been
   // copied back.
   void run(const std::vector<StateBlock>& blocks,
-           const std::function<void(const FlatElements& piece, size_t group)>& update);
+           const std::function<void(const StoredElements& piece, size_t group)>& update);
 
  private:
   // Two of them: one is filled or drained while the other is used.

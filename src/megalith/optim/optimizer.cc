@@ -15,7 +15,6 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <span>
 
 #include "megalith/base/error.h"
@@ -40,13 +39,27 @@ int replica_of(const StatePiece& piece, const StateBlock& block) {
 }
 
 // The tensors of a block in the form that a rule takes; `param` only where main is a copy of it.
-FlatElements elements_of(const StateBlock& block, const at::Tensor& gate) {
+StoredElements elements_of(const StateBlock& block, const at::Tensor& gate) {
   return {.main = block.main,
           .grad = block.grads,
           .states = block.states,
-          .param = block.own_main ? block.params : at::Tensor(),
+          .param = block.own_main && !block.main.high.defined() ? block.params : at::Tensor(),
           .gate = gate};
 }
+
+int64_t rounded_up(int64_t n) { return (n + ops::kScaleBlock - 1) / ops::kScaleBlock * ops::kScaleBlock; }
+
+// Returns elements [begin, begin + n) of stored state in fp32. Other elements of the first and last scale are read with
+// them: n only has to lie within the block.
+at::Tensor numbers_of(const ops::StoredValues& stored, int64_t begin, int64_t n) {
+  const int64_t first = begin / ops::kScaleBlock * ops::kScaleBlock, last = rounded_up(begin + n);
+  const at::Tensor numbers = at::empty({last - first}, stored.values.options().dtype(at::kFloat));
+  ops::read_values(stored.slice(first, last), numbers);
+  return numbers.narrow(0, begin - first, n);
+}
+
+// A stand-in for [n] numbers in fp32 that has no memory: views of it know their places.
+at::Tensor without_memory(int64_t n) { return at::empty({n}, at::TensorOptions(at::kFloat).device(at::kMeta)); }
 
 }  // namespace
 
@@ -145,10 +158,10 @@ std::vector<ops::UpdateRun> Optimizer::runs_of(const StateBlock& block, double g
 // Device blocks are queued first, so that the device works while the host updates its own.
 void Optimizer::update(const Factor& factor) {
   for (const StateBlock& block : blocks_)
-    if (!block.on_host) rule().update_runs(elements_of(block, factor.gate), runs_of(block, factor.grad_scale));
-  host_update_.run(blocks_, [this, &factor](const FlatElements& piece, size_t group) {
+    if (!block.on_host) update_stored(rule(), elements_of(block, factor.gate), runs_of(block, factor.grad_scale));
+  host_update_.run(blocks_, [this, &factor](const StoredElements& piece, size_t group) {
     const ops::UpdateRun run{0, piece.main.numel(), scalars_of(group, factor.grad_scale)};
-    rule().update_runs(piece, std::span(&run, 1));
+    update_stored(rule(), piece, std::span(&run, 1));
   });
 }
 
@@ -164,27 +177,42 @@ double Optimizer::parameter_norm() const { return optim::parameter_norm(blocks_,
 void Optimizer::reload_main_params() {
   const at::NoGradGuard no_grad;
   for (const StateBlock& block : blocks_)
-    if (block.own_main) block.main.copy_(block.params);
+    if (block.own_main) main_from_params(block);
 }
 
-std::vector<std::pair<std::string, at::Tensor>> Optimizer::state_of(const StateBlock& block) const {
-  std::vector<std::pair<std::string, at::Tensor>> state;
+std::vector<std::pair<std::string, ops::StoredValues>> Optimizer::state_of(const StateBlock& block) const {
+  std::vector<std::pair<std::string, ops::StoredValues>> state;
   if (block.own_main) state.emplace_back(kMain, block.main);
   const std::vector<std::string> names = rule().state_names();
   for (size_t i = 0; i < names.size(); ++i) state.emplace_back(prefix_of(names[i]), block.states[i]);
   return state;
 }
 
+// Rectangles of the model's tensors that a piece covers, as views of `flat`, the piece's numbers.
+std::vector<parallel::ShardedTensor> Optimizer::rectangles_of(const StateBlock& block, const StatePiece& piece,
+                                                              const std::string& prefix, const at::Tensor& flat) {
+  return sharded_range(*piece.parameter, piece.offset, piece.offset + flat.numel(), flat, prefix,
+                       replica_of(piece, block));
+}
+
 // block -> tensor (main, states) -> piece (parameter) -> rectangles of the model's tensors.
 std::vector<parallel::ShardedTensor> Optimizer::sharded_state() const {
   std::vector<parallel::ShardedTensor> all;
   for (const StateBlock& block : blocks_)
-    for (const auto& [prefix, tensor] : state_of(block))
+    for (const auto& [prefix, stored] : state_of(block))
       for (const StatePiece& piece : block.pieces) {
         const int64_t n = piece.end - piece.begin;
-        for (auto& part : sharded_range(*piece.parameter, piece.offset, piece.offset + n,
-                                        tensor.narrow(0, piece.begin, n), prefix, replica_of(piece, block)))
+        const at::Tensor flat = stored.is_direct() ? stored.values.narrow(0, piece.begin, n) : without_memory(n);
+        for (auto& part : rectangles_of(block, piece, prefix, flat)) {
+          if (!stored.is_direct())
+            part.load = [stored = stored, begin = piece.begin, place = part.local] {
+              int64_t span = place.numel() > 0 ? 1 : 0;  // elements from the first to the last of the rectangle
+              for (int64_t d = 0; d < place.dim() && span > 0; ++d) span += (place.size(d) - 1) * place.stride(d);
+              return numbers_of(stored, begin + place.storage_offset(), span)
+                  .as_strided(place.sizes(), place.strides());
+            };
           all.push_back(std::move(part));
+        }
       }
   return all;
 }
@@ -214,15 +242,17 @@ int64_t Optimizer::read_progress(const std::string& progress, const std::string&
 }
 
 // All problems are reported at once, and before any state changes.
-void Optimizer::check_tensors(const StateSource& source) const {
+void Optimizer::check_tensors(const StateSource& source, bool only_main) const {
   std::map<std::string, std::vector<int64_t>> saved;
   for (auto& tensor : source.tensors()) saved[tensor.name] = tensor.global_shape;
   std::map<std::string, std::string> problems;  // by tensor: each once
   for (const parallel::ShardedTensor& wanted : sharded_state()) {
     const auto stored = saved.find(wanted.name);
+    const bool main = wanted.name.starts_with(kMain);
+    if (only_main && !main) continue;
     if (stored == saved.end()) {
       // Main parameters may be missing: load_state derives them from the model's.
-      if (!wanted.name.starts_with(kMain)) problems[wanted.name] = fmt::format("{} is missing", wanted.name);
+      if (!main) problems[wanted.name] = fmt::format("{} is missing", wanted.name);
     } else if (stored->second != wanted.global_shape) {
       problems[wanted.name] = fmt::format("{} is [{}] there and [{}] in this model", wanted.name,
                                           fmt::join(stored->second, ", "), fmt::join(wanted.global_shape, ", "));
@@ -238,24 +268,56 @@ void Optimizer::check_tensors(const StateSource& source) const {
 // model is rounded from main, so that both agree on every rank.
 void Optimizer::load_state(const StateSource& source, const std::string& progress) {
   const int64_t steps = read_progress(progress, source.name());
-  check_tensors(source);
+  check_tensors(source, /*only_main=*/false);
   const at::NoGradGuard no_grad;
   std::set<std::string> saved;
   for (const auto& tensor : source.tensors()) saved.insert(tensor.name);
   reload_main_params();  // for those that the source lacks
-  for (const parallel::ShardedTensor& wanted : sharded_state())
-    if (saved.contains(wanted.name)) source.read(wanted);  // into views of the blocks
   for (const StateBlock& block : blocks_)
-    if (block.own_main) block.params.copy_(block.main);
+    for (const auto& [prefix, stored] : state_of(block)) read_state(block, prefix, stored, source, saved);
+  for (const StateBlock& block : blocks_)
+    if (block.own_main) params_from_main(block);
   steps_ = steps;
   gather_params();
+}
+
+void Optimizer::load_main_params(const StateSource& source) {
+  check_tensors(source, /*only_main=*/true);
+  const at::NoGradGuard no_grad;
+  std::set<std::string> saved;
+  for (const auto& tensor : source.tensors()) saved.insert(tensor.name);
+  reload_main_params();  // for those that the source lacks
+  for (const StateBlock& block : blocks_) {
+    if (!block.own_main) continue;
+    read_state(block, kMain, block.main, source, saved);
+    params_from_main(block);
+  }
+  gather_params();
+}
+
+// Directly into the state where it holds the numbers themselves; otherwise parameter by parameter through fp32, since a
+// scale needs all numbers that it covers.
+void Optimizer::read_state(const StateBlock& block, const std::string& prefix, const ops::StoredValues& stored,
+                           const StateSource& source, const std::set<std::string>& saved) {
+  for (const StatePiece& piece : block.pieces) {
+    const int64_t n = piece.end - piece.begin, end = rounded_up(piece.end);  // piece.begin is a multiple of 64
+    const at::Tensor numbers = stored.is_direct() ? stored.values.narrow(0, piece.begin, n)
+                                                  : numbers_of(stored, piece.begin, end - piece.begin);
+    bool found = false;
+    for (const parallel::ShardedTensor& wanted : rectangles_of(block, piece, prefix, numbers.narrow(0, 0, n))) {
+      if (!saved.contains(wanted.name)) continue;
+      source.read(wanted);
+      found = true;
+    }
+    if (found && !stored.is_direct()) ops::write_values(numbers, stored.slice(piece.begin, end));
+  }
 }
 
 int64_t Optimizer::state_bytes(bool on_host) const {
   int64_t bytes = 0;
   for (const StateBlock& block : blocks_) {
     if (block.on_host != on_host) continue;
-    for (const auto& [prefix, tensor] : state_of(block)) bytes += static_cast<int64_t>(tensor.nbytes());
+    for (const auto& [prefix, stored] : state_of(block)) bytes += stored.bytes();
   }
   return bytes;
 }

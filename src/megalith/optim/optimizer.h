@@ -5,9 +5,12 @@
 // Bytes per parameter with AdamW and fp32 gradients, where d ranks share the state:
 //   bf16 model   2 parameter + 4 gradient + 12/d main parameter and moments
 //   fp32 model   4 parameter + 4 gradient +  8/d moments; it needs no main parameters
+// OptimizerSettings::formats keeps the state in fewer bytes, down to (2 + 1 + 1 + 1/8)/d: a remainder and two moments
+// in fp8 with their scales.
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -84,7 +87,9 @@ class Optimizer {
   // ---- State ----
   // Returns the state in model space, such as "optimizer.exp_avg.layers.3.attention.q.weight" with the global shape of
   // that tensor and the rectangles that this rank owns; likewise the rule's other states and the main parameters,
-  // except for fp32 models, whose parameters are their main parameters. Views: writing into them changes the state.
+  // except for fp32 models, whose parameters are their main parameters. State in fp32 and bf16 is given as views:
+  // writing into them changes the state. State in other formats is converted to fp32 when it is asked for
+  // (ShardedTensor::load), one rectangle at a time.
   std::vector<parallel::ShardedTensor> sharded_state() const;
   // Returns the prefixes of those names, one per kind of state, the same on all ranks. Every tensor trained in the
   // dtype `parameter` has all of them. fp32 has no main prefix, even where offloaded state keeps copies.
@@ -92,10 +97,13 @@ class Optimizer {
   // Returns the state that is not a tensor, the number of steps and the rule's name, as one JSON object.
   std::string progress_json() const;
 
-  // Loads state saved in any layout; `progress` comes from progress_json. Main parameters that the source lacks are
-  // taken from the model. Collective. Throws a DataError that lists every tensor that is missing or has another shape,
-  // or a ConfigError if the state belongs to another update rule; nothing has changed then.
+  // Loads state saved in any layout and in any format; `progress` comes from progress_json. Main parameters that the
+  // source lacks are taken from the model. Collective. Throws a DataError that lists every tensor that is missing or
+  // has another shape, or a ConfigError if the state belongs to another update rule; nothing has changed then.
   void load_state(const StateSource& source, const std::string& progress);
+  // Loads only the main parameters, as far as the source has them, and rounds the model's from them; moments and steps
+  // stay as they are. Collective. Throws a DataError for tensors of another shape; nothing has changed then.
+  void load_main_params(const StateSource& source);
 
   int64_t steps() const { return steps_; }
   // Returns the bytes of state that this rank holds, either on the host or on the device.
@@ -110,14 +118,18 @@ class Optimizer {
   const UpdateRule& rule() const { return *settings_.rule; }
   // Returns the state tensors of a block with the prefixes of their names. `main` is left out where it is only a view
   // of the parameters.
-  std::vector<std::pair<std::string, at::Tensor>> state_of(const StateBlock& block) const;
+  std::vector<std::pair<std::string, ops::StoredValues>> state_of(const StateBlock& block) const;
+  static std::vector<parallel::ShardedTensor> rectangles_of(const StateBlock& block, const StatePiece& piece,
+                                                            const std::string& prefix, const at::Tensor& flat);
+  static void read_state(const StateBlock& block, const std::string& prefix, const ops::StoredValues& stored,
+                         const StateSource& source, const std::set<std::string>& saved);
   ops::UpdateScalars scalars_of(size_t group, double grad_scale) const;
   std::vector<ops::UpdateRun> runs_of(const StateBlock& block, double grad_scale) const;
   void update(const Factor& factor);
   void gather_params();
   void check_groups() const;
   int64_t read_progress(const std::string& progress, const std::string& origin) const;  // -> steps
-  void check_tensors(const StateSource& source) const;
+  void check_tensors(const StateSource& source, bool only_main) const;
 
   std::vector<DistributedDataParallel*> chunks_;
   OptimizerSettings settings_;

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "megalith/base/error.h"
+#include "megalith/ops/update/stored_values.h"
 
 namespace megalith::optim {
 
@@ -32,11 +33,47 @@ std::vector<std::string> name_problems(const UpdateRule& rule) {
 
 }  // namespace
 
+at::ScalarType StateFormats::of(const std::string& state) const {
+  const auto found = states.find(state);
+  return found == states.end() ? at::kFloat : found->second;
+}
+
+at::ScalarType StateFormats::of_main(at::ScalarType parameter) const {
+  if (parameter == at::kFloat) return at::kFloat;
+  return main == at::kFloat && remainders && parameter == at::kBFloat16 ? at::kShort : main;
+}
+
+double StateFormats::state_bytes(const UpdateRule& rule) const {
+  double bytes = 0;
+  for (const std::string& state : rule.state_names()) bytes += ops::stored_bytes(of(state));
+  return bytes;
+}
+
+double StateFormats::main_bytes(at::ScalarType parameter) const { return ops::stored_bytes(of_main(parameter)); }
+
+std::vector<std::string> StateFormats::problems(const UpdateRule& rule) const {
+  std::vector<std::string> found;
+  if (main != at::kFloat && main != at::kHalf)
+    found.push_back(fmt::format("main_params_dtype is {}; it must be fp32 or fp16", c10::toString(main)));
+  const std::vector<std::string> names = rule.state_names();
+  for (const auto& [state, format] : states) {
+    if (format != at::kFloat && format != at::kBFloat16 && !ops::has_scales(format))
+      found.push_back(
+          fmt::format("{}_dtype is {}; it must be fp32, bf16, fp16 or fp8 (e4m3)", state, c10::toString(format)));
+    if (format != at::kFloat && std::ranges::find(names, state) == names.end())
+      found.push_back(
+          fmt::format("{0}_dtype is not fp32, but the update rule {1} has no state {0}; its states are: {2}", state,
+                      rule.name(), names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))));
+  }
+  return found;
+}
+
 // Collects everything, so that a run does not fail once per mistake.
 void OptimizerSettings::validate() const {
   check<ConfigError>(rule != nullptr, "the optimizer has no update rule; set one, or leave the default (AdamW)");
   std::vector<std::string> problems = rule->problems();
   for (std::string& problem : name_problems(*rule)) problems.push_back(std::move(problem));
+  for (std::string& problem : formats.problems(*rule)) problems.push_back(std::move(problem));
   const auto require = [&problems](bool good, const char* option, double value, const char* allowed) {
     require_setting(problems, good, option, value, allowed);
   };

@@ -2,12 +2,39 @@
 // run::optimizer_settings makes them from the options.
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
+#include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "megalith/optim/param_groups.h"
 #include "megalith/optim/rules/adamw.h"
 
 namespace megalith::optim {
+
+// The formats in which optimizer state is kept between steps (ops/update/stored_values.h); every update computes in
+// fp32. A checkpoint holds fp32 numbers whatever the formats, so a run may continue with others.
+struct StateFormats {
+  // Main parameters of a model in bf16 or fp16: kFloat, or kHalf with scales. The parameters of an fp32 model are their
+  // own main parameters, in any case in fp32.
+  at::ScalarType main = at::kFloat;
+  // Keeps only the lower 16 bits of fp32 main parameters where the model is in bf16: the upper ones are its parameters.
+  // They are rounded to the nearest as before, but ties, one in 65536, go away from zero.
+  bool remainders = false;
+  // By state of the update rule: kFloat, kBFloat16, or with scales kHalf and kFloat8_e4m3fn. Others are fp32.
+  std::map<std::string, at::ScalarType> states{};
+
+  at::ScalarType of(const std::string& state) const;
+  // The format of the main parameters of a model in `parameter`; kShort for remainders.
+  at::ScalarType of_main(at::ScalarType parameter) const;
+  // Return bytes per parameter: all states of `rule`, and the main parameters of a model in `parameter`.
+  double state_bytes(const UpdateRule& rule) const;
+  double main_bytes(at::ScalarType parameter) const;
+  // Returns one sentence for each problem.
+  std::vector<std::string> problems(const UpdateRule& rule) const;
+};
 
 // Rule, clipping, offloading and groups.
 struct OptimizerSettings {
@@ -15,7 +42,8 @@ struct OptimizerSettings {
   double clip_grad = 1.0;       // gradients with a larger global norm are scaled down to it; 0 disables clipping
   bool count_zeros = false;     // report StepResult::num_zeros
   double offload_fraction = 0;  // share of this rank's state that is kept and updated on the host
-  GroupOptions groups;
+  GroupOptions groups{};
+  StateFormats formats{};
 
   // Throws a ConfigError that lists every problem, under the names of the options.
   void validate() const;

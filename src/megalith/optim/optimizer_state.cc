@@ -4,6 +4,9 @@
 //
 // A block is what one call of the update rule covers; a run is what one set of scalars covers. Since padding stays zero
 // under every rule, runs extend over it, and a block of one group is a single run.
+//
+// Ranges begin and end at multiples of 64 elements, and so does every parameter. A scale of stored state therefore
+// covers elements of one parameter, the same in every layout that does not cut its rows elsewhere.
 #include "megalith/optim/optimizer_state.h"
 
 #include <ATen/ATen.h>
@@ -72,13 +75,23 @@ void add_pieces(StateBlock& block, const Range& range, const GroupOptions& group
   }
 }
 
-// Hands out pieces of one allocation: the allocator would round each of many tensors up to its block size.
+// Hands out pieces of one allocation: the allocator would round each of many tensors up to its block size. Without
+// memory (the default) it only counts the bytes.
 class Arena {
  public:
-  Arena(int64_t numel, at::TensorOptions options) : all_(at::zeros({numel}, options)) {}
-  at::Tensor take(int64_t n) {
-    used_ += n;
-    return all_.narrow(0, used_ - n, n);
+  Arena() = default;
+  Arena(int64_t bytes, at::TensorOptions options) : all_(at::zeros({bytes}, options.dtype(at::kByte))) {}
+  int64_t used() const { return used_; }
+  at::Tensor take(int64_t n, at::ScalarType dtype) {
+    constexpr int64_t kAlignment = 64;  // bytes: enough for vector loads
+    const int64_t begin = used_, bytes = n * static_cast<int64_t>(c10::elementSize(dtype));
+    used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return all_.defined() ? all_.narrow(0, begin, bytes).view(dtype) : at::Tensor();
+  }
+  ops::StoredValues take_stored(int64_t n, at::ScalarType format) {
+    ops::StoredValues stored{.values = take(n, format)};
+    if (ops::has_scales(format)) stored.scales = take(n / ops::kScaleBlock, at::kFloat);
+    return stored;
   }
 
  private:
@@ -86,16 +99,71 @@ class Arena {
   int64_t used_ = 0;
 };
 
+// The state of a range.
+struct RangeState {
+  ops::StoredValues main;
+  std::vector<ops::StoredValues> states;
+};
+
 // Whether main needs its own memory: not if the model's parameters are fp32 and on the same device.
 bool needs_main(const Range& range) { return range.on_host || range.buffer->params().scalar_type() != at::kFloat; }
 
 // Host state of a GPU run is pinned, for asynchronous copies.
 at::TensorOptions state_options(at::Device device, bool on_host) {
-  if (!on_host || device.is_cpu()) return at::TensorOptions(at::kFloat).device(device);
-  return at::TensorOptions(at::kFloat).device(at::kCPU).pinned_memory(true);
+  if (!on_host || device.is_cpu()) return at::TensorOptions().device(device);
+  return at::TensorOptions().device(at::kCPU).pinned_memory(true);
+}
+
+RangeState take_state(const Range& range, const OptimizerSettings& settings, Arena& arena) {
+  RangeState state;
+  const at::ScalarType parameter = range.buffer->params().scalar_type();
+  if (needs_main(range)) state.main = arena.take_stored(range.n, settings.formats.of_main(parameter));
+  for (const std::string& name : settings.rule->state_names())
+    state.states.push_back(arena.take_stored(range.n, settings.formats.of(name)));
+  return state;
+}
+
+// Elements that are converted at once: 4 MB of fp32.
+constexpr int64_t kConvertedElements = int64_t{1} << 20;
+static_assert(kAlignElements % ops::kScaleBlock == 0);  // neither parameters nor shards cut a scale
+
+// Calls f(begin, end, fp32 [end - begin]) for pieces of a block, with scratch memory beside its main parameters.
+template <typename F>
+void in_pieces(const StateBlock& block, const F& f) {
+  const int64_t n = block.main.numel();
+  const at::Tensor scratch =
+      at::empty({std::min(n, kConvertedElements)}, block.main.values.options().dtype(at::kFloat));
+  for (int64_t begin = 0; begin < n; begin += kConvertedElements) {
+    const int64_t end = std::min(n, begin + kConvertedElements);
+    f(begin, end, scratch.narrow(0, 0, end - begin));
+  }
 }
 
 }  // namespace
+
+void main_from_params(const StateBlock& block) {
+  if (block.main.is_direct()) {
+    block.main.values.copy_(block.params);
+  } else if (block.main.high.defined()) {
+    block.main.values.zero_();  // the parameters are the upper halves already
+  } else {
+    in_pieces(block, [&](int64_t begin, int64_t end, const at::Tensor& numbers) {
+      numbers.copy_(block.params.narrow(0, begin, end - begin));
+      ops::write_values(numbers, block.main.slice(begin, end));
+    });
+  }
+}
+
+void params_from_main(const StateBlock& block) {
+  if (block.main.is_direct()) {
+    block.params.copy_(block.main.values);
+  } else if (!block.main.high.defined()) {
+    in_pieces(block, [&](int64_t begin, int64_t end, const at::Tensor& numbers) {
+      ops::read_values(block.main.slice(begin, end), numbers);
+      block.params.narrow(0, begin, end - begin).copy_(numbers);
+    });
+  }
+}
 
 std::vector<StateBlock> make_state(const std::vector<DistributedDataParallel*>& chunks,
                                    const OptimizerSettings& settings) {
@@ -104,24 +172,24 @@ std::vector<StateBlock> make_state(const std::vector<DistributedDataParallel*>& 
   if (ranges.empty()) return blocks;
   const at::NoGradGuard no_grad;
   const at::Device device = ranges[0].buffer->params().device();
-  const auto num_states = static_cast<int64_t>(settings.rule->state_names().size());
   std::vector<Arena> arenas;  // on the device, on the host
   for (const bool on_host : {false, true}) {
-    int64_t numel = 0;
+    Arena counted;
     for (const Range& range : ranges)
-      if (range.on_host == on_host) numel += range.n * ((needs_main(range) ? 1 : 0) + num_states);
-    arenas.emplace_back(numel, state_options(device, on_host));
+      if (range.on_host == on_host) take_state(range, settings, counted);
+    arenas.emplace_back(counted.used(), state_options(device, on_host));
   }
   for (const Range& range : ranges) {
     StateBlock block;
-    Arena& arena = arenas[range.on_host ? 1 : 0];
+    RangeState state = take_state(range, settings, arenas[range.on_host ? 1 : 0]);
     const ReduceGroups& groups = range.buffer->groups();
     block.grads = range.buffer->grads().narrow(0, range.begin, range.n);
     block.params = range.buffer->params().narrow(0, range.begin, range.n);
     block.own_main = needs_main(range);
-    block.main = block.own_main ? arena.take(range.n) : block.params;
-    if (block.own_main) block.main.copy_(block.params);
-    for (int64_t i = 0; i < num_states; ++i) block.states.push_back(arena.take(range.n));
+    block.main = block.own_main ? std::move(state.main) : ops::StoredValues{.values = block.params};
+    if (block.own_main && block.main.values.scalar_type() == at::kShort) block.main.high = block.params;
+    if (block.own_main) main_from_params(block);
+    block.states = std::move(state.states);
     block.on_host = range.on_host;
     block.copies = groups.sharded ? groups.instances.size() : groups.all.size();
     block.copy = groups.sharded ? groups.instances.rank() : groups.all.rank();

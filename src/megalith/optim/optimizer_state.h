@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "megalith/ops/update/stored_values.h"
 #include "megalith/optim/distributed_data_parallel.h"
 #include "megalith/optim/optimizer_settings.h"
 
@@ -28,12 +29,14 @@ struct StateRun {
 
 // Elements of one bucket that this rank owns, all on the device or all on the host. All tensors are [n].
 struct StateBlock {
-  at::Tensor grads, params;        // views of the buffers
-  at::Tensor main;                 // fp32; a view of params where those are fp32 and the block is not on the host
-  std::vector<at::Tensor> states;  // fp32; the update rule's states, in the order of state_names()
-  bool on_host = false;            // offloaded: main and states are in (pinned) host memory
-  int copies = 1;                  // number of ranks that hold the same state
-  int copy = 0;                    // this rank's number among them
+  at::Tensor grads, params;  // views of the buffers
+  // The main parameters: a view of params where those are fp32 and the block is not on the host. Where only remainders
+  // are kept, main.high is params.
+  ops::StoredValues main;
+  std::vector<ops::StoredValues> states;  // the update rule's states, in the order of state_names()
+  bool on_host = false;                   // offloaded: main and states are in (pinned) host memory
+  int copies = 1;                         // number of ranks that hold the same state
+  int copy = 0;                           // this rank's number among them
   std::vector<StatePiece> pieces;
   std::vector<StateRun> runs;
   const ParamBuffer* buffer = nullptr;  // the buffer that it is part of
@@ -42,6 +45,11 @@ struct StateBlock {
   // main has its own memory, and params is a copy of it in the model's dtype.
   bool own_main = false;
 };
+
+// Copies the parameters of a block into its main parameters, or back. Both are done in pieces, without an fp32 copy of
+// the block. Only for blocks with own_main.
+void main_from_params(const StateBlock& block);
+void params_from_main(const StateBlock& block);
 
 // Builds the state of this rank: allocates zeros for the states and copies the parameters into main.
 //

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,11 @@ struct ShardedTensor {
   std::vector<int64_t> offset;        // per dimension, the first element held here
   at::Tensor local;                   // the rectangle: a view into the rank's own memory; may be empty
   int replica = 0;                    // ranks with the same rectangle are numbered from 0; number 0 writes it
+  // Set where the rank's memory holds the elements in another form: returns them. `local` then has the shape, the dtype
+  // and no memory (it is on the device `meta`).
+  std::function<at::Tensor()> load{};
+
+  at::Tensor data() const { return load ? load() : local; }
 };
 
 }  // namespace megalith::parallel

@@ -68,10 +68,10 @@ StateBytes state_bytes(const RunShape& run, const model::ModelFootprint& model, 
   }
   bytes.parameters += bytes.frozen;
   const double hosted = run.offload_fraction;
-  // An offloaded element always has its fp32 parameter on the host.
+  // An offloaded element always has its main parameter on the host.
   const bool copies = run.half() && !run.options.adapter;  // adapters are fp32 already
-  bytes.optimizer = bytes.owned * (1 - hosted) * (run.optimizer_state_bytes + (copies ? 4 : 0));
-  bytes.optimizer_host = bytes.owned * hosted * (run.optimizer_state_bytes + 4);
+  bytes.optimizer = bytes.owned * (1 - hosted) * (run.optimizer_state_bytes + (copies ? run.main_parameter_bytes : 0));
+  bytes.optimizer_host = bytes.owned * hosted * (run.optimizer_state_bytes + (copies ? run.main_parameter_bytes : 4));
   return bytes;
 }
 

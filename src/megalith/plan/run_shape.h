@@ -40,9 +40,10 @@ struct RunShape {
   std::vector<std::string> recompute_modules;  // with kSelective
   optim::DdpSettings gradients;                // for the chunks that are cut into buckets
   bool overlap_param_gather = false;           // parameters are gathered during the next forward
-  // Bytes of optimizer state per trained element, without its fp32 copy (optim::UpdateRule::state_bytes), and the share
-  // of it that is kept on the host.
+  // Bytes of optimizer state per trained element (optim::StateFormats): the update rule's states, and the main
+  // parameter beside a parameter of 16 bits. Then the share of both that is kept on the host.
   double optimizer_state_bytes = 0;
+  double main_parameter_bytes = 4;
   double offload_fraction = 0;
   bool saves_in_background = false;  // save points are copied to the host and written from there
 

@@ -64,7 +64,7 @@ double optimizer_seconds(const RunShape& run, const Cluster& cluster, const Stat
   const double here = state.owned * (1 - host_part), there = state.owned * host_part;
   // Gradients are read for their norm and for the update; main parameters and states are read and written. On the host
   // the update runs at about 20 GB/s.
-  const double update = 4 + 2 * (4 + run.optimizer_state_bytes);
+  const double update = 4 + 2 * (run.main_parameter_bytes + run.optimizer_state_bytes);
   const double device = cluster.memory_seconds(4 * state.owned + here * (update + run.element_bytes()));
   return device + there * (4 + run.element_bytes()) / cluster.host_bytes_per_second + there * update / 20e9;
 }

@@ -62,14 +62,15 @@ std::string adapter_in_words(const model::VirtualModels& models) {
 }
 
 // Returns the memory that training keeps for `elements` parameters on a rank, `trained` of which are trained. The
-// optimizer's part has its states and, for trained parameters of 16 bits (an adapter's are not), their fp32 copies,
+// optimizer's part has its states and, for trained parameters of 16 bits (an adapter's are not), their main parameters,
 // divided by the ranks that share them.
 std::vector<std::pair<std::string, double>> memory_of(const plan::RunShape& run, int64_t elements, int64_t trained,
                                                       int sharers) {
   const auto count = static_cast<double>(elements), learning = static_cast<double>(trained);
-  const double state = learning * (run.optimizer_state_bytes + (run.half() && trained == elements ? 4 : 0));
+  const bool half = run.half() && trained == elements;
+  const double state = learning * (run.optimizer_state_bytes + (half ? run.main_parameter_bytes : 0));
   return {{"parameters", count * run.element_bytes()},
-          {"gradients", learning * 4},
+          {"gradients", learning * (half && run.gradients.grad_dtype != at::kFloat ? 2 : 4)},
           {"optimizer", run.gradients.use_distributed_optimizer ? state / sharers : state}};
 }
 

@@ -44,7 +44,8 @@ checkpoint::TensorFiles optimizer_files(const model::VirtualModels& models, cons
       planned.insert(prefix + tensor.name);
     }
   for (const parallel::ShardedTensor& part : optimizer.sharded_state())
-    if (planned.contains(part.name)) files.held.push_back({part.name, part.offset, part.local, part.replica});
+    if (planned.contains(part.name))
+      files.held.push_back({part.name, part.offset, part.local, part.replica, part.load});
   return files;
 }
 
@@ -118,6 +119,16 @@ void restore_optimizer(const fs::path& folder, const checkpoint::Manifest& manif
   model.scaler().load(optim::parse_grad_scaler_state(progress.scaler, origin));
 }
 
+// The weights of a 16-bit model are rounded; its main parameters have the bits that are missing.
+void restore_main_params(const fs::path& folder, const checkpoint::Manifest& manifest, OptimizedModel& model) {
+  check<DataError>(manifest.has("optimizer"),
+                   "load_main_params_from_ckpt is set, but {} holds no optimizer state (save_only_model, no_save_optim)"
+                   " and so no main parameters; switch the option off to continue from the rounded weights",
+                   folder.string());
+  const int rank = model.models().context().rank();
+  model.optimizer().load_main_params(checkpoint::StateFiles(folder, manifest, "optimizer", rank));
+}
+
 // A checkpoint of another recipe, or with histories of another length, has no states that fit: scales are then found
 // again from scratch.
 void restore_fp8(const fs::path& folder, const checkpoint::Manifest& manifest, const model::VirtualModels& models) {
@@ -183,6 +194,8 @@ ResumePoint read_resume_point(const fs::path& folder, const TrainerSettings& set
   point.restore = [=, &context](OptimizedModel& model) {
     if (parts.optimizer)
       restore_optimizer(folder, manifest, progress, model);
+    else if (parts.main_params)
+      restore_main_params(folder, manifest, model);
     else
       // Without the optimizer's state its fp32 copies are made from the weights just loaded.
       model.reload_parameters();

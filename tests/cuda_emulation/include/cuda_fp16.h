@@ -9,6 +9,7 @@
 struct __half {
   uint16_t bits;
 };
+using __half_raw = __half;
 
 inline float __half2float(__half x) { return c10::detail::fp16_ieee_to_fp32_value(x.bits); }
 inline __half __float2half_rn(float x) { return {c10::detail::fp16_ieee_from_fp32_value(x)}; }

@@ -111,8 +111,7 @@ void add_loading(OptionList& list) {
   checkpoint
       .add("load_main_params_from_ckpt", &CheckpointConfig::load_main_params,
            "fp32 master weights from the checkpoint; needs no_load_optim")
-      .pretrain_only()
-      .planned("checkpoint");
+      .pretrain_only();
   checkpoint
       .add("pretrained_checkpoint", &CheckpointConfig::pretrained_checkpoint,
            "weights to start from where load holds none")

@@ -86,29 +86,26 @@ void add_state(OptionList& list) {
       .at_least(0)
       .at_most(1)
       .pretrain_default(1.0);
-  // Formats of Transformer Engine's optimizer. Megalith reads and checks them and refuses to start with any but
-  // fp32.
+  optimizer.add(
+      "use_precision_aware_optimizer", &OptimizerConfig::use_precision_aware_optimizer,
+      "keep optimizer state in the formats below, and of fp32 master weights of a bf16 model only the bits that its"
+      " parameters lack");
   optimizer
-      .add("use_precision_aware_optimizer", &OptimizerConfig::use_precision_aware_optimizer,
-           "keep optimizer state in the formats below; needs the distributed optimizer and adam")
-      .pretrain_only()
-      .planned("optimizer");
-  optimizer.add("main_grads_dtype", &OptimizerConfig::main_grads_dtype, "format of gradients")
-      .choices({"fp32", "bf16"})
-      .pretrain_only()
-      .planned("optimizer");
-  optimizer.add("main_params_dtype", &OptimizerConfig::main_params_dtype, "format of master weights")
-      .choices({"fp32", "fp16"})
-      .pretrain_only()
-      .planned("optimizer");
-  optimizer.add("exp_avg_dtype", &OptimizerConfig::exp_avg_dtype, "format of the first moment")
-      .choices({"fp32", "fp16", "bf16", "fp8"})
-      .pretrain_only()
-      .planned("optimizer");
-  optimizer.add("exp_avg_sq_dtype", &OptimizerConfig::exp_avg_sq_dtype, "format of the second moment")
-      .choices({"fp32", "fp16", "bf16", "fp8"})
-      .pretrain_only()
-      .planned("optimizer");
+      .add("main_grads_dtype", &OptimizerConfig::main_grads_dtype,
+           "format in which gradients are summed up and reduced; bf16 needs bf16")
+      .choices({"fp32", "bf16"});
+  optimizer
+      .add("main_params_dtype", &OptimizerConfig::main_params_dtype,
+           "format of master weights; fp16 (with scales) needs bf16 or fp16")
+      .choices({"fp32", "fp16"});
+  optimizer
+      .add("exp_avg_dtype", &OptimizerConfig::exp_avg_dtype,
+           "format of the first moment, or of the momentum of sgd; fp16 and fp8 (e4m3) with scales")
+      .choices({"fp32", "fp16", "bf16", "fp8"});
+  optimizer
+      .add("exp_avg_sq_dtype", &OptimizerConfig::exp_avg_sq_dtype,
+           "format of the second moment; fp16 and fp8 (e4m3) with scales")
+      .choices({"fp32", "fp16", "bf16", "fp8"});
   optimizer
       .add("overlap_param_gather_with_optimizer_step", &OptimizerConfig::overlap_param_gather_with_optimizer_step,
            "gather one chunk while the next is stepped; needs vpp and overlap_param_gather")

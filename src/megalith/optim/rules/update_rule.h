@@ -17,7 +17,8 @@
 //   - It is elementwise: it receives flat pieces of buffers, cut anywhere. A piece may span several parameters with the
 //     same learning rate and decay and does not tell which. (A rule over whole matrices, such as Muon, would need
 //     buckets that are cut between parameters: one more virtual function here for BufferLayout to query.)
-//   - States are fp32, one number per element each, and zero before the first step.
+//   - States are fp32, one number per element each, and zero before the first step. (Between steps they may be kept in
+//     fewer bits, StateFormats; a rule does not notice.)
 //   - Padding between parameters is updated like the rest: where parameter, gradient and states are all zero, they must
 //     stay zero.
 //   - It has no other state: ranks and threads share one object, and a checkpoint holds only the state tensors and the
@@ -63,7 +64,8 @@ class UpdateRule {
   // the states are allocated.
   virtual std::vector<std::string> problems() const { return {}; }
 
-  // Bytes of state per parameter, for the planner; does not include the fp32 copy of a 16-bit parameter.
+  // Bytes of state per parameter in fp32, without the main parameter of a 16-bit one. StateFormats::state_bytes knows
+  // other formats.
   int64_t state_bytes() const { return static_cast<int64_t>(sizeof(float) * state_names().size()); }
 
   // Updates the elements of each run with the scalars of that run; the optimizer calls it once per block. Unless the

@@ -33,6 +33,22 @@ constexpr NamedRule kRules[] = {
      }},
 };
 
+// The values of exp_avg_dtype and its siblings.
+at::ScalarType format_of(const std::string& name) {
+  if (name == "bf16") return at::kBFloat16;
+  if (name == "fp16") return at::kHalf;
+  return name == "fp8" ? at::kFloat8_e4m3fn : at::kFloat;
+}
+
+optim::StateFormats state_formats(const config::OptimizerConfig& optimizer) {
+  if (!optimizer.use_precision_aware_optimizer) return {};
+  optim::StateFormats formats{.main = format_of(optimizer.main_params_dtype), .remainders = true};
+  for (const auto& [state, name] :
+       {std::pair{"exp_avg", optimizer.exp_avg_dtype}, {"exp_avg_sq", optimizer.exp_avg_sq_dtype}})
+    if (name != "fp32") formats.states[state] = format_of(name);
+  return formats;
+}
+
 // Without either option `optim` chooses by device and data-parallel size.
 optim::BucketSize bucket_size(const config::DdpConfig& ddp) {
   if (ddp.num_buckets) return optim::BucketSize::count(*ddp.num_buckets);
@@ -55,6 +71,7 @@ optim::OptimizerSettings optimizer_settings(const config::OptimizerConfig& optim
   settings.offload_fraction = optimizer.cpu_offload ? optimizer.offload_fraction : 0;
   settings.groups.decoupled_lr = optimizer.decoupled_lr.has_value();
   settings.groups.decay_qk_norms = optimizer.apply_wd_to_qk_layernorm;
+  settings.formats = state_formats(optimizer);
   return settings;
 }
 
@@ -69,7 +86,8 @@ optim::DdpSettings ddp_settings(const config::TrainingArguments& args) {
   settings.check_for_nan = ddp.check_for_nan_in_loss_and_grad && !args.precision.fp16;
   settings.pad_buckets_for_bandwidth = ddp.pad_buckets_for_high_nccl_busbw;
   settings.bucket_size = bucket_size(ddp);
-  if (args.precision.grad_reduce_in_bf16) settings.grad_dtype = at::kBFloat16;
+  if (args.precision.grad_reduce_in_bf16 || args.optimizer.main_grads_dtype == "bf16")
+    settings.grad_dtype = at::kBFloat16;
   // The planner and reports see the settings of the first chunk; OptimizedModel makes those of the others.
   return optim::settings_of_chunk(settings, /*first_stage=*/true, /*chunk=*/0);
 }

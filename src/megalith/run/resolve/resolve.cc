@@ -154,7 +154,7 @@ void check_indexed_data(const config::IndexedDataConfig& indexed) {
 void take_own_rule(const OwnParts& own, RunSettings& settings) {
   if (!own.update_rule) return;
   settings.trainer.update.optimizer.rule = own.update_rule;
-  settings.shape.optimizer_state_bytes = static_cast<double>(own.update_rule->state_bytes());
+  settings.shape.optimizer_state_bytes = settings.trainer.update.optimizer.formats.state_bytes(*own.update_rule);
 }
 
 // Derives the options. --timing needs at least level 1, since level 0 does not time phases.

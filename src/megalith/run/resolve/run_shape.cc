@@ -94,7 +94,8 @@ plan::RunShape open_shape(const TrainingArguments& args, int world_size) {
   run.recompute_modules = args.recompute.modules;
   run.gradients = update.gradients;
   run.overlap_param_gather = update.overlap_param_gather;
-  run.optimizer_state_bytes = static_cast<double>(update.optimizer.rule->state_bytes());
+  run.optimizer_state_bytes = update.optimizer.formats.state_bytes(*update.optimizer.rule);
+  run.main_parameter_bytes = run.half() ? update.optimizer.formats.main_bytes(run.options.dtype) : 4;
   run.offload_fraction = update.optimizer.offload_fraction;
   run.saves_in_background = args.checkpoint.async_save;
   if (args.run.stage == config::Stage::kDpo) apply_preferences(args.preference, run);

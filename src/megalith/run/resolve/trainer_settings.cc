@@ -151,6 +151,7 @@ train::TrainerSettings trainer_settings(const TrainingArguments& args, const lay
   settings.save = save_settings(args);
   // Megatron resumes by consumed samples and tolerates data that has grown; Hugging Face counts batches of an epoch.
   settings.resume = {.optimizer = !args.checkpoint.no_load_optim,
+                     .main_params = args.checkpoint.load_main_params,
                      .rng = !args.checkpoint.no_load_rng,
                      .restarts_epoch = args.sampler.ignore_data_skip,
                      .data_may_change = args.dialect == Dialect::kPretrain};

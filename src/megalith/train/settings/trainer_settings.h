@@ -109,6 +109,7 @@ struct SaveSettings {
 // The parts of a save point, besides the weights, that a run restores when it continues from it.
 struct ResumeSettings {
   bool optimizer = true;         // including the schedule and the loss scale
+  bool main_params = false;      // without the rest of the optimizer: its main parameters
   bool rng = true;               // random streams; reseeded if the layout differs from the one that saved
   bool restarts_epoch = false;   // start the epoch again instead of continuing in the middle of it
   bool data_may_change = false;  // data that differs from the save point's causes a warning, not an error
