@@ -130,7 +130,9 @@ void add_precision_options(OptionList& list) {
   precision.add("fp16", &PrecisionConfig::fp16, "weights and activations in half precision, with loss scaling");
   precision.add("tf32", &PrecisionConfig::tf32, "fp32 products on GPUs in TF32 (none: in fp32)").train_only();
   precision.add("fp8", &PrecisionConfig::fp8, "fp8 products in this format (none: off)").alias({"fp8_format"});
-  precision.add("fp8_recipe", &PrecisionConfig::fp8_recipe, "how fp8 scales are found (none: tensorwise)")
+  precision
+      .add("fp8_recipe", &PrecisionConfig::fp8_recipe,
+           "how fp8 scales are found (none: tensorwise; in pretrain delayed, as Megatron)")
       .choices({"tensorwise", "delayed", "mxfp8", "blockwise"});
   precision.add("fp8_param", &PrecisionConfig::fp8_param, "keep and gather parameters in fp8; needs fp8")
       .alias({"fp8_param_gather"})
