@@ -95,6 +95,16 @@ TEST(Derive, ShapeOfMegatron) {
   EXPECT_EQ(derived(gated, Dialect::kPretrain).args.shape.ffn_hidden_size, 10880);
 }
 
+// Transformer Engine's default in Megatron is the recipe whose options need no recipe to be named.
+TEST(Derive, RecipeOfFp8) {
+  const Words words{"--bf16", "--fp8=hybrid"};
+  EXPECT_EQ(derived(words, Dialect::kPretrain).args.precision.fp8_recipe, "delayed");
+  EXPECT_EQ(derived(words).args.precision.fp8_recipe, "tensorwise");
+  EXPECT_EQ(derived({"--bf16"}, Dialect::kPretrain).args.precision.fp8_recipe, std::nullopt);
+  const Words history{"--bf16", "--fp8-format", "hybrid", "--fp8-amax-history-len", "1024"};
+  EXPECT_EQ(derived(history, Dialect::kPretrain).args.precision.fp8_amax_history_len, 1024);
+}
+
 TEST(Derive, RunAndData) {
   const auto neither = derived({});
   EXPECT_TRUE(neither.args.run.do_train);

@@ -71,6 +71,8 @@ const std::vector<Rule>& rules() {
       {{"--fp8_recipe=delayed"}, "fp8_recipe"},
       {{"--bf16", "--fp8=hybrid", "--fp8_recipe=mxfp8"}, "blockwise"},
       {{"--fp8=hybrid"}, "bf16"},
+      {{"--fp8_amax_history_len=4"}, "fp8_amax_history_len", kMegatron},
+      {{"--bf16", "--fp8=hybrid", "--fp8_recipe=tensorwise", "--fp8_margin=1"}, "fp8_margin", kMegatron},
       {{"--grad_reduce_in_bf16"}, "bf16"},
       {{"--max_steps=5", "--train_samples=5"}, "train_samples"},
       {{"--train_samples=5", "--lr_decay_iters=5"}, "lr_decay_samples"},

@@ -1,14 +1,17 @@
 // Models and tokenizers that options describe.
-#include <fmt/format.h>
+#include <ATen/ATen.h>
+#include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
 #include "megalith/config/derive.h"
+#include "megalith/model/auto_model.h"
 #include "megalith/run/resolve/model_from_options.h"
 #include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/resolve/run_tokenizer.h"
 #include "tests/effects/effect.h"
+#include "tests/support/run_ranks.h"
 #include "tests/support/tokenizers.h"
 
 namespace megalith::testing {
@@ -39,6 +42,34 @@ const TemporaryFolder& gpt2_files() {
   static const TemporaryFolder folder(
       {{"vocab.json", R"({"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3})"}, {"merges.txt", "#version: 0.2\na b\n"}});
   return folder;
+}
+
+// A vocabulary of the bytes and two longer tokens.
+const TemporaryFolder& tiktoken_file() {
+  static const TemporaryFolder folder({{"ranks.json", tiktoken_vocabulary({"\n\n", "aB"})}});
+  return folder;
+}
+
+// The ids of a text that the patterns of TikTokenizer cut in different places.
+std::string encoded(const TrainingArguments& args) {
+  const auto made = run::make_run_tokenizer(args);
+  return fmt::format("{} ids: {}", made->tokens.vocab_size, fmt::join(made->tokenizer->encode("aB\n\n<x>"), " "));
+}
+
+// The logits of the model, with the weights that its seed draws.
+std::string computed(const TrainingArguments& args) {
+  const TrainingArguments effective = config::derive(args).args;
+  const model::ModelConfig made = run::model_from_options(effective, {.size = 100});
+  std::string text;
+  run_ranks(1, [&](const Rank& r) {
+    parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 1}));
+    const auto models = model::AutoModel::from_config(made, run::model_settings(effective, at::kCPU), context);
+    const at::NoGradGuard no_grad;
+    const model::ModelInput input{
+        .layout = ops::SequenceLayout::dense(1, 8), .ids = at::arange(8, at::kLong), .training = false};
+    text = fmt::format("{:.6f}", models[0].forward(input).abs().sum().item<double>());
+  });
+  return text;
 }
 
 const Words kGpt{"--num_layers=2", "--hidden_size=64", "--num_attention_heads=4", "--max_position_embeddings=32"};
@@ -84,6 +115,9 @@ Effects of_shape(const Observe& seen) {
       {"add_bias_linear", llama(), {}, {"--add_bias_linear=true"}, seen},
       {"add_qkv_bias", llama(), {}, {"--add_qkv_bias"}, seen},
       {"qk_layernorm", llama(), {}, {"--qk_layernorm"}, seen},
+      {"attention_output_gate", llama(), {}, {"--attention_output_gate"}, computed},
+      {"window_size", llama(), {}, {"--window_size=2,0"}, computed},
+      {"window_attn_skip_freq", llama({"--window_size=2,0"}), {}, {"--window_attn_skip_freq=2"}, computed},
       {"hidden_dropout", kGpt, {}, {"--hidden_dropout=0"}, seen},
       {"attention_dropout", kGpt, {}, {"--attention_dropout=0"}, seen},
       {"init_method_std", kGpt, {}, {"--init_method_std=0.01"}, seen},
@@ -148,6 +182,8 @@ Effects of_positions(const Observe& seen) {
   return {
       {"position_embedding_type", llama(), {}, {"--position_embedding_type=yarn"}, seen},
       {"rotary_base", llama(), {}, {"--rotary_base=500000"}, seen},
+      {"rotary_percent", llama(), {}, {"--rotary_percent=0.5"}, computed},
+      {"rotary_interleaved", llama(), {}, {"--rotary_interleaved"}, computed},
       {"rotary_seq_len_interpolation_factor", llama(), {}, {"--rotary_seq_len_interpolation_factor=2"}, seen},
       {"use_rope_scaling", llama(), {}, {"--use_rope_scaling"}, seen},
       {"rope_scaling_factor", llama({"--use_rope_scaling"}), {}, {"--rope_scaling_factor=4"}, seen},
@@ -164,6 +200,7 @@ Effects of_latent_attention(const Observe& seen) {
   const Words plain = llama({"--qk_layernorm"});
   const Words latent = llama({"--qk_layernorm", "--multi_latent_attention"});
   const Words deeper = llama({"--qk_layernorm", "--multi_latent_attention", "--mtp_num_layers=1"});
+  const Words stretched = llama({"--qk_layernorm", "--multi_latent_attention", "--rotary_scaling_factor=4"});
   return {
       {"multi_latent_attention", plain, {}, {"--multi_latent_attention"}, seen},
       {"q_lora_rank", latent, {}, {"--q_lora_rank=24"}, seen},
@@ -171,7 +208,7 @@ Effects of_latent_attention(const Observe& seen) {
       {"qk_head_dim", latent, {}, {"--qk_head_dim=24"}, seen},
       {"qk_pos_emb_head_dim", latent, {}, {"--qk_pos_emb_head_dim=16"}, seen},
       {"v_head_dim", latent, {}, {"--v_head_dim=24"}, seen},
-      {"rope_type", latent, {}, {"--rope_type=yarn"}, seen},
+      {"rope_type", stretched, {}, {"--rope_type=rope"}, seen},
       {"mtp_num_layers", latent, {}, {"--mtp_num_layers=1"}, seen},
       {"mtp_loss_scaling_factor", deeper, {}, {"--mtp_loss_scaling_factor=0.3"}, seen},
   };
@@ -179,6 +216,8 @@ Effects of_latent_attention(const Observe& seen) {
 
 Effects of_tokenizer() {
   const std::string qwen = tokenizer_folder("qwen3").string(), own = gpt2_files().path().string();
+  const Words ranks{"--tokenizer_type=TikTokenizer",
+                    "--tokenizer_model=" + tiktoken_file().path().string() + "/ranks.json"};
   const std::string vocab = "--vocab_file=" + own + "/vocab.json", merges = "--merge_file=" + own + "/merges.txt";
   return {
       {"vocab_size", {}, {"--vocab_size=100"}, {"--vocab_size=200"}, tokenizer},
@@ -190,6 +229,14 @@ Effects of_tokenizer() {
       {"tokenizer_model", {}, {}, {"--tokenizer_model=" + qwen}, tokenizer},
       {"vocab_file", {merges}, {}, {vocab}, tokenizer},
       {"merge_file", {vocab}, {}, {merges}, tokenizer},
+      {"vocab_extra_ids", {"--vocab_size=100"}, {}, {"--vocab_extra_ids=10"}, tokenizer},
+      {"tiktoken_pattern", ranks, {}, {"--tiktoken_pattern=v1"}, encoded},
+      {"tiktoken_num_special_tokens", ranks, {}, {"--tiktoken_num_special_tokens=10"}, encoded},
+      {"tiktoken_special_tokens",
+       ranks,
+       {},
+       {"--tiktoken_special_tokens", "<x>", "<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>"},
+       encoded},
   };
 }
 

@@ -11,9 +11,11 @@ namespace {
 
 constexpr int kMaxRanks = 16, kSamples = 8;
 
-std::vector<std::string> dense_families() { return {"llama", "qwen2", "gpt2", "mistral", "qwen3", "seed_oss"}; }
+std::vector<std::string> dense_families() {
+  return {"llama", "qwen2", "gpt2", "mistral", "qwen3", "seed_oss", "megatron_gpt"};
+}
 std::vector<std::string> expert_families() {
-  return {"mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v3", "glm4_moe", "qwen3_next"};
+  return {"mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v3", "glm4_moe", "qwen3_next", "megatron_gpt_moe"};
 }
 
 bool valid(const ParityPoint& p) {
@@ -91,6 +93,24 @@ void each_size(const std::vector<int>& eps, const std::vector<int>& etps, const 
               }
 }
 
+// Everything at once that megatron_gpt has and no other family.
+void set_all_switches(ReferenceConfig& config) {
+  config.layer_norm = config.gated_attention = config.rope.interleaved = true;
+  config.qkv_bias = config.out_bias = config.mlp_bias = true;
+  config.gated_mlp = false;
+  config.activation = "gelu_new";
+  config.head_dim = 8;
+  config.rope.partial_rotary_factor = 0.5;
+  config.windows = {0, 6, 0, 6, 0, 6, 0, 6};
+}
+
+// Latent attention with experts that a softmax over all of them scores.
+void set_deepseek_v2(ReferenceConfig& config) {
+  config.latent.emplace();
+  config.rope.interleaved = true;
+  config.experts = ReferenceExperts{.shared_width = 16, .normalize = false, .scale = 1.5, .first_dense = 1};
+}
+
 }  // namespace
 
 std::vector<std::string> parity_families() {
@@ -105,7 +125,8 @@ bool has_experts(const std::string& family) {
 }
 
 ReferenceConfig parity_config(const std::string& family) {
-  ReferenceConfig config = ReferenceConfig::of_family(family);
+  ReferenceConfig config = ReferenceConfig::of_family(family.starts_with("megatron_gpt") ? "megatron_gpt" : family);
+  if (family == "megatron_gpt_moe") set_deepseek_v2(config);
   config.num_layers = 8;
   config.hidden_size = 32;
   config.intermediate_size = config.is_gpt2() ? 4 * config.hidden_size : 24;
@@ -115,6 +136,7 @@ ReferenceConfig parity_config(const std::string& family) {
   config.vocab_size = 48;
   config.tied = config.is_gpt2() || family == "qwen2";
   if (family == "mistral") config.windows.assign(8, 6);
+  if (family == "megatron_gpt") set_all_switches(config);
   if (config.experts) {
     config.experts->count = 8;
     if (family == "mixtral") config.experts->width = config.intermediate_size;

@@ -92,12 +92,12 @@ TEST(FromArguments, QwenModelsAreLikeTheirGoldenConfigs) {
   EXPECT_EQ(described(config_of(
                 qwen + Words{"--add-qkv-bias", "--rotary-base=10000000", "--untie-embeddings-and-output-weights"})),
             described(seed_oss));
-  // mistral without its windows, which options cannot say, is llama.
-  auto mistral = model::read_model_config(golden_folder("mistral"));
-  mistral.family = "llama";
-  mistral.windows.clear();
-  EXPECT_EQ(described(config_of(qwen + Words{"--layernorm-epsilon=1e-5", "--untie-embeddings-and-output-weights"})),
-            described(mistral));
+  // A window of n tokens counts the query itself, which Megatron's does not.
+  const auto mistral = model::read_model_config(golden_folder("mistral"));
+  const auto window = fmt::format("--window-size={},0", mistral.window(0) - 1);
+  EXPECT_EQ(
+      described(config_of(qwen + Words{"--layernorm-epsilon=1e-5", "--untie-embeddings-and-output-weights", window})),
+      described(mistral));
 }
 
 TEST(FromArguments, TheConfigurationIsWrittenAndReadBack) {
@@ -160,42 +160,123 @@ TEST(FromArguments, DefaultsAreMegatrons) {
 TEST(FromArguments, WhatDoesNotGoTogetherIsNamed) {
   const Words gpt2 = kSizes + Words{"--num-attention-heads=4", "--max-position-embeddings=64"};
   const Words llama = kLlama + Words{"--num-attention-heads=4"};
+  const Words latent = llama + Words{"--multi-latent-attention", "--qk-layernorm"};
   const std::vector<std::pair<Words, std::vector<const char*>>> cases{
-      {gpt2 + Words{"--position-embedding-type=rope"}, {"LayerNorm", "position_embedding_type"}},
-      {gpt2 + Words{"--swiglu"}, {"LayerNorm", "swiglu"}},
-      {gpt2 + Words{"--disable-bias-linear"}, {"LayerNorm", "disable_bias_linear"}},
-      {gpt2 + Words{"--qk-layernorm"}, {"LayerNorm", "qk_layernorm"}},
-      {gpt2 + Words{"--group-query-attention", "--num-query-groups=2"}, {"LayerNorm", "group_query_attention"}},
-      {gpt2 + Words{"--kv-channels=8"}, {"LayerNorm", "kv_channels 8"}},
-      {gpt2 + Words{"--normalization=RMSNorm"}, {"RMSNorm", "position_embedding_type", "swiglu"}},
-      {llama + Words{"--rotary-percent=0.5"}, {"RMSNorm", "rotary_percent 0.5"}},
-      {llama + Words{"--position-embedding-type=none"}, {"RMSNorm", "position_embedding_type"}},
-      {llama + Words{"--qk-layernorm", "--add-qkv-bias"}, {"qk_layernorm", "add_qkv_bias"}},
       {llama + Words{"--squared-relu"}, {"swiglu", "squared_relu", "exclude"}},
-      {llama + Words{"--rotary-interleaved"}, {"rotary_interleaved"}},
+      {llama + Words{"--position-embedding-type=mrope"}, {"mrope", "set rope"}},
       {llama + Words{"--use-rope-scaling", "--position-embedding-type=yarn"}, {"use_rope_scaling", "yarn"}},
-      {gpt2 + Words{"--num-experts=4"}, {"num_experts 4", "normalization RMSNorm"}},
-      {llama + Words{"--num-experts=4", "--moe-layer-freq=2"}, {"mixtral", "moe_layer_freq"}},
+      {llama + Words{"--rotary-percent=0.01"}, {"rotary_percent 0.01 of the 16 channels", "at least 2"}},
+      {gpt2 + Words{"--rotary-percent=0.5"}, {"rotary_percent", "position_embedding_type rope"}},
+      {llama + Words{"--window-size=128"}, {"window_size is \"128\"", "128,0"}},
+      {llama + Words{"--window-size=128,1"}, {"window_size is \"128,1\""}},
+      {llama + Words{"--window-attn-skip-freq=2"}, {"window_attn_skip_freq 2 needs window_size"}},
+      {llama + Words{"--window-size=8,0", "--window-attn-skip-freq=[1,0]"}, {"window_attn_skip_freq", "2 layers"}},
+      {gpt2 + Words{"--num-experts=4"}, {"num_experts 4", "disable_bias_linear"}},
       {llama + Words{"--num-experts=4", "--moe-layer-freq=([1]*2"}, {"moe_layer_freq", "([1]*3+[0]*2)"}},
       {llama + Words{"--num-experts=4", "--moe-layer-freq=[1]*3"}, {"moe_layer_freq", "3 layers"}},
-      {llama + Words{"--num-experts=4", "--moe-router-pre-softmax"}, {"mixtral", "moe_router_pre_softmax"}},
-      {llama + Words{"--num-experts=4", "--moe-shared-expert-intermediate-size=32"},
-       {"qwen2_moe", "moe_shared_expert_gate"}},
-      {llama + Words{"--num-experts=4", "--qk-layernorm", "--moe-shared-expert-intermediate-size=32"},
-       {"qwen3_moe", "moe_shared_expert_intermediate_size"}},
-      {llama + Words{"--num-experts=4", "--moe-router-score-function=sigmoid"},
-       {"glm4_moe", "moe_shared_expert_intermediate_size"}},
-      {llama + Words{"--num-experts=4", "--moe-router-num-groups=2"}, {"moe_router_num_groups", "sigmoid"}},
+      {llama + Words{"--num-experts=4", "--moe-layer-freq=[0]*4"}, {"moe_layer_freq leaves no layer"}},
+      {llama + Words{"--num-experts=4", "--moe-shared-expert-gate"}, {"moe_shared_expert_intermediate_size"}},
       {llama + Words{"--multi-latent-attention", "--position-embedding-type=learned_absolute"},
-       {"multi_latent_attention makes a deepseek_v3 model", "position_embedding_type rope", "set qk_layernorm"}},
-      {llama + Words{"--multi-latent-attention", "--num-experts=4"}, {"num_experts 4", "multi_latent_attention"}},
-      {llama + Words{"--attention-output-gate"}, {"attention_output_gate"}},
-      {llama + Words{"--mtp-num-layers=1"}, {"mtp_num_layers 1", "set multi_latent_attention"}},
+       {"multi_latent_attention has rotary positions", "position_embedding_type rope", "set qk_layernorm"}},
+      {latent + Words{"--window-size=8,0"}, {"multi_latent_attention has neither windows", "window_size"}},
+      {latent + Words{"--rotary-interleaved"}, {"multi_latent_attention", "rotary_interleaved"}},
       {{"--num-layers=2", "--micro-batch-size=1"}, {"hidden_size", "num_attention_heads", "max_position_embeddings"}}};
   for (const auto& [words, names] : cases) {
     const std::string message = refusal_of(words);
     for (const char* name : names) expect_contains(message, name);
   }
+}
+
+// What no Hugging Face family holds: one line per combination, with what the nearest family lacks.
+TEST(FromArguments, OtherCombinationsAreMegatronGpt) {
+  const Words gpt2 = kSizes + Words{"--num-attention-heads=4", "--max-position-embeddings=64"};
+  const Words llama = kLlama + Words{"--num-attention-heads=4"};
+  const Words experts = llama + Words{"--num-experts=4", "--moe-ffn-hidden-size=32"};
+  const std::vector<std::pair<Words, const char*>> cases{
+      {gpt2 + Words{"--position-embedding-type=rope"}, "llama has other norms and MLP"},
+      {gpt2 + Words{"--swiglu"}, "gpt2 has other MLP"},
+      {gpt2 + Words{"--disable-bias-linear"}, "biases of attention"},
+      {gpt2 + Words{"--qk-layernorm"}, "norms on queries and keys"},
+      {gpt2 + Words{"--group-query-attention", "--num-query-groups=2"}, "heads"},
+      {gpt2 + Words{"--kv-channels=8"}, "heads"},
+      {gpt2 + Words{"--normalization=RMSNorm"}, "norms"},
+      {gpt2 + Words{"--position-embedding-type=none"}, "positions"},
+      {llama + Words{"--rotary-percent=0.5"}, "positions"},
+      {llama + Words{"--rotary-interleaved"}, "positions"},
+      {llama + Words{"--attention-output-gate"}, "gate on the output of attention"},
+      {llama + Words{"--mtp-num-layers=1"}, "multi-token-prediction layers"},
+      {llama + Words{"--qk-layernorm", "--add-qkv-bias"}, "biases of attention"},
+      {llama + Words{"--window-size=(8,0)", "--window-attn-skip-freq=2"}, "attention windows"},
+      {experts + Words{"--moe-layer-freq=2"}, "experts and their router"},
+      {experts + Words{"--moe-router-pre-softmax"}, "experts and their router"},
+      {experts + Words{"--moe-shared-expert-intermediate-size=32"}, "experts and their router"},
+      {experts + Words{"--mtp-num-layers=1"}, "multi-token-prediction layers"},
+      {experts + Words{"--multi-latent-attention", "--qk-layernorm"}, "deepseek_v3 has other experts"}};
+  for (const auto& [words, lacking] : cases) {
+    SCOPED_TRACE(words.back());
+    const config::TrainingArguments args = args_of(words);
+    const auto made = config_of(words);
+    EXPECT_EQ(made.family, "megatron_gpt");
+    expect_contains(run::export_note(args, made), lacking);
+    const std::string written = model::config_json(made, at::kFloat);
+    const auto again = model::read_model_config(io::parse_json_file(written, "config.json"));
+    EXPECT_EQ(model::differences(made, again), std::vector<std::string>{});
+    EXPECT_EQ(described(again), described(made));
+  }
+  EXPECT_EQ(run::export_note(args_of(llama), config_of(llama)), "");
+}
+
+TEST(FromArguments, WindowsAreMegatrons) {
+  const Words llama = kLlama + Words{"--num-attention-heads=4"};
+  // A query sees the tokens of the window and itself.
+  const auto mistral = config_of(llama + Words{"--window-size=8,0"});
+  EXPECT_EQ(mistral.family, "mistral");
+  EXPECT_EQ(mistral.windows, std::vector<int64_t>(4, 9));
+  EXPECT_EQ(config_of(llama + Words{"--window-size=(-1,-1)"}).family, "llama");
+  const auto qwen = config_of(llama + Words{"--add-qkv-bias", "--window-size=8,0", "--window-attn-skip-freq=2"});
+  EXPECT_EQ(qwen.family, "qwen2");
+  EXPECT_EQ(qwen.windows, (std::vector<int64_t>{9, 0, 9, 0}));
+  EXPECT_EQ(config_of(llama + Words{"--window-size=8,0", "--window-attn-skip-freq=[0]*3+[1]"}).windows,
+            (std::vector<int64_t>{0, 0, 0, 9}));
+}
+
+// DeepSeek-V3 by Megatron's options, small.
+TEST(FromArguments, LatentAttentionWithExpertsMakesADeepSeek) {
+  const Words words = kLlama + Words{"--num-attention-heads=4",
+                                     "--multi-latent-attention",
+                                     "--qk-layernorm",
+                                     "--num-experts=16",
+                                     "--moe-layer-freq=[0]*1+[1]*3",
+                                     "--moe-ffn-hidden-size=32",
+                                     "--moe-shared-expert-intermediate-size=64",
+                                     "--moe-router-score-function=sigmoid",
+                                     "--moe-router-enable-expert-bias",
+                                     "--moe-router-topk=4",
+                                     "--moe-router-num-groups=4",
+                                     "--moe-router-group-topk=2",
+                                     "--moe-router-pre-softmax",
+                                     "--moe-router-topk-scaling-factor=2.5",
+                                     "--mtp-num-layers=1",
+                                     "--rotary-scaling-factor=40",
+                                     "--mscale=1.0",
+                                     "--mscale-all-dim=1.0"};
+  const auto made = config_of(words);
+  EXPECT_EQ(made.family, "deepseek_v3");
+  ASSERT_TRUE(made.moe && made.latent);
+  EXPECT_EQ(made.moe_layers, (std::vector<bool>{false, true, true, true}));
+  EXPECT_EQ(made.moe->shared_width, 64);
+  EXPECT_TRUE(made.moe->router.normalize);  // sigmoid scores always, whatever moe_router_pre_softmax
+  EXPECT_EQ(made.moe->router.scaling, 2.5);
+  EXPECT_EQ(made.moe->router.group_best, 2);
+  EXPECT_EQ(made.moe->router.bias_update_rate, 1e-3);
+  EXPECT_EQ(made.mtp_layers, 1);
+  // Without rope_type latent attention takes yarn.
+  EXPECT_EQ(made.rope->scaling, ops::RopeScaling::kYarn);
+  EXPECT_EQ(config_of(words + Words{"--rope-type=rope"}).rope->scaling, ops::RopeScaling::kNone);
+  // transformers sums the two best experts of a group; Megatron as many as a token takes from it.
+  const auto wider = config_of(words + Words{"--moe-router-topk=6"});
+  EXPECT_EQ(wider.family, "megatron_gpt");
+  EXPECT_EQ(wider.moe->router.group_best, 3);
 }
 
 TEST(FromArguments, ExpertsMakeTheFamilyThatHoldsThem) {
@@ -215,7 +296,7 @@ TEST(FromArguments, ExpertsMakeTheFamilyThatHoldsThem) {
   EXPECT_EQ(qwen2.moe->shared_width, 64);
   const auto glm = config_of(experts + shared +
                              Words{"--moe-router-score-function=sigmoid", "--moe-router-enable-expert-bias",
-                                   "--moe-router-num-groups=4", "--moe-router-group-topk=2"});
+                                   "--moe-router-num-groups=4", "--moe-router-group-topk=2", "--moe-router-topk=4"});
   EXPECT_EQ(glm.family, "glm4_moe");
   EXPECT_EQ(glm.moe->router.groups, 4);
   EXPECT_EQ(glm.moe->router.group_topk, 2);

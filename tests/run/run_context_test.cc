@@ -8,9 +8,11 @@
 #include <mutex>
 
 #include "megalith/base/error.h"
+#include "megalith/config/parser.h"
 #include "tests/support/expect.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/tokenizers.h"
 
 namespace megalith::testing {
 namespace {
@@ -179,6 +181,37 @@ TEST(RunTokenizer, FilesOfGpt2) {
   expect_contains(refusal_of({"--micro-batch-size=1", "--vocab-file=" + vocab}), "merge_file");
   expect_contains(refusal_of({"--micro-batch-size=1", "--vocab-file=" + merges, "--merge-file=" + merges}),
                   "vocab.json");
+}
+
+// Files as they are called, each given the name under which exports and transformers look for it.
+TEST(RunTokenizer, FilesUnderOtherNames) {
+  const TempFolder folder;
+  std::ofstream(folder.path() / "gpt2-vocab.json") << R"({"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3})";
+  std::ofstream(folder.path() / "gpt2-merges.txt") << "#version: 0.2\na b\n";
+  std::ofstream(folder.path() / "ranks.json") << tiktoken_vocabulary({"ab"});
+  const auto opened = [](const Words& words) {
+    return *run::make_run_tokenizer(config::parse_arguments(config::Dialect::kPretrain, words).args);
+  };
+  const std::string at = folder.path().string() + "/";
+  const auto gpt2 = opened({"--vocab-file=" + at + "gpt2-vocab.json", "--merge-file=" + at + "gpt2-merges.txt"});
+  EXPECT_EQ(gpt2.tokenizer->encode("ab"), std::vector<int32_t>{2});
+  EXPECT_EQ(gpt2.tokens.eod_id, 3);
+  expect_contains(gpt2.tokens.identity, "gpt2-vocab.json");  // names of cached indices do not depend on the run
+  for (const char* name : {"vocab.json", "merges.txt"}) EXPECT_TRUE(std::filesystem::exists(gpt2.folder / name));
+  const auto pieces = opened({"--tokenizer-type=GPTSentencePieceTokenizer",
+                              "--tokenizer-model=tests/data/tokenizer/bpe.model", "--vocab-extra-ids=100"});
+  EXPECT_TRUE(std::filesystem::exists(pieces.folder / "tokenizer.model"));
+  EXPECT_EQ(pieces.tokens.vocab_size, pieces.tokenizer->id_end() + 100);
+  EXPECT_EQ(pieces.vocabulary().size, pieces.tokens.vocab_size);
+  std::filesystem::path made;
+  {
+    const auto ranks = opened({"--tokenizer-type=TikTokenizer", "--tokenizer-model=" + at + "ranks.json"});
+    EXPECT_EQ(ranks.tokenizer->encode("ab"), std::vector<int32_t>{1256});
+    EXPECT_EQ(ranks.tokens.eod_id, 2);
+    made = ranks.folder;
+    EXPECT_TRUE(std::filesystem::exists(made / "tokenizer.json"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(made));
 }
 
 TEST(RunTokenizer, WhatIsMissingIsNamed) {

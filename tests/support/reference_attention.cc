@@ -24,6 +24,16 @@ at::Tensor rotate_neighbours(const at::Tensor& x, const std::pair<at::Tensor, at
   return reference_rotate(pairs.reshape(x.sizes()), angles);
 }
 
+// Rotates the first channels of each head as the configuration says; without angles, none.
+at::Tensor rotate_heads(const at::Tensor& x, const ReferenceConfig& config,
+                        const std::pair<at::Tensor, at::Tensor>& angles) {
+  if (!angles.first.defined()) return x;
+  if (!config.rope.interleaved) return reference_rotate(x, angles);
+  const int64_t rotated = angles.first.size(-1);
+  return at::cat({rotate_neighbours(x.narrow(-1, 0, rotated), angles), x.narrow(-1, rotated, x.size(-1) - rotated)},
+                 -1);
+}
+
 double latent_scale(const ReferenceConfig& config) {
   double scale = 1 / std::sqrt(static_cast<double>(config.latent->nope + config.latent->rope));
   if (config.rope.type == "default" || config.rope.mscale_all_dim.value_or(0) == 0) return scale;
@@ -105,11 +115,11 @@ at::Tensor reference_attention(const ReferenceParts& parts, const at::Tensor& y,
     q = halves[0];
   }
   if (config.qk_norm) {
-    q = parts.rms_norm(q, name + "q_norm");
-    k = parts.rms_norm(k, name + "k_norm");
+    q = parts.norm(q, name + "q_norm");
+    k = parts.norm(k, name + "k_norm");
   }
   const int64_t window = config.windows.empty() ? 0 : config.windows.at(static_cast<size_t>(layer));
-  const at::Tensor out = parts.attend(reference_rotate(q, places.angles), reference_rotate(k, places.angles), v,
+  const at::Tensor out = parts.attend(rotate_heads(q, config, places.angles), rotate_heads(k, config, places.angles), v,
                                       1 / std::sqrt(static_cast<double>(config.head_dim)), window, places.sequence);
   return parts.linear(config.gated_attention ? out * gate.sigmoid() : out, name + "o_proj");
 }

@@ -61,13 +61,14 @@ json write_rope(const ReferenceRope& rope) {
   return out;
 }
 
-bool is_qwen(const std::string& type) { return type == "qwen2" || type == "qwen3"; }
+// Families that say which layers have a window.
+bool names_windows(const std::string& type) { return type == "qwen2" || type == "qwen3" || type == "megatron_gpt"; }
 
 std::vector<int64_t> read_windows(const json& config, const ReferenceConfig& model) {
   const auto layers = static_cast<size_t>(model.num_layers);
   const auto window = get<int64_t>(config, "sliding_window", 0);
   if (model.model_type == "mistral") return window > 0 ? std::vector<int64_t>(layers, window) : std::vector<int64_t>();
-  if (!is_qwen(model.model_type) || !get(config, "use_sliding_window", false)) return {};
+  if (!names_windows(model.model_type) || !get(config, "use_sliding_window", false)) return {};
   std::vector<int64_t> windows(layers, 0);
   const auto types = get<std::vector<std::string>>(config, "layer_types", {});
   for (size_t i = 0; i < layers; ++i) {
@@ -82,7 +83,7 @@ void write_windows(const ReferenceConfig& model, json& config) {
   if (model.windows.empty()) return;
   const int64_t window = *std::ranges::max_element(model.windows);
   config["sliding_window"] = window;
-  if (!is_qwen(model.model_type)) return;
+  if (!names_windows(model.model_type)) return;
   config["use_sliding_window"] = true;
   for (const int64_t w : model.windows) config["layer_types"].push_back(w > 0 ? "sliding_attention" : "full_attention");
 }
@@ -133,7 +134,7 @@ const std::map<std::string, const char*> kArchitectures{
     {"seed_oss", "SeedOssForCausalLM"},     {"mixtral", "MixtralForCausalLM"},
     {"qwen2_moe", "Qwen2MoeForCausalLM"},   {"qwen3_moe", "Qwen3MoeForCausalLM"},
     {"glm4_moe", "Glm4MoeForCausalLM"},     {"deepseek_v3", "DeepseekV3ForCausalLM"},
-    {"qwen3_next", "Qwen3NextForCausalLM"},
+    {"qwen3_next", "Qwen3NextForCausalLM"}, {"megatron_gpt", "MegatronGptForCausalLM"},
 };
 
 // Families whose attention_bias says whether q, k and v have one, and those where o has it as well.
@@ -170,6 +171,7 @@ json write_llama_like(const ReferenceConfig& model) {
   if (type == "llama" || type == "seed_oss") config["mlp_bias"] = model.mlp_bias;
   write_windows(model, config);
   write_parts(model, config);
+  if (model.is_megatron()) write_switches(model, config);
   return config;
 }
 
@@ -221,6 +223,7 @@ ReferenceConfig ReferenceConfig::from_json(const json& config) {
   if (type == "llama" || type == "seed_oss") model.mlp_bias = get(config, "mlp_bias", false);
   model.windows = read_windows(config, model);
   model.rope = read_rope(config);
+  if (model.is_megatron()) read_switches(config, model);
   read_parts(config, model);
   return model;
 }

@@ -13,6 +13,7 @@ struct ReferenceRope {
   std::string type = "default";  // default, linear, dynamic, yarn, llama3
   double theta = 10000;
   double partial_rotary_factor = 1;  // share of a head's channels, of which the first ones rotate
+  bool interleaved = false;          // pairs are neighbors; latent attention has no others
   double factor = 1;
   int64_t original_positions = 0;  // yarn, llama3
   double low_freq_factor = 1, high_freq_factor = 4;
@@ -65,8 +66,11 @@ struct ReferenceConfig {
   bool scale_attention = true;   // by 1/sqrt(head_dim)
   bool scale_by_inverse_layer = false;
   ReferenceRope rope;
-  bool centered_norms = false;   // norms multiply by 1 + weight
-  bool gated_attention = false;  // q_proj yields query | gate, head by head
+  bool layer_norm = false;         // LayerNorm with a bias in place of RMSNorm
+  bool gated_mlp = true;           // otherwise up, activation, down
+  bool learned_positions = false;  // in place of the rotation
+  bool centered_norms = false;     // norms multiply by 1 + weight
+  bool gated_attention = false;    // q_proj yields query | gate, head by head
   std::optional<ReferenceExperts> experts;
   std::optional<ReferenceLatent> latent;
   std::optional<ReferenceDeltaNet> delta_net;
@@ -79,6 +83,7 @@ struct ReferenceConfig {
   static std::vector<std::string> families();
   static bool supports(const std::string& model_type);
   bool is_gpt2() const { return model_type == "gpt2"; }
+  bool is_megatron() const { return model_type == "megatron_gpt"; }
 
   // Both spellings: rope_parameters and dtype, or rope_theta, rope_scaling and torch_dtype.
   static ReferenceConfig from_json(const nlohmann::json& json);

@@ -15,5 +15,8 @@ T get(const nlohmann::json& object, const char* key, T fallback) {
 void set_parts_of_family(ReferenceConfig& model);
 void read_parts(const nlohmann::json& config, ReferenceConfig& model);
 void write_parts(const ReferenceConfig& model, nlohmann::json& config);
+// The switches of megatron_gpt that other families fix.
+void read_switches(const nlohmann::json& config, ReferenceConfig& model);
+void write_switches(const ReferenceConfig& model, nlohmann::json& config);
 
 }  // namespace megalith::testing

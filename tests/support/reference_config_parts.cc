@@ -27,6 +27,22 @@ int64_t expert_count(const json& config) {
   throw DataError("config.json says no number of experts");
 }
 
+// Which of its layers are dense, and how a router of megatron_gpt scores.
+void read_own_experts(const json& config, ReferenceExperts& experts) {
+  experts.sigmoid = config.at("scoring_func") == "sigmoid";
+  experts.shared_width = config.at("shared_expert_intermediate_size");
+  experts.scale = config.at("routed_scaling_factor");
+  experts.first_dense = static_cast<int64_t>(config.at("mlp_only_layers").size());
+}
+
+void write_own_experts(const ReferenceExperts& experts, json& config) {
+  config["scoring_func"] = experts.sigmoid ? "sigmoid" : "softmax";
+  config["shared_expert_intermediate_size"] = experts.shared_width;
+  config["routed_scaling_factor"] = experts.scale;
+  config["mlp_only_layers"] = json::array();
+  for (int64_t layer = 0; layer < experts.first_dense; ++layer) config["mlp_only_layers"].push_back(layer);
+}
+
 void read_experts(const json& config, ReferenceConfig& model) {
   const std::string& type = model.model_type;
   ReferenceExperts& experts = *model.experts;
@@ -35,6 +51,7 @@ void read_experts(const json& config, ReferenceConfig& model) {
   experts.width = type == "mixtral" ? model.intermediate_size : config.at("moe_intermediate_size").get<int64_t>();
   if (type != "mixtral") experts.normalize = get(config, "norm_topk_prob", is_deepseek_like(type));
   if (has_gated_shared_expert(type)) experts.shared_width = config.at("shared_expert_intermediate_size");
+  if (model.is_megatron()) read_own_experts(config, experts);
   if (!is_deepseek_like(type)) return;
   experts.shared_width = experts.width * config.at("n_shared_experts").get<int64_t>();
   experts.scale = config.at("routed_scaling_factor");
@@ -54,6 +71,7 @@ void write_experts(const ReferenceConfig& model, json& config) {
   config["moe_intermediate_size"] = experts.width;
   config["norm_topk_prob"] = experts.normalize;
   if (has_gated_shared_expert(type)) config["shared_expert_intermediate_size"] = experts.shared_width;
+  if (model.is_megatron()) write_own_experts(experts, config);
   if (!deepseek_like) return;
   config["n_shared_experts"] = experts.shared_width / experts.width;
   config["routed_scaling_factor"] = experts.scale;
@@ -105,6 +123,32 @@ void read_parts(const json& config, ReferenceConfig& model) {
                   .rope = config.at("qk_rope_head_dim"),
                   .value = config.at("v_head_dim")};
   model.head_dim = model.latent->rope;
+}
+
+void read_switches(const json& config, ReferenceConfig& model) {
+  model.layer_norm = config.at("normalization") == "LayerNorm";
+  model.norm_epsilon = config.at("layernorm_epsilon");
+  model.gated_mlp = config.at("gated_mlp");
+  model.out_bias = model.mlp_bias = config.at("add_bias_linear");
+  model.qkv_bias = model.out_bias || config.at("add_qkv_bias").get<bool>();
+  model.qk_norm = config.at("qk_layernorm");
+  model.gated_attention = config.at("attention_output_gate");
+  model.learned_positions = config.at("position_embedding_type") == "learned_absolute";
+  model.rope.interleaved = config.at("rope_interleave");
+  if (config.contains("num_experts")) model.experts.emplace();
+  if (config.contains("kv_lora_rank")) model.latent.emplace();
+}
+
+void write_switches(const ReferenceConfig& model, json& config) {
+  config["normalization"] = model.layer_norm ? "LayerNorm" : "RMSNorm";
+  config["layernorm_epsilon"] = model.norm_epsilon;
+  config["gated_mlp"] = model.gated_mlp;
+  config["add_bias_linear"] = model.out_bias;
+  config["add_qkv_bias"] = model.qkv_bias;
+  config["qk_layernorm"] = model.qk_norm;
+  config["attention_output_gate"] = model.gated_attention;
+  config["position_embedding_type"] = model.learned_positions ? "learned_absolute" : "rope";
+  config["rope_interleave"] = model.rope.interleaved;
 }
 
 void write_parts(const ReferenceConfig& model, json& config) {

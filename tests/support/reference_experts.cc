@@ -25,7 +25,7 @@ at::Tensor route(const ReferenceParts& parts, const at::Tensor& x, const std::st
   const at::Tensor logits = parts.linear(x, name + "gate").to(ReferenceParts::acc(x));
   if (!experts.sigmoid) {
     const at::Tensor scores = at::softmax(logits, -1) * best(logits.detach(), experts.topk, margin);
-    return experts.normalize ? scores / scores.sum(-1, /*keepdim=*/true) : scores;
+    return (experts.normalize ? scores / scores.sum(-1, /*keepdim=*/true) : scores) * experts.scale;
   }
   const at::Tensor scores = logits.sigmoid();
   at::Tensor choice = scores.detach() + parts.weight(name + "gate.e_score_correction_bias");
@@ -53,12 +53,12 @@ at::Tensor reference_experts(const ReferenceParts& parts, const at::Tensor& y, i
     const at::Tensor made =
         mixtral ? parts.linear(parts.activate(parts.linear(x, expert + "w1")) * parts.linear(x, expert + "w3"),
                                expert + "w2")
-                : parts.gated_mlp(x, expert);
+                : parts.mlp(x, expert);
     out = out + made * weights.select(1, e).unsqueeze(-1);
   }
   if (config.experts->shared_width > 0) {
     const bool gated = config.experts->shared_gate;
-    at::Tensor shared = parts.gated_mlp(x, name + (gated ? "shared_expert." : "shared_experts."));
+    at::Tensor shared = parts.mlp(x, name + (gated ? "shared_expert." : "shared_experts."));
     if (gated) shared = shared * parts.linear(x, name + "shared_expert_gate").sigmoid();
     out = out + shared;
   }

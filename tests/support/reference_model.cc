@@ -28,8 +28,9 @@ class Pass {
     ReferenceOutput out;
     at::Tensor x = parts_.weight(embedding_name()).index({ids});
     places_.sequence = sequence_numbers(ids.size(1), input.cu_seqlens);
-    if (config_.is_gpt2()) {
-      x = x + parts_.weight("transformer.wpe.weight").index({positions});
+    if (config_.is_gpt2() || config_.learned_positions) {
+      const char* name = config_.is_gpt2() ? "transformer.wpe.weight" : "model.embed_positions.weight";
+      x = x + parts_.weight(name).index({positions});
     } else {
       places_.angles = reference_angles(config_, positions);
     }
@@ -37,7 +38,7 @@ class Pass {
       out.hidden_states.push_back(x);
       x = config_.is_gpt2() ? gpt2_layer(x, layer) : llama_layer(x, layer, out.router_margin);
     }
-    x = config_.is_gpt2() ? parts_.layer_norm(x, "transformer.ln_f") : parts_.rms_norm(x, "model.norm");
+    x = config_.is_gpt2() ? parts_.layer_norm(x, "transformer.ln_f") : parts_.norm(x, "model.norm");
     out.hidden_states.push_back(x);
     out.logits = at::matmul(x, parts_.weight(config_.tied ? embedding_name() : "lm_head.weight").t());
     return out;
@@ -64,14 +65,14 @@ class Pass {
 
   at::Tensor llama_layer(const at::Tensor& x, int64_t layer, double& margin) const {
     const std::string name = "model.layers." + std::to_string(layer) + ".";
-    const at::Tensor y = parts_.rms_norm(x, name + "input_layernorm");
+    const at::Tensor y = parts_.norm(x, name + "input_layernorm");
     const auto mix = config_.has_delta_net(layer) ? reference_delta_net
                      : config_.latent             ? reference_latent_attention
                                                   : reference_attention;
     const at::Tensor middle = x + mix(parts_, y, layer, places_);
-    const at::Tensor z = parts_.rms_norm(middle, name + "post_attention_layernorm");
-    return middle + (config_.has_experts(layer) ? reference_experts(parts_, z, layer, margin)
-                                                : parts_.gated_mlp(z, name + "mlp."));
+    const at::Tensor z = parts_.norm(middle, name + "post_attention_layernorm");
+    return middle +
+           (config_.has_experts(layer) ? reference_experts(parts_, z, layer, margin) : parts_.mlp(z, name + "mlp."));
   }
 
   at::Tensor gpt2_layer(const at::Tensor& x, int64_t layer) const {

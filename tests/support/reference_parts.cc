@@ -29,17 +29,23 @@ at::Tensor ReferenceParts::layer_norm(const at::Tensor& x, const std::string& na
   return at::layer_norm(x, {x.size(-1)}, weight(name + ".weight"), weight(name + ".bias"), config_.norm_epsilon);
 }
 
+at::Tensor ReferenceParts::norm(const at::Tensor& x, const std::string& name) const {
+  return config_.layer_norm ? layer_norm(x, name) : rms_norm(x, name);
+}
+
 at::Tensor ReferenceParts::activate(const at::Tensor& x) const {
   const std::string& kind = config_.activation;
   if (kind == "silu") return x * x.sigmoid();
   if (kind == "gelu") return at::gelu(x);
   if (kind == "gelu_new" || kind == "gelu_pytorch_tanh") return at::gelu(x, "tanh");
   if (kind == "quick_gelu") return x * (1.702 * x).sigmoid();
+  if (kind == "relu2") return at::relu(x).pow(2);
   check<ConfigError>(kind == "relu", "the reference model has no activation {}", kind);
   return at::relu(x);
 }
 
-at::Tensor ReferenceParts::gated_mlp(const at::Tensor& x, const std::string& name) const {
+at::Tensor ReferenceParts::mlp(const at::Tensor& x, const std::string& name) const {
+  if (!config_.gated_mlp) return linear(activate(linear(x, name + "up_proj")), name + "down_proj");
   return linear(activate(linear(x, name + "gate_proj")) * linear(x, name + "up_proj"), name + "down_proj");
 }
 

@@ -34,8 +34,9 @@ class ReferenceParts {
   at::Tensor rms_norm(const at::Tensor& x, const std::string& name) const;
   at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) const;
   at::Tensor layer_norm(const at::Tensor& x, const std::string& name) const;
+  at::Tensor norm(const at::Tensor& x, const std::string& name) const;  // the kind that the configuration says
   at::Tensor activate(const at::Tensor& x) const;
-  at::Tensor gated_mlp(const at::Tensor& x, const std::string& name) const;  // with name + "gate_proj" and so on
+  at::Tensor mlp(const at::Tensor& x, const std::string& name) const;  // with name + "up_proj" and so on
 
   // Causal, within sequences. q [b, n, s, d], k [b, g, s, d], v [b, g, s, e] -> [b, s, n e]. window 0: none.
   at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, int64_t window,

@@ -31,14 +31,14 @@ class LayerTensors {
       : list_(list), c_(config), name_(std::move(name)) {}
 
   void add(int64_t layer) {
-    vector("input_layernorm.weight", c_.hidden_size);
+    norm("input_layernorm", c_.hidden_size);
     if (c_.has_delta_net(layer))
       add_delta_net();
     else if (c_.latent)
       add_latent();
     else
       add_attention();
-    vector("post_attention_layernorm.weight", c_.hidden_size);
+    norm("post_attention_layernorm", c_.hidden_size);
     if (c_.has_experts(layer))
       add_experts();
     else
@@ -47,12 +47,16 @@ class LayerTensors {
 
  private:
   void vector(const std::string& what, int64_t size) { list_.push_back({name_ + what, {size}}); }
+  void norm(const std::string& what, int64_t size) {
+    vector(what + ".weight", size);
+    if (c_.layer_norm) vector(what + ".bias", size);
+  }
   void linear(const std::string& what, int64_t in, int64_t out, bool bias = false) {
     list_.push_back({name_ + what + ".weight", {out, in}});
     if (bias) vector(what + ".bias", out);
   }
   void add_mlp(const std::string& what, int64_t width, bool bias) {
-    linear(what + "gate_proj", c_.hidden_size, width, bias);
+    if (c_.gated_mlp) linear(what + "gate_proj", c_.hidden_size, width, bias);
     linear(what + "up_proj", c_.hidden_size, width, bias);
     linear(what + "down_proj", width, c_.hidden_size, bias);
   }
@@ -64,8 +68,8 @@ class LayerTensors {
     linear("self_attn.v_proj", h, kv, c_.qkv_bias);
     linear("self_attn.o_proj", q, h, c_.out_bias);
     if (!c_.qk_norm) return;
-    vector("self_attn.q_norm.weight", c_.head_dim);
-    vector("self_attn.k_norm.weight", c_.head_dim);
+    norm("self_attn.q_norm", c_.head_dim);
+    norm("self_attn.k_norm", c_.head_dim);
   }
 
   void add_latent() {
@@ -130,6 +134,7 @@ Shapes reference_tensors(const ReferenceConfig& config) {
   const int64_t h = config.hidden_size, v = config.vocab_size;
   list.push_back({config.is_gpt2() ? "transformer.wte.weight" : "model.embed_tokens.weight", {v, h}});
   if (config.is_gpt2()) list.push_back({"transformer.wpe.weight", {config.max_positions, h}});
+  if (config.learned_positions) list.push_back({"model.embed_positions.weight", {config.max_positions, h}});
   for (int64_t i = 0; i < config.num_layers; ++i) {
     if (config.is_gpt2())
       add_gpt2_layer(list, config, "transformer.h." + std::to_string(i) + ".");
@@ -138,6 +143,7 @@ Shapes reference_tensors(const ReferenceConfig& config) {
   }
   list.push_back({config.is_gpt2() ? "transformer.ln_f.weight" : "model.norm.weight", {h}});
   if (config.is_gpt2()) list.push_back({"transformer.ln_f.bias", {h}});
+  if (config.layer_norm) list.push_back({"model.norm.bias", {h}});
   if (!config.tied) list.push_back({"lm_head.weight", {v, h}});
   return list;
 }
@@ -147,8 +153,8 @@ bool is_reference_buffer(const std::string& name) { return name.ends_with("e_sco
 at::Tensor reference_random_weight(const std::string& name, const std::vector<int64_t>& shape,
                                    const ReferenceConfig& config, at::Generator& generator) {
   const at::Tensor numbers = at::randn(shape, generator, at::kFloat);
-  const bool embedding =
-      name.ends_with("wte.weight") || name.ends_with("wpe.weight") || name.ends_with("embed_tokens.weight");
+  const bool embedding = name.ends_with("wte.weight") || name.ends_with("wpe.weight") ||
+                         name.ends_with("embed_tokens.weight") || name.ends_with("embed_positions.weight");
   if (embedding) return numbers;
   if (shape.size() == 1) {
     // Around 0, or around 1: weights of norms, but for those that say how far they are from 1.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
 
@@ -37,6 +38,27 @@ void TemporaryFolder::write(const std::string& name, const std::string& content)
   std::ofstream file(path_ / name, std::ios::binary);
   file << content;
   check(file.good(), "{} cannot be written", (path_ / name).string());
+}
+
+std::string tiktoken_vocabulary(const std::vector<std::string>& tokens) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  const auto base64 = [kDigits](const std::string& bytes) {
+    std::string text;
+    for (size_t at = 0; at < bytes.size(); at += 3) {
+      uint32_t bits = 0;
+      for (size_t i = 0; i < 3; ++i)
+        bits = bits << 8 | (at + i < bytes.size() ? static_cast<unsigned char>(bytes[at + i]) : 0);
+      for (size_t i = 0; i < 4; ++i) text += at + i <= bytes.size() ? kDigits[bits >> (18 - 6 * i) & 63] : '=';
+    }
+    return text;
+  };
+  nlohmann::json list = nlohmann::json::array();
+  const auto add = [&](const std::string& bytes) {
+    list.push_back({{"rank", list.size()}, {"token_bytes", base64(bytes)}, {"token_str", ""}});
+  };
+  for (int byte = 0; byte < 256; ++byte) add(std::string(1, static_cast<char>(byte)));
+  for (const std::string& token : tokens) add(token);
+  return list.dump();
 }
 
 }  // namespace megalith::testing

@@ -13,6 +13,9 @@ std::filesystem::path tokenizer_folder(const std::string& name);
 // The names of all.
 std::vector<std::string> tokenizer_names();
 
+// A vocabulary file of Megatron's TikTokenizer: the 256 bytes, then these tokens.
+std::string tiktoken_vocabulary(const std::vector<std::string>& tokens);
+
 // A new folder with these files (name to content), removed with this object.
 class TemporaryFolder {
  public:

@@ -88,6 +88,9 @@ struct TokenizerConfig {
   std::optional<std::string> vocab_file;
   std::optional<std::string> merge_file;
   std::optional<std::string> tiktoken_pattern;  // v1 or v2
+  int tiktoken_num_special_tokens = 1000;       // ids below it; the vocabulary follows
+  std::vector<std::string> tiktoken_special_tokens;
+  int vocab_extra_ids = 0;
   bool operator==(const TokenizerConfig&) const = default;
 };
 

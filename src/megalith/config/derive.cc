@@ -82,6 +82,7 @@ void derive_precision(TrainingArguments& args, Warnings& warnings) {
   PrecisionConfig& precision = args.precision;
   const bool bf16_gradients = precision.grad_reduce_in_bf16 || args.optimizer.main_grads_dtype != "fp32";
   if (precision.bf16 && !bf16_gradients) precision.accumulate_allreduce_grads_in_fp32 = true;
+  if (precision.fp8) precision.fp8_recipe = fp8_recipe(args);
   if (precision.fp16 && !precision.loss_scale && args.ddp.check_for_nan_in_loss_and_grad) {
     args.ddp.check_for_nan_in_loss_and_grad = false;
     warnings.emplace_back(
@@ -312,6 +313,10 @@ layout::BatchPlan batch_plan(const TrainingArguments& args, int dp) {
   plan.global_batch_size = plan.micro_batch_size * dp * batch.gradient_accumulation_steps;
   if (batch.global_batch_size) plan.global_batch_size = *batch.global_batch_size;
   return plan;
+}
+
+std::string fp8_recipe(const TrainingArguments& args) {
+  return args.precision.fp8_recipe.value_or(args.dialect == Dialect::kPretrain ? "delayed" : "tensorwise");
 }
 
 // "~/runs" -> "$HOME/runs"; "~other/runs" is left alone.

@@ -44,6 +44,9 @@ layout::LauncherVppRequest vpp_request(const TrainingArguments& args);
 layout::PipelineShape pipeline_shape(const TrainingArguments& args, int microbatches, bool forward_only = false);
 // Returns the input of the micro-batch calculator; `dp` is the dense data-parallel size.
 layout::BatchPlan batch_plan(const TrainingArguments& args, int dp);
+// Returns how fp8 scales are found: fp8_recipe, or else the default of the reference: delayed in Megatron's pretrain,
+// tensorwise in train.
+std::string fp8_recipe(const TrainingArguments& args);
 // Replaces a leading ~ by the home folder.
 std::string expand_home(const std::string& path);
 // Returns the seed of the sample order: data_seed, or seed.

@@ -70,6 +70,8 @@ struct LayerConfig {
   std::optional<double> attention_dropout;
   std::optional<double> init_method_std;
   std::optional<bool> attention_output_gate;
+  std::optional<std::string> window_size;            // "left,right"
+  std::optional<std::string> window_attn_skip_freq;  // a number, or a list
   bool operator==(const LayerConfig&) const = default;
 };
 

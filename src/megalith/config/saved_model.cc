@@ -15,7 +15,14 @@ namespace {
 constexpr std::array<std::string_view, 3> kTopics{"Model shape", "Positions and latent attention",
                                                   "Mixture of experts"};
 // The tokenizer belongs to the model: its embeddings mean nothing with another one.
-constexpr std::array<std::string_view, 4> kTokenizer{"tokenizer_type", "tokenizer_model", "vocab_file", "merge_file"};
+constexpr std::array<std::string_view, 8> kTokenizer{"tokenizer_type",
+                                                     "tokenizer_model",
+                                                     "vocab_file",
+                                                     "merge_file",
+                                                     "tiktoken_pattern",
+                                                     "tiktoken_num_special_tokens",
+                                                     "tiktoken_special_tokens",
+                                                     "vocab_extra_ids"};
 
 // By topic, so that a new option of the model's shape is included without being listed here.
 bool describes_model(const Option& option) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "megalith/config/derive.h"
 #include "megalith/config/option_table.h"
 #include "megalith/config/validate_internal.h"
 
@@ -140,14 +141,14 @@ void check_precision(const TrainingArguments& args, Problems& problems) {
   problems.require(!precision.bf16 || !precision.fp16, "bf16 and fp16 are both set; keep one");
   problems.require(!precision.fp8_param || precision.fp8, "fp8_param needs fp8; set fp8 to e4m3 or hybrid");
   problems.require(!precision.fp8_recipe || precision.fp8, "fp8_recipe needs fp8; set fp8 to e4m3 or hybrid");
-  problems.require(precision.fp8_recipe.value_or("tensorwise") != "mxfp8",
-                   "fp8_recipe mxfp8 has no products here; use tensorwise, delayed or blockwise");
-  const bool delayed = precision.fp8_recipe.value_or("") == "delayed";
+  const std::string recipe = fp8_recipe(args);
+  problems.require(recipe != "mxfp8", "fp8_recipe mxfp8 has no products here; use tensorwise, delayed or blockwise");
+  const bool plain_history = precision.fp8_amax_history_len == 1 && precision.fp8_margin == 0 &&
+                             precision.fp8_amax_compute_algo == "most_recent";
   problems.require(
-      delayed || (precision.fp8_amax_history_len == 1 && precision.fp8_margin == 0 &&
-                  precision.fp8_amax_compute_algo == "most_recent"),
-      "fp8_amax_history_len, fp8_amax_compute_algo and fp8_margin belong to the delayed recipe; set fp8_recipe "
-      "delayed, or leave them out");
+      plain_history || (precision.fp8 && recipe == "delayed"),
+      "fp8_amax_history_len, fp8_amax_compute_algo and fp8_margin belong to fp8 with the delayed recipe; set"
+      " fp8 and fp8_recipe delayed, or leave them out");
   problems.require(!precision.fp8 || precision.bf16, "fp8 products need parameters in bf16; set bf16");
   problems.require(!precision.grad_reduce_in_bf16 || precision.bf16, "grad_reduce_in_bf16 needs bf16");
 }

@@ -130,9 +130,25 @@ void add_indexed_data_options(OptionList& list) {
   tokenizer.add("tokenizer_model", &TokenizerConfig::model, "file or folder of the tokenizer").pretrain_only();
   tokenizer.add("vocab_file", &TokenizerConfig::vocab_file, "GPT-2 vocabulary").pretrain_only();
   tokenizer.add("merge_file", &TokenizerConfig::merge_file, "GPT-2 merges").pretrain_only();
-  tokenizer.add("tiktoken_pattern", &TokenizerConfig::tiktoken_pattern, "word pattern of a tiktoken vocabulary")
-      .pretrain_only()
-      .no_effect("a tokenizer.json brings its own pattern; tiktoken files are not read");
+  tokenizer
+      .add("tiktoken_pattern", &TokenizerConfig::tiktoken_pattern,
+           "how TikTokenizer cuts text into words, as Megatron names the patterns (none: v2)")
+      .choices({"v1", "v2"})
+      .pretrain_only();
+  tokenizer
+      .add("tiktoken_num_special_tokens", &TokenizerConfig::tiktoken_num_special_tokens,
+           "ids before the vocabulary of TikTokenizer")
+      .at_least(7)
+      .pretrain_only();
+  tokenizer
+      .add("tiktoken_special_tokens", &TokenizerConfig::tiktoken_special_tokens,
+           "the first of them by name (none: Megatron's seven, <unk> to <sep>)")
+      .alias({"tokenizer_special_tokens"})
+      .pretrain_only();
+  tokenizer
+      .add("vocab_extra_ids", &TokenizerConfig::vocab_extra_ids, "ids that the model has beyond those of the tokenizer")
+      .at_least(0)
+      .pretrain_only();
 }
 
 }  // namespace megalith::config

@@ -138,7 +138,15 @@ void add_layer(OptionList& list) {
       .pretrain_default(0.02);
   layer.add("attention_output_gate", &LayerConfig::attention_output_gate, "sigmoid gate on the attention output")
       .pretrain_default(false)
-      .planned("models");
+      .describes_new_model();
+  layer
+      .add("window_size", &LayerConfig::window_size,
+           "left,right: tokens before itself that a query sees (-1: all), and 0 (none: no window)")
+      .describes_new_model();
+  layer
+      .add("window_attn_skip_freq", &LayerConfig::window_attn_skip_freq,
+           "every n-th layer has no window, or a list such as ([1]*3+[0]) whose zeros have none")
+      .describes_new_model();
 }
 
 // Positions and multi-latent attention. Two families of rotary scaling exist side by side, as in Megatron: the first
@@ -147,6 +155,8 @@ void add_position(OptionList& list) {
   list.topic("Positions and latent attention");
   auto position = list.part(&TrainingArguments::position);
   position.add("position_embedding_type", &PositionConfig::type, "how positions enter the model")
+      .alias({"use_rotary_position_embeddings"})
+      .bool_words("rope", "learned_absolute")
       .refuse({"relative"}, "relative position buckets belong to T5, which is not part of Megalith")
       .pretrain_default(PositionEmbedding::kLearnedAbsolute)
       .describes_new_model();
@@ -157,10 +167,10 @@ void add_position(OptionList& list) {
       .at_least(0)
       .at_most(1)
       .pretrain_default(1.0)
-      .planned("models");
+      .describes_new_model();
   position.add("rotary_interleaved", &PositionConfig::rotary_interleaved, "rotate neighbors instead of halves")
       .pretrain_default(false)
-      .planned("models");
+      .describes_new_model();
   position
       .add("rotary_seq_len_interpolation_factor", &PositionConfig::rotary_interpolation_factor,
            "linear stretch of positions")
@@ -170,7 +180,8 @@ void add_position(OptionList& list) {
       .describes_new_model();
   position.add("rope_scaling_factor", &PositionConfig::rope_scaling_factor, "factor of llama 3 scaling")
       .pretrain_default(8.0);
-  position.add("rope_type", &PositionConfig::rope_type, "latent attention: rope or yarn").describes_new_model();
+  position.add("rope_type", &PositionConfig::rope_type, "latent attention: rope or yarn (none: yarn)")
+      .describes_new_model();
   position.add("rotary_scaling_factor", &PositionConfig::rotary_scaling_factor, "latent attention: yarn factor")
       .pretrain_default(1.0);
   position

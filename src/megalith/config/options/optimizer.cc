@@ -164,7 +164,9 @@ void add_precision_options(OptionList& list) {
   // fp8 products. The options about history belong to the delayed recipe, which scales by the largest values of past
   // steps; the others find the scale from the tensor itself.
   precision.add("fp8", &PrecisionConfig::fp8, "fp8 products in this format (none: off)").alias({"fp8_format"});
-  precision.add("fp8_recipe", &PrecisionConfig::fp8_recipe, "how fp8 scales are found (none: tensorwise)")
+  precision
+      .add("fp8_recipe", &PrecisionConfig::fp8_recipe,
+           "how fp8 scales are found (none: tensorwise; in pretrain delayed, as Megatron)")
       .choices({"tensorwise", "delayed", "mxfp8", "blockwise"});
   precision.add("fp8_param", &PrecisionConfig::fp8_param, "keep and gather parameters in fp8; needs fp8")
       .alias({"fp8_param_gather"})

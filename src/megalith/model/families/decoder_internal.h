@@ -12,6 +12,8 @@ std::vector<int64_t> read_windows(const io::JsonFields& config, int64_t layers);
 // Reads rope_parameters (transformers 5), or rope_theta with rope_scaling. The first head_dim times the partial rotary
 // factor channels rotate.
 ops::RopeSettings read_rope(const io::JsonFields& config, int64_t head_dim, int64_t max_positions);
+// Reads multi-head latent attention: the sizes of its latents and heads, its rotation and the scale of its scores.
+void read_latent(const io::JsonFields& config, ModelConfig& c);
 // Read one value each; throw for names that are not supported. read_dtype takes dtype or the older torch_dtype.
 ops::Activation read_activation(const io::JsonFields& config, std::string_view key);
 at::ScalarType read_dtype(const io::JsonFields& config);
@@ -19,6 +21,8 @@ at::ScalarType read_dtype(const io::JsonFields& config);
 // Returns the names model.embed_tokens, model.layers.N.self_attn.q_proj, …
 hf::NameMap decoder_names();
 
+// Adds to `names` those of latent attention: q_a_proj, kv_a_proj_with_mqa, …
+void add_latent_names(hf::NameMap& names);
 // Adds to `names` those of multi-token-prediction layers that are numbered after the model's own layers:
 // model.layers.N.enorm, hnorm, eh_proj, shared_head.norm, copies of the embedding and the head, and what every layer
 // has.
@@ -32,6 +36,7 @@ Family deepseek_v3_family();
 Family qwen3_next_family();
 Family gpt2_family();
 Family llama_family();
+Family megatron_gpt_family();
 Family mistral_family();
 Family qwen2_family();
 Family qwen3_family();

@@ -39,8 +39,9 @@ void read_deepseek_experts(const io::JsonFields& config, ModelConfig& c) {
   for (int64_t layer = 0; layer < c.num_layers; ++layer) c.moe_layers.push_back(layer >= dense);
 }
 
-ModelConfig read_deepseek_v3(const io::JsonFields& config) {
-  ModelConfig c = read_decoder(config);
+}  // namespace
+
+void read_latent(const io::JsonFields& config, ModelConfig& c) {
   c.latent = LatentSizes{.q_rank = config.optional_positive<int64_t>("q_lora_rank").value_or(0),
                          .kv_rank = config.positive<int64_t>("kv_lora_rank"),
                          .nope_dim = config.positive<int64_t>("qk_nope_head_dim"),
@@ -52,15 +53,10 @@ ModelConfig read_deepseek_v3(const io::JsonFields& config) {
   c.rope = read_rope(config, c.latent->rotary_dim, c.max_positions);
   c.rope->interleaved = config.optional<bool>("rope_interleave").value_or(true);
   c.attention_scale = softmax_scale(c);
-  c.out_bias = config.optional<bool>("attention_bias").value_or(false);
-  read_deepseek_experts(config, c);
-  c.mtp_layers = config.optional<int64_t>("num_nextn_predict_layers").value_or(0);
-  return c;
 }
 
 // kv_a_proj_with_mqa makes the latent and the shared rotary key in one product, so it stays one tensor here, too.
-hf::NameMap deepseek_v3_names() {
-  hf::NameMap names = moe_names({.shared = "shared_experts"});
+void add_latent_names(hf::NameMap& names) {
   const auto attention = [&names](const std::string& theirs, const std::string& ours) {
     names.rules.push_back({"model.layers.{}.self_attn." + theirs, {"layers.{}.attention." + ours}});
   };
@@ -72,6 +68,22 @@ hf::NameMap deepseek_v3_names() {
   attention("kv_a_proj_with_mqa.bias", "kv_down.bias");
   attention("kv_a_layernorm.weight", "kv_latent_norm.weight");
   attention("kv_b_proj.weight", "kv_up.weight");
+}
+
+namespace {
+
+ModelConfig read_deepseek_v3(const io::JsonFields& config) {
+  ModelConfig c = read_decoder(config);
+  read_latent(config, c);
+  c.out_bias = config.optional<bool>("attention_bias").value_or(false);
+  read_deepseek_experts(config, c);
+  c.mtp_layers = config.optional<int64_t>("num_nextn_predict_layers").value_or(0);
+  return c;
+}
+
+hf::NameMap deepseek_v3_names() {
+  hf::NameMap names = moe_names({.shared = "shared_experts"});
+  add_latent_names(names);
   return names;
 }
 

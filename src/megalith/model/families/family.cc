@@ -26,10 +26,10 @@ std::string supported() {
 
 // Built on first use, which is safe from any thread. A new family is one function and one entry here.
 const std::vector<Family>& families() {
-  static const std::vector<Family> all{deepseek_v3_family(), glm4_moe_family(),   gpt2_family(),
-                                       llama_family(),       mistral_family(),    mixtral_family(),
-                                       qwen2_family(),       qwen2_moe_family(),  qwen3_family(),
-                                       qwen3_moe_family(),   qwen3_next_family(), seed_oss_family()};
+  static const std::vector<Family> all{
+      deepseek_v3_family(), glm4_moe_family(),   gpt2_family(),    llama_family(),     megatron_gpt_family(),
+      mistral_family(),     mixtral_family(),    qwen2_family(),   qwen2_moe_family(), qwen3_family(),
+      qwen3_moe_family(),   qwen3_next_family(), seed_oss_family()};
   return all;
 }
 

@@ -4,7 +4,35 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace megalith::model {
+
+namespace {
+
+bool has_dense_layer(const ModelConfig& c) {
+  return !c.moe || std::ranges::find(c.moe_layers, false) != c.moe_layers.end();
+}
+
+bool same_mlp(const ModelConfig& a, const ModelConfig& b) {
+  const bool same_kind = a.activation == b.activation && a.gated_mlp == b.gated_mlp;
+  // Without dense layers, their width is a number that nothing uses.
+  return same_kind && (!has_dense_layer(a) || (a.mlp_width == b.mlp_width && a.mlp_bias == b.mlp_bias));
+}
+
+bool same_experts(const ModelConfig& a, const ModelConfig& b) {
+  if (!a.moe || !b.moe) return !a.moe && !b.moe;
+  return a.moe_layers == b.moe_layers && a.moe->router == b.moe->router && a.moe->width == b.moe->width &&
+         a.moe->shared_width == b.moe->shared_width && a.moe->shared_gate == b.moe->shared_gate;
+}
+
+bool same_windows(const ModelConfig& a, const ModelConfig& b) {
+  for (int64_t layer = 0; layer < std::min(a.num_layers, b.num_layers); ++layer)
+    if (a.window(layer) != b.window(layer)) return false;
+  return true;
+}
+
+}  // namespace
 
 std::vector<std::string> problems(const ModelConfig& c) {
   std::vector<std::string> found;
@@ -43,6 +71,31 @@ std::vector<std::string> problems(const ModelConfig& c) {
   for (const auto& [name, value] : {std::pair("embedding", c.embedding_dropout), std::pair("hidden", c.hidden_dropout),
                                     std::pair("attention", c.attention_dropout)})
     need(value >= 0 && value < 1, fmt::format("the {} dropout is {}; it must be in [0, 1)", name, value));
+  return found;
+}
+
+std::vector<std::string> differences(const ModelConfig& a, const ModelConfig& b) {
+  std::vector<std::string> found;
+  const auto compare = [&found](bool same, const char* what) {
+    if (!same) found.emplace_back(what);
+  };
+  compare(a.hidden_size == b.hidden_size && a.num_layers == b.num_layers && a.vocab_size == b.vocab_size, "sizes");
+  compare(a.num_heads == b.num_heads && a.num_kv_heads == b.num_kv_heads && a.head_dim == b.head_dim, "heads");
+  compare(a.norm == b.norm && a.norm_epsilon == b.norm_epsilon && a.zero_centered_norms == b.zero_centered_norms,
+          "norms");
+  compare(a.qk_norm == b.qk_norm, "norms on queries and keys");
+  compare(a.qkv_bias == b.qkv_bias && a.out_bias == b.out_bias, "biases of attention");
+  compare(a.attention_scale == b.attention_scale && a.scale_by_inverse_layer == b.scale_by_inverse_layer,
+          "scale of scores");
+  compare(a.attention_output_gate == b.attention_output_gate, "gate on the output of attention");
+  compare(same_windows(a, b), "attention windows");
+  compare(a.latent == b.latent, "latent attention");
+  compare(same_mlp(a, b), "MLP");
+  compare(same_experts(a, b), "experts and their router");
+  compare(a.learned_positions == b.learned_positions && a.rope == b.rope, "positions");
+  compare(a.max_positions == b.max_positions, "longest sequence");
+  compare(a.tied_embeddings == b.tied_embeddings, "output matrix");
+  compare(a.mtp_layers == b.mtp_layers, "multi-token-prediction layers");
   return found;
 }
 

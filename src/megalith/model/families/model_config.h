@@ -28,6 +28,7 @@ struct LatentSizes {
   int64_t nope_dim = 0;    // channels of a query/key head without position
   int64_t rotary_dim = 0;  // channels with position
   int64_t value_dim = 0;
+  bool operator==(const LatentSizes&) const = default;
 };
 
 // Layers with a gated delta net instead of attention (nn/attention/gated_delta_net.h).
@@ -114,5 +115,10 @@ struct ModelConfig {
 
 // Returns one message per inconsistent field, each with the allowed values; empty if all is well.
 std::vector<std::string> problems(const ModelConfig& config);
+
+// Returns what two models compute differently, in words ("positions", "experts"); empty if weights of one fit the other
+// and give the same result. Does not compare what only training uses (dropout, initial weights), and compares neither
+// delta nets nor a family's own parts.
+std::vector<std::string> differences(const ModelConfig& a, const ModelConfig& b);
 
 }  // namespace megalith::model

@@ -45,6 +45,7 @@ struct RopeSettings {
   std::optional<double> mscale;            // yarn: with mscale_all_dim, determines attention_factor
   std::optional<double> mscale_all_dim;    // yarn
   std::optional<double> attention_factor;  // yarn: multiplies cos and sin; by default computed from factor or mscales
+  bool operator==(const RopeSettings&) const = default;
 };
 
 // Returns θ_i for i < r/2 in fp32, bit for bit as HF computes them. `longest` is the largest position plus one; only

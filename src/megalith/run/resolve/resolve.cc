@@ -221,6 +221,8 @@ void find_pretraining(const RunRequest& request, const TrainingArguments& args, 
   if (request.own_model) return;
   findings.attempt([&] {
     plan.model.config = model_from_options(plan.options, required(make_run_tokenizer(plan.options)).vocabulary());
+    if (std::string note = export_note(plan.options, plan.model.config); !note.empty())
+      plan.warnings.push_back(std::move(note));
   });
 }
 
