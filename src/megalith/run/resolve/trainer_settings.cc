@@ -103,7 +103,8 @@ train::StepSettings step_settings(const TrainingArguments& args) {
           .overlap_p2p_comm = args.pipeline.overlap_p2p_comm,
           .per_token_loss = args.ddp.calculate_per_token_loss,
           .graphs = args.fusion.cuda_graph_impl == "local",
-          .graph_warmup_steps = args.fusion.cuda_graph_warmup_steps};
+          .graph_warmup_steps = args.fusion.cuda_graph_warmup_steps,
+          .router_losses_by_layer = args.moe.per_layer_logging};
 }
 
 train::UpdateSettings update_settings(const TrainingArguments& args) {

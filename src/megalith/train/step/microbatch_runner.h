@@ -64,6 +64,7 @@ class MicrobatchRunner {
   const parallel::ParallelContext& context() const { return context_; }
   TraceRecorder& trace() const { return trace_; }
   bool per_token_loss() const { return settings_.per_token_loss; }
+  bool router_losses_by_layer() const { return settings_.router_losses_by_layer; }
   // Values of the last stage are held by several ranks of a replica but must be reported by only one of them.
   bool speaks_for_replica() const;  // true on the last stage for the first tensor-parallel rank
   bool counts_for_replica() const;  // true on the last stage for the first tensor- and context-parallel rank
