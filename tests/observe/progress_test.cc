@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/observe/some_run.h"
 #include "tests/support/expect.h"
 
@@ -30,6 +32,10 @@ TEST(ProgressLine, Everything) {
   numbers.peak_tflops.reset();
   numbers.tflops_per_device = 0.0521;
   expect_contains(progress_line(numbers), "| 0.052 TFLOP/s |");
+  numbers.loss = std::nan("");
+  numbers.skipped_steps = 3;
+  numbers.nan_steps = 2;
+  expect_contains(progress_line(numbers), "| loss nan | lr 1.00e-04 | grad 1.234 | 3 skipped | 2 NaN | 12.3k tok/s |");
 }
 
 TEST(MegatronLine, AsTheReferenceWritesIt) {
@@ -55,6 +61,11 @@ TEST(MegatronLine, AsTheReferenceWritesIt) {
   expect_contains(line, " skipped samples:            8 | elapsed");
   expect_contains(line, " | throughput per GPU (TFLOP/s/GPU): 412.3 | learning rate");
   expect_contains(line, " | grad norm: 1.234 | num zeros: 12 | params norm: 100.500 | number of skipped");
+  numbers.losses = {{"lm loss", std::nan("")}};
+  numbers.skipped_iterations = 12;
+  numbers.nan_iterations = 3;
+  expect_contains(megatron_line(numbers), " | lm loss: NAN | loss scale");
+  expect_contains(megatron_line(numbers), " | number of skipped iterations:  12 | number of nan iterations:   3 |");
 }
 
 TEST(MegatronLine, Validation) {

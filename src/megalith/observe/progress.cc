@@ -127,6 +127,8 @@ void ProgressCallback::on_log(train::TrainerEvent& event) {
   numbers_.tokens_per_second = metrics.find("tokens_per_second");
   numbers_.tflops_per_device = metrics.find("tflops_per_device");
   numbers_.memory = metrics.find("memory");
+  numbers_.skipped_steps = count(metrics, "skipped_iter");
+  numbers_.nan_steps = count(metrics, "nan_iter");
   if (is_live())
     draw_live(event);
   else
@@ -171,6 +173,8 @@ std::string progress_line(const ProgressNumbers& numbers) {
   if (numbers.loss) part(fmt::format("loss {:.4f}", *numbers.loss));
   if (numbers.learning_rate) part(fmt::format("lr {:.2e}", *numbers.learning_rate));
   if (numbers.grad_norm) part(fmt::format("grad {:.3f}", *numbers.grad_norm));
+  if (numbers.skipped_steps > 0) part(fmt::format("{} skipped", numbers.skipped_steps));
+  if (numbers.nan_steps > 0) part(fmt::format("{} NaN", numbers.nan_steps));
   if (numbers.tokens_per_second) part(rate_text(*numbers.tokens_per_second) + " tok/s");
   if (numbers.tflops_per_device) {
     const double tflops = *numbers.tflops_per_device;
@@ -195,7 +199,7 @@ std::string megatron_line(const MegatronNumbers& numbers) {
   part(fmt::format("learning rate: {:.6E}", numbers.learning_rate));
   part(fmt::format("global batch size: {:5d}", numbers.global_batch_size));
   for (const auto& [name, value] : numbers.losses)
-    if (value > 0) part(fmt::format("{}: {:.6E}", name, value));
+    if (value > 0 || std::isnan(value)) part(fmt::format("{}: {:.6E}", name, value));
   part(fmt::format("loss scale: {:.1f}", numbers.loss_scale));
   if (numbers.grad_norm) part(fmt::format("grad norm: {:.3f}", *numbers.grad_norm));
   if (numbers.num_zeros) part(fmt::format("num zeros: {:.0f}", *numbers.num_zeros));

@@ -20,6 +20,7 @@ struct ProgressNumbers {
   std::optional<double> peak_tflops;  // of one device; gives the MFU
   std::optional<double> memory;       // bytes
   std::optional<double> remaining_seconds;
+  int64_t skipped_steps = 0, nan_steps = 0;  // since the last line; shown if there are any
 };
 // Returns one line of ASCII: "step 120/1000 | epoch 0.12 | loss 2.3456 | lr 1.00e-04 | grad 1.234 | 12.3k tok/s | 45.1
 // TFLOP/s (MFU 38.0 %) | 12.3 GB | ETA 1:23:45".
@@ -34,7 +35,7 @@ struct MegatronNumbers {
   std::optional<double> tflops_per_device;
   double learning_rate = 0;
   int64_t global_batch_size = 0;
-  train::MetricList losses;  // "lm loss" and the like; values that are not above 0 are left out
+  train::MetricList losses;  // "lm loss" and the like; zeros and negative values are left out, NaN is not
   double loss_scale = 1;
   std::optional<double> grad_norm, num_zeros, params_norm;
   int64_t skipped_iterations = 0, nan_iterations = 0;

@@ -41,7 +41,7 @@ Trainer::Trainer(model::VirtualModels& models, TrainerSettings settings, Trainer
 }
 
 void Trainer::emit(CallbackList::Handler handler, MetricList metrics, std::filesystem::path folder) {
-  TrainerEvent event{settings_, state_, control_, std::move(metrics), std::move(folder), clock_seconds_};
+  TrainerEvent event{settings_, state_, control_, std::move(metrics), std::move(folder), clock_seconds_, outcome_};
   callbacks_.call(handler, event);
 }
 
