@@ -67,6 +67,7 @@ Shown show(TrainingArguments args) {
     setup.progress.write = [&](std::string_view text) { shown.said += text; };
     setup.flops_per_token = 1e9;
     setup.peak_bytes = [] { return 1 << 20; };
+    setup.joules = [joules = 0.0]() mutable { return joules += 5; };
     setup.timing = true;
     train::CallbackList list;
     for (auto& callback : observe::make_observers(run::report_settings(args, {.world_size = 1}), setup))
@@ -102,6 +103,7 @@ Effects show_effects() {
       {"timing_log_level", {}, {}, {"--timing_log_level=1"}, said},
       {"timing_log_option", {}, {}, {"--timing_log_option=max"}, said},
       {"log_throughput", {}, {}, {"--log_throughput"}, said, Dialect::kPretrain},
+      {"log_energy", {}, {}, {"--log_energy"}, said, Dialect::kPretrain},
       {"profile", {"--profile_step_start=0", "--profile_step_end=2"}, {}, {"--profile"}, timeline},
       {"profile_step_start",
        {"--profile", "--profile_step_end=3"},

@@ -32,6 +32,8 @@ TEST(ProgressLine, Everything) {
   numbers.peak_tflops.reset();
   numbers.tflops_per_device = 0.0521;
   expect_contains(progress_line(numbers), "| 0.052 TFLOP/s |");
+  numbers.watts = 617.4;
+  expect_contains(progress_line(numbers), "| 0.052 TFLOP/s | 617 W | 12.2 GB |");
   numbers.loss = std::nan("");
   numbers.skipped_steps = 3;
   numbers.nan_steps = 2;
@@ -60,6 +62,10 @@ TEST(MegatronLine, AsTheReferenceWritesIt) {
   const std::string line = megatron_line(numbers);
   expect_contains(line, " skipped samples:            8 | elapsed");
   expect_contains(line, " | throughput per GPU (TFLOP/s/GPU): 412.3 | learning rate");
+  numbers.joules_per_device = 1234.56;
+  numbers.watts_per_device = 617.28;
+  expect_contains(megatron_line(numbers),
+                  "GPU): 412.3 | energy per GPU (J/iter/GPU): 1234.6 | power per GPU (W/GPU): 617.3 | learning rate");
   expect_contains(line, " | grad norm: 1.234 | num zeros: 12 | params norm: 100.500 | number of skipped");
   numbers.losses = {{"lm loss", std::nan("")}};
   numbers.skipped_iterations = 12;

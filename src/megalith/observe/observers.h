@@ -27,6 +27,7 @@ struct ObserverSetup {
   double flops_per_token = 0;                     // of forward and backward; 0: lines have no TFLOP/s and no memory
   std::function<int64_t()> peak_bytes{};          // of this rank's memory
   std::function<int64_t()> reserved_bytes{};      // bytes held by its device's allocator; empty if it has none
+  std::function<double()> joules{};               // used by its GPU so far; for log_energy
   bool timing = false;                            // report the time of phases
   std::optional<TraceSteps> steps{};              // of the timeline (--trace); std::nullopt: as in ReportSettings
   std::string rank_label{};                       // name of this rank in the timeline

@@ -43,6 +43,8 @@ MegatronNumbers megatron_numbers(const train::TrainerEvent& event, const Progres
   numbers.skipped_samples = count(metrics, "skipped_samples");
   numbers.milliseconds = milliseconds;
   if (settings.throughput) numbers.tflops_per_device = metrics.find("tflops_per_device");
+  numbers.joules_per_device = metrics.find("energy_per_device");
+  numbers.watts_per_device = metrics.find("power_per_device");
   numbers.learning_rate = metrics.find("learning_rate").value_or(0);
   numbers.global_batch_size = count(metrics, "global_batch_size");
   for (const auto& [name, value] : metrics)
@@ -126,6 +128,7 @@ void ProgressCallback::on_log(train::TrainerEvent& event) {
   numbers_.grad_norm = metrics.find("grad_norm");
   numbers_.tokens_per_second = metrics.find("tokens_per_second");
   numbers_.tflops_per_device = metrics.find("tflops_per_device");
+  numbers_.watts = metrics.find("power_per_device");
   numbers_.memory = metrics.find("memory");
   numbers_.skipped_steps = count(metrics, "skipped_iter");
   numbers_.nan_steps = count(metrics, "nan_iter");
@@ -182,6 +185,7 @@ std::string progress_line(const ProgressNumbers& numbers) {
     if (numbers.peak_tflops) text += fmt::format(" (MFU {:.1f} %)", 100 * tflops / *numbers.peak_tflops);
     part(text);
   }
+  if (numbers.watts) part(fmt::format("{:.0f} W", *numbers.watts));
   if (numbers.memory) part(bytes_text(*numbers.memory));
   if (numbers.remaining_seconds) part("ETA " + duration_text(*numbers.remaining_seconds));
   return line;
@@ -196,6 +200,10 @@ std::string megatron_line(const MegatronNumbers& numbers) {
   part(fmt::format("elapsed time per iteration (ms): {:.1f}", numbers.milliseconds));
   if (numbers.tflops_per_device)
     part(fmt::format("throughput per GPU (TFLOP/s/GPU): {:.1f}", *numbers.tflops_per_device));
+  if (numbers.joules_per_device && numbers.watts_per_device) {
+    part(fmt::format("energy per GPU (J/iter/GPU): {:.1f}", *numbers.joules_per_device));
+    part(fmt::format("power per GPU (W/GPU): {:.1f}", *numbers.watts_per_device));
+  }
   part(fmt::format("learning rate: {:.6E}", numbers.learning_rate));
   part(fmt::format("global batch size: {:5d}", numbers.global_batch_size));
   for (const auto& [name, value] : numbers.losses)

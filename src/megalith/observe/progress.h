@@ -18,6 +18,7 @@ struct ProgressNumbers {
   std::optional<double> epoch, loss, learning_rate, grad_norm;
   std::optional<double> tokens_per_second, tflops_per_device;
   std::optional<double> peak_tflops;  // of one device; gives the MFU
+  std::optional<double> watts;        // drawn by one device
   std::optional<double> memory;       // bytes
   std::optional<double> remaining_seconds;
   int64_t skipped_steps = 0, nan_steps = 0;  // since the last line; shown if there are any
@@ -33,6 +34,7 @@ struct MegatronNumbers {
   int64_t consumed_samples = 0, skipped_samples = 0;
   double milliseconds = 0;  // per iteration
   std::optional<double> tflops_per_device;
+  std::optional<double> joules_per_device, watts_per_device;  // per iteration; both or none
   double learning_rate = 0;
   int64_t global_batch_size = 0;
   train::MetricList losses;  // "lm loss" and the like; zeros and negative values are left out, NaN is not

@@ -24,6 +24,8 @@ constexpr auto kMegatronCurves = std::to_array<MegatronCurve>({
     {"loss_scale", "loss-scale"},
     {"global_batch_size", "batch-size"},
     {"skipped_samples", "skipped-train-samples", false},
+    {"energy_per_device", "iter-energy/gpu", false},
+    {"power_per_device", "power/gpu", false},
     {"eval_loss", "lm loss validation"},
     {"eval_perplexity", "lm loss validation ppl"},
 });

@@ -172,6 +172,7 @@ observe::ReportSettings report_settings(const TrainingArguments& args, const lay
   settings.timing_log_option = logging.timing_log_option;
   settings.log_throughput = logging.log_throughput;
   settings.log_num_zeros = logging.log_num_zeros_in_grad;
+  settings.log_energy = logging.log_energy;
   settings.log_straggler = args.fault.log_straggler;
   settings.straggler_count = args.fault.straggler_minmax_count;
   // Megatron gives the numbers of steps done before the first recorded one and after the last.
