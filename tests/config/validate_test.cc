@@ -86,6 +86,8 @@ const std::vector<Rule>& rules() {
       {{"--start_weight_decay=0.1"}, "start_weight_decay"},
       {{"--weight_decay_incr_style=linear"}, "weight_decay_incr_style"},
       {{"--lr_scheduler_type=warmup_stable_decay"}, "wsd_decay_steps"},
+      {{"--lr_scheduler_type=warmup_stable_decay", "--lr_scheduler_kwargs={\"wsd_decay_steps\": 2}"},
+       "lr_wsd_decay_style"},
       {{"--lr_scheduler_kwargs={\"num_cycles\": 2}"}, "num_cycles"},
       {{"--lr_scheduler_kwargs={\"min_lr\": \"x\"}"}, "min_lr"},
       {{"--overlap_param_gather"}, "use_distributed_optimizer"},

@@ -3,10 +3,13 @@
 
 #include "megalith/base/error.h"
 #include "megalith/config/derive.h"
+#include "megalith/io/file_io.h"
+#include "megalith/observe/observers.h"
 #include "megalith/run/pretrain.h"
 #include "megalith/run/resolve/load.h"
 #include "megalith/run/resolve/run_settings.h"
 #include "tests/effects/effect.h"
+#include "tests/observe/decoded_events.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/temp_folder.h"
 
@@ -16,6 +19,16 @@ namespace {
 using config::Dialect;
 using config::TrainingArguments;
 
+using Observers = std::vector<std::unique_ptr<train::TrainerCallback>>;
+
+// The callbacks of a command, without its output.
+Observers silent_observers(const run::RunContext& run, const model::VirtualModels& models) {
+  observe::ObserverSetup setup;
+  setup.world = models.context().world().world();
+  setup.progress.write = [](std::string_view) {};
+  return observe::make_observers(run.settings().reports, setup);
+}
+
 // A run on made-up data.
 std::string run_pretraining(const TrainingArguments& args) {
   std::string text;
@@ -24,10 +37,22 @@ std::string run_pretraining(const TrainingArguments& args) {
     options.allow_no_cuda = true;
     options.world = &rank.world;
     const auto context = run::initialize_megatron(args, options);
-    const run::PretrainOutput output = run::pretrain(*context);
+    const run::PretrainOutput output = run::pretrain(*context, {.callbacks = silent_observers});
     text = fmt::format("end {} after {} steps", static_cast<int>(output.end), output.training.global_step);
   });
   return text;
+}
+
+// The steps at which the same run has a point of its loss in TensorBoard; no line is logged after the first.
+std::string tensorboard_steps(TrainingArguments args) {
+  const TempFolder folder;
+  args.logging.logging_dir = folder.path().string();
+  run_pretraining(args);
+  std::string steps;
+  for (const auto& file : std::filesystem::directory_iterator(folder.path()))
+    for (const observe::DecodedScalar& scalar : observe::scalars_of(io::read_text_file(file.path(), 1 << 26)))
+      if (scalar.tag == "lm loss") steps += fmt::format("{} ", scalar.step);
+  return steps;
 }
 
 std::string pretrain_evaluation(const TrainingArguments& args) {
@@ -42,6 +67,11 @@ std::string loading(const TrainingArguments& args) {
   } catch (const ConfigError& error) {
     return error.what();
   }
+}
+
+Words also(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
 }
 
 std::string empty_folder() {
@@ -59,6 +89,12 @@ Effects pretrain_effects() {
   const Words batch{"--micro_batch_size=1", "--global_batch_size=4"};
   return {
       {"exit_duration_in_mins", tiny, {}, {"--exit_duration_in_mins=0"}, run_pretraining, Dialect::kPretrain},
+      {"tensorboard_log_interval",
+       also(tiny, {"--report_to=tensorboard", "--log_interval=100", "--train_iters=4"}),
+       {"--tensorboard_log_interval=1"},
+       {"--tensorboard_log_interval=2"},
+       tensorboard_steps,
+       Dialect::kPretrain},
       {"eval_iters", batch, {}, {"--eval_iters=7"}, pretrain_evaluation, Dialect::kPretrain},
       {"eval_global_batch_size", batch, {}, {"--eval_global_batch_size=8"}, pretrain_evaluation, Dialect::kPretrain},
       {"load", {"--exit_on_missing_checkpoint"}, {}, {"--load=" + empty_folder()}, loading, Dialect::kPretrain},

@@ -48,10 +48,9 @@ void run_steps(const train::CallbackList& list, TraceRecorder& trace, train::Tra
 }
 
 struct Shown {
-  std::string said;             // on stderr
-  std::string picture;          // loss.svg
-  std::string timeline;         // trace.json
-  uintmax_t tensorboard_bytes;  // names of its files
+  std::string said;      // on stderr
+  std::string picture;   // loss.svg
+  std::string timeline;  // trace.json
 };
 
 // A run of four steps that are all logged.
@@ -68,6 +67,7 @@ Shown show(TrainingArguments args) {
     setup.progress.write = [&](std::string_view text) { shown.said += text; };
     setup.flops_per_token = 1e9;
     setup.peak_bytes = [] { return 1 << 20; };
+    setup.joules = [joules = 0.0]() mutable { return joules += 5; };
     setup.timing = true;
     train::CallbackList list;
     for (auto& callback : observe::make_observers(run::report_settings(args, {.world_size = 1}), setup))
@@ -82,15 +82,12 @@ Shown show(TrainingArguments args) {
   });
   shown.picture = content(folder / "loss.svg");
   shown.timeline = content(folder / "trace.json");
-  if (fs::exists(folder / "tensorboard"))
-    for (const auto& file : fs::directory_iterator(folder / "tensorboard")) shown.tensorboard_bytes += file.file_size();
   return shown;
 }
 
 std::string said(const TrainingArguments& args) { return words_of(show(args).said); }
 std::string picture(const TrainingArguments& args) { return show(args).picture; }
 std::string timeline(const TrainingArguments& args) { return words_of(show(args).timeline); }
-std::string tensorboard_size(const TrainingArguments& args) { return fmt::format("{}", show(args).tensorboard_bytes); }
 std::string tensorboard_folder(const TrainingArguments& args) {
   return run::report_settings(config::derive(args).args, {.world_size = 1}).tensorboard_dir.string();
 }
@@ -105,13 +102,8 @@ Effects show_effects() {
       {"run_name", {}, {}, {"--run_name=second try"}, picture},
       {"timing_log_level", {}, {}, {"--timing_log_level=1"}, said},
       {"timing_log_option", {}, {}, {"--timing_log_option=max"}, said},
-      {"tensorboard_log_interval",
-       {"--report_to=tensorboard"},
-       {"--tensorboard_log_interval=1"},
-       {"--tensorboard_log_interval=3"},
-       tensorboard_size,
-       Dialect::kPretrain},
       {"log_throughput", {}, {}, {"--log_throughput"}, said, Dialect::kPretrain},
+      {"log_energy", {}, {}, {"--log_energy"}, said, Dialect::kPretrain},
       {"profile", {"--profile_step_start=0", "--profile_step_end=2"}, {}, {"--profile"}, timeline},
       {"profile_step_start",
        {"--profile", "--profile_step_end=3"},

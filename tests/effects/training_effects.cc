@@ -70,6 +70,22 @@ std::string run_training(const TrainingArguments& args, int dp) {
   return text;
 }
 
+// The names that the lines of a model with experts have for its layers.
+std::string metrics_of_layers(const TrainingArguments& args) {
+  TrainerCase how;
+  how.args = args;
+  std::string names;
+  run_trainer_ranks(golden_folder("mixtral"), how, [&](const TrainerRank& r) {
+    Recorder::Heard heard;
+    train::TrainerSetup setup = r.setup(dataset_of(random_sequences(8, 50, 1)));
+    setup.callbacks.push_back(std::make_unique<Recorder>(heard));
+    train::Trainer(r.models, r.settings(), std::move(setup)).train();
+    for (const auto& [name, value] : heard.lines.front())
+      if (name.find("_layer_") != std::string::npos) names += name + "\n";
+  });
+  return names;
+}
+
 std::string one_rank(const TrainingArguments& args) { return run_training(args, 1); }
 std::string two_ranks(const TrainingArguments& args) { return run_training(args, 2); }
 
@@ -107,6 +123,11 @@ Effects training_effects() {
        {},
        {"--logging_nan_inf_filter=false"},
        one_rank},
+      {"moe_per_layer_logging",
+       small({"--moe_z_loss_coeff=0.01", "--max_steps=1"}),
+       {},
+       {"--moe_per_layer_logging"},
+       metrics_of_layers},
       {"include_num_input_tokens_seen", small(), {}, {"--include_num_input_tokens_seen"}, one_rank},
       {"include_effective_tokens_per_second", small(), {}, {"--include_effective_tokens_per_second"}, one_rank},
       {"log_params_norm", small(), {}, {"--log_params_norm"}, two_ranks},

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/observe/some_run.h"
 #include "tests/support/expect.h"
 
@@ -32,6 +34,12 @@ TEST(ProgressLine, Everything) {
   numbers.peak_tflops.reset();
   numbers.tflops_per_device = 0.0521;
   expect_contains(progress_line(numbers), "| 0.052 TFLOP/s |");
+  numbers.watts = 617.4;
+  expect_contains(progress_line(numbers), "| 0.052 TFLOP/s | 617 W | 12.2 GB |");
+  numbers.loss = std::nan("");
+  numbers.skipped_steps = 3;
+  numbers.nan_steps = 2;
+  expect_contains(progress_line(numbers), "| loss nan | lr 1.00e-04 | grad 1.234 | 3 skipped | 2 NaN | 12.3k tok/s |");
 }
 
 TEST(MegatronLine, IsWrittenAsByTheReference) {
@@ -56,7 +64,16 @@ TEST(MegatronLine, IsWrittenAsByTheReference) {
   const std::string line = megatron_line(numbers);
   expect_contains(line, " skipped samples:            8 | elapsed");
   expect_contains(line, " | throughput per GPU (TFLOP/s/GPU): 412.3 | learning rate");
+  numbers.joules_per_device = 1234.56;
+  numbers.watts_per_device = 617.28;
+  expect_contains(megatron_line(numbers),
+                  "GPU): 412.3 | energy per GPU (J/iter/GPU): 1234.6 | power per GPU (W/GPU): 617.3 | learning rate");
   expect_contains(line, " | grad norm: 1.234 | num zeros: 12 | params norm: 100.500 | number of skipped");
+  numbers.losses = {{"lm loss", std::nan("")}};
+  numbers.skipped_iterations = 12;
+  numbers.nan_iterations = 3;
+  expect_contains(megatron_line(numbers), " | lm loss: NAN | loss scale");
+  expect_contains(megatron_line(numbers), " | number of skipped iterations:  12 | number of nan iterations:   3 |");
 }
 
 TEST(MegatronLine, Validation) {

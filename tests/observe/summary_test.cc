@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "tests/support/expect.h"
+
 namespace megalith::observe {
 namespace {
 
@@ -78,6 +82,8 @@ TEST(Summary, EndFromStateAndSettings) {
             "plot        out/loss.svg\n"
             "tensorboard out/tensorboard\n"
             "wandb       nothing was sent; to upload: wandb sync out/tensorboard\n");
+  state.log_history[3] = {{"loss", std::nan("")}, {"step", 30}};  // diverged
+  testing::expect_contains(text_of(end_summary(settings, state, 10, 40)), "loss        4.0000 -> nan; best");
   settings = {};
   EXPECT_EQ(text_of(end_summary(settings, train::TrainerState{}, 0, 0)), "done        0 steps in 0:00:00\n");
 }

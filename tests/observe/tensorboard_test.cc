@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/observe/decoded_events.h"
 #include "tests/observe/some_run.h"
 #include "tests/support/expect.h"
@@ -47,17 +49,52 @@ TEST(Tensorboard, ArgumentsAndLines) {
   expect_contains(text.message(8).bytes.at(8), "    " + yaml.substr(0, yaml.find('\n')) + "\n    ");
 }
 
+// Every second step, although no line is logged before the fourth; then the line adds what the steps do not have.
 TEST(Tensorboard, PretrainHasMegatronsTagsAndInterval) {
   const TempFolder folder;
   SomeRun run;
   TensorboardCallback callback(folder.path(), {.style = ReportStyle::kMegatron, .log_interval = 2});
   run.begin(callback);
-  for (run.state.global_step = 1; run.state.global_step <= 2; ++run.state.global_step)
-    run.log(callback, {{"loss", 2.5}, {"consumed_samples", 8.0 * static_cast<double>(run.state.global_step)}});
-  run.state.global_step = 3;
+  for (int64_t step = 1; step <= 4; ++step) {
+    run.state.global_step = step;
+    run.tell(callback, &train::TrainerCallback::on_step_end,
+             {{"loss", static_cast<double>(step)},
+              {"grad_norm", 0.5},
+              {"moe/z_loss_layer_1", 3},
+              {"skipped_samples", 8},
+              {"consumed_samples", 8.0 * static_cast<double>(step)}});
+  }
+  run.log(callback, {{"loss", 2.5}, {"skipped_iter", 1}, {"params_norm", 7}, {"consumed_samples", 32}});
   run.log(callback, {{"eval_loss", 2}});
-  EXPECT_EQ(scalars_of(only_file(folder.path())),
-            (Scalars{{"lm loss", 2, 2.5F}, {"lm loss vs samples", 16, 2.5F}, {"lm loss validation", 3, 2}}));
+  EXPECT_EQ(scalars_of(only_file(folder.path())), (Scalars{{"lm loss", 2, 2},
+                                                           {"lm loss vs samples", 16, 2},
+                                                           {"grad-norm", 2, 0.5F},
+                                                           {"grad-norm vs samples", 16, 0.5F},
+                                                           {"moe/z_loss_layer_1", 2, 3},
+                                                           {"skipped-train-samples", 2, 8},
+                                                           {"lm loss", 4, 4},
+                                                           {"lm loss vs samples", 32, 4},
+                                                           {"grad-norm", 4, 0.5F},
+                                                           {"grad-norm vs samples", 32, 0.5F},
+                                                           {"moe/z_loss_layer_1", 4, 3},
+                                                           {"skipped-train-samples", 4, 8},
+                                                           {"skipped_iter", 4, 1},
+                                                           {"params-norm", 4, 7},
+                                                           {"params-norm vs samples", 32, 7},
+                                                           {"lm loss validation", 4, 2},
+                                                           {"lm loss validation vs samples", 32, 2}}));
+}
+
+TEST(Tensorboard, NanStaysNan) {
+  const TempFolder folder;
+  SomeRun run;
+  TensorboardCallback callback(folder.path(), {});
+  run.begin(callback);
+  run.log(callback, {{"loss", std::nan("")}, {"nan_iter", 3}});
+  const Scalars scalars = scalars_of(only_file(folder.path()));
+  ASSERT_EQ(scalars.size(), 2U);
+  EXPECT_TRUE(std::isnan(scalars[0].value));
+  EXPECT_EQ(scalars[1], (DecodedScalar{"train/nan_iter", 0, 3}));
 }
 
 TEST(Tensorboard, AResumedRunPurgesAndOtherRanksAreSilent) {

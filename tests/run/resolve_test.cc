@@ -88,6 +88,11 @@ TEST_F(Resolve, TellsEveryProblemAtOnce) {
   for (const char* part : {"model_name_or_path", "no-data.jsonl", "is not empty"}) expect_contains(full, part);
 }
 
+TEST_F(Resolve, EnergyNeedsAGpu) {
+  expect_contains(refusal<ConfigError>(request(words({"--log_energy", "--use_cpu"}))), "this run is on the CPU");
+  EXPECT_NO_THROW(resolve(request(words({"--log_energy=false", "--use_cpu"}))));
+}
+
 TEST_F(Resolve, FilesAloneAreADataError) {
   std::ofstream(folder_ / "config.json") << "{";
   Words mine = words();

@@ -87,8 +87,8 @@ TEST(MakeSchedule, the_caller_may_have_counted_epochs) {
 
 TEST(MakeSchedule, names_of_hugging_face_are_mapped_as_the_adapter_does) {
   const auto style = [](const std::string& name) {
-    return schedule_params(
-               {"--max_steps=9", "--lr_scheduler_type=" + name, "--lr_scheduler_kwargs={\"wsd_decay_steps\":3}"})
+    return schedule_params({"--max_steps=9", "--lr_scheduler_type=" + name,
+                            R"(--lr_scheduler_kwargs={"wsd_decay_steps":3,"lr_wsd_decay_style":"cosine"})"})
         .lr_decay_style;
   };
   EXPECT_EQ(style("linear"), LrDecayStyle::kLinear);

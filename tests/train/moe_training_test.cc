@@ -2,6 +2,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "megalith/hf/weight_files.h"
 #include "megalith/model/pretrained.h"
 #include "tests/support/close.h"
@@ -100,20 +102,80 @@ TEST(MoeLosses, AreTheSameInEveryLayoutOfAMicrobatch) {
       c.args.router.load_balancing_type = {"aux_loss", "seq_aux_loss", "global_aux_loss"};
       c.args.router.aux_loss_coeff = {0.05, 0.03, 0.02};
       c.args.router.z_loss_coeff = 0.01;
+      c.args.moe.per_layer_logging = true;
       c.args.batch.gradient_accumulation_steps = 2;
       c.args.batch.micro_batch_size = 4;
       c.collator.padding = data::Padding::kNone;
       c.collator.length_multiple = 4;
     };
     const RunLog alone = run_training(folder, layout({}, with_losses), train, eval);
-    const std::vector<std::string> keys{
-        "loss",   "grad_norm",      "load_balancing_loss", "seq_load_balancing_loss", "global_load_balancing_loss",
-        "z_loss", "expert_load_max"};
+    const std::vector<std::string> keys{"loss",
+                                        "grad_norm",
+                                        "load_balancing_loss",
+                                        "seq_load_balancing_loss",
+                                        "global_load_balancing_loss",
+                                        "z_loss",
+                                        "expert_load_max",
+                                        "expert_distributed_std",
+                                        "max_token_per_expert",
+                                        "moe/load_balancing_loss_layer_0",
+                                        "moe/z_loss_layer_1"};
     for (const Sizes& sizes : {Sizes{.tp = 2}, Sizes{.tp = 2, .ep = 2, .etp = 1}, Sizes{.pp = 2}})
       expect_same_moe_run(run_training(folder, layout(sizes, with_losses), train, eval), alone, keys, "losses");
     const RunLog without = run_training(folder, layout({}), train, eval);
     EXPECT_NE(without.numbers("grad_norm")[0], alone.numbers("grad_norm")[0]);
   }
+}
+
+// The mean over layers is what it was; the layers of one stage are reported by the others as well.
+TEST(MoeLosses, MayBeReportedByLayer) {
+  const auto folder = golden_folder("qwen3_moe");
+  const auto train = random_sequences(8, 256), eval = random_sequences(4, 256, 3);
+  for (const int pp : {1, 2}) {
+    const RunLog run = run_training(folder,
+                                    layout({.pp = pp},
+                                           [](TrainerCase& c) {
+                                             c.args.router.aux_loss_coeff = {0.1};
+                                             c.args.router.load_balancing_type = {"aux_loss"};
+                                             c.args.moe.per_layer_logging = true;
+                                             c.args.run.max_steps = 1;
+                                           }),
+                                    train, eval);
+    std::vector<double> by_layer;
+    for (const auto& [name, value] : run.lines.front())
+      if (name.starts_with("moe/")) {
+        EXPECT_EQ(name, fmt::format("moe/load_balancing_loss_layer_{}", by_layer.size()));
+        by_layer.push_back(value);
+      }
+    ASSERT_GT(by_layer.size(), 1U);
+    EXPECT_NE(by_layer[0], by_layer[1]);
+    const double mean = std::accumulate(by_layer.begin(), by_layer.end(), 0.0) / static_cast<double>(by_layer.size());
+    expect_close(mean, *run.lines.front().find("load_balancing_loss"), "mean over layers", 1e-6);
+  }
+}
+
+// ROLL's numbers: those of a micro-batch, before dropping.
+TEST(MoeLosses, TellHowEvenlyTokensSpread) {
+  const auto folder = golden_folder("mixtral");
+  const auto train = random_sequences(8, 256), eval = random_sequences(4, 256, 3);
+  const auto metrics = [&](std::optional<double> capacity) {
+    return run_training(folder,
+                        layout({},
+                               [&](TrainerCase& c) {
+                                 c.args.router.aux_loss_coeff = {0.1};
+                                 c.args.router.load_balancing_type = {"aux_loss"};
+                                 c.args.moe.expert_capacity_factor = capacity;
+                                 c.args.run.max_steps = 1;
+                               }),
+                        train, eval)
+        .lines.front();
+  };
+  const train::MetricList line = metrics(std::nullopt);
+  const double most = *line.find("max_token_per_expert"), spread = *line.find("expert_distributed_std");
+  EXPECT_GT(spread, 0);
+  EXPECT_GT(most, spread);
+  EXPECT_EQ(metrics(0.5).find("max_token_per_expert"), most);
+  EXPECT_EQ(metrics(0.5).find("expert_distributed_std"), spread);
 }
 
 TEST(MoeLosses, FallWhenTheyAreTrained) {

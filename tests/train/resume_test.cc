@@ -4,6 +4,7 @@
 
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "megalith/checkpoint/manifest.h"
@@ -285,12 +286,18 @@ TEST(RunProgress, IsReadBack) {
   progress.scheduler = progress.scaler = "{}";
   progress.data = {{2, 5}, 100};
   progress.sampler = data::SamplerOptions{.size = 7, .shuffle = false, .seed = 9, .end = data::EpochEnd::kStop};
-  progress.log.steps = 2;
-  progress.log.loss = {"", std::nan(""), 3};
-  progress.log.metrics = {{"accuracy", 0.1, 4}};
+  progress.log.updated = {2, {"", std::nan(""), 3}, {{"accuracy", 0.1, 4}}};
+  progress.log.skipped = {3, {"", 7, 2}, {{"accuracy", 0.2, 4}}};
+  progress.log.nan_steps = 1;
   progress.epoch_end_pending = true;
   const std::string text = progress.to_json();
   EXPECT_EQ(train::RunProgress::from_json(text, "f").to_json(), text);
+  nlohmann::json older = nlohmann::json::parse(text);  // from before skipped steps had sums of their own
+  for (const char* key : {"skipped", "nan_steps"}) EXPECT_EQ(older.at("log").erase(key), 1U);
+  const train::TrainingLog::Totals read = train::RunProgress::from_json(older.dump(), "f").log;
+  EXPECT_EQ(read.updated.steps, 2);
+  EXPECT_EQ(read.skipped.steps, 0);
+  EXPECT_EQ(read.nan_steps, 0);
   std::string broken = text;
   broken.replace(broken.find("\"consumed\": 5"), 13, "\"consumed\": -5");
   expect_error<DataError>([&] { train::RunProgress::from_json(broken, "the-file"); }, {"the-file", "consumed", "-5"});

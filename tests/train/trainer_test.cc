@@ -307,9 +307,59 @@ TEST(TrainerFaults, ALossThatIsNotANumberMayBeLeftOut) {
     EXPECT_EQ(heard.lines[0].find("skipped_iter"), 0);
     EXPECT_EQ(heard.lines[1].find("skipped_iter"), 1);
     EXPECT_EQ(heard.lines[2].find("skipped_iter"), 0);
-    EXPECT_TRUE(std::isfinite(*heard.lines[1].find("loss")));  // logging_nan_inf_filter
+    EXPECT_TRUE(std::isnan(*heard.lines[1].find("loss")));  // not 0, with or without logging_nan_inf_filter
+    EXPECT_EQ(heard.lines[1].find("nan_iter"), 1);
+    EXPECT_EQ(heard.lines[2].find("nan_iter"), 0);
     EXPECT_TRUE(std::isfinite(*heard.lines[3].find("loss")));
     EXPECT_EQ(trainer.optimized_model()->optimizer().steps(), 3);
+  });
+}
+
+// Every step is told, however rarely lines are logged.
+class StepRecorder : public train::TrainerCallback {
+ public:
+  struct Heard {
+    std::vector<train::MetricList> steps;
+    std::vector<train::StepOutcome> outcomes;
+  };
+  explicit StepRecorder(Heard& heard) : heard_(heard) {}
+  void on_step_end(train::TrainerEvent& event) override {
+    heard_.steps.push_back(event.metrics);
+    heard_.outcomes.push_back(event.outcome);
+  }
+
+ private:
+  Heard& heard_;
+};
+
+TEST(TrainerFaults, StepsTellTheirNumbersAndWhyTheyWereSkipped) {
+  TrainerCase how = poisoned_case(1, false);
+  how.args.ddp.check_for_nan_in_loss_and_grad = false;
+  how.args.logging.steps = 100;
+  how.args.run.max_steps = 4;
+  how.args.run.iterations_to_skip = {3};
+  run_trainer_ranks(golden_folder("llama"), how, [&](const TrainerRank& r) {
+    Recorder::Heard heard;
+    StepRecorder::Heard steps;
+    train::TrainerSetup setup = r.setup(dataset_of(random_sequences(20, 512)));
+    setup.objective = std::make_unique<PoisonedObjective>(r.rank.rank == 1, 2, 1);
+    setup.callbacks.push_back(std::make_unique<Recorder>(heard));
+    setup.callbacks.push_back(std::make_unique<StepRecorder>(steps));
+    train::TrainerSettings settings = r.settings();
+    settings.log.consumed_samples = true;
+    train::Trainer trainer(r.models, settings, std::move(setup));
+    const train::TrainOutput output = trainer.train();
+    using enum train::StepOutcome;
+    EXPECT_EQ(steps.outcomes, (std::vector{kUpdated, kLossNotFinite, kLeftOut, kUpdated}));
+    ASSERT_EQ(steps.steps.size(), 4U);
+    EXPECT_TRUE(std::isnan(*steps.steps[1].find("loss")));
+    EXPECT_FALSE(steps.steps[1].find("grad_norm"));
+    EXPECT_FALSE(steps.steps[2].find("loss"));
+    EXPECT_EQ(steps.steps[2].find("skipped_samples"), 8);
+    EXPECT_EQ(steps.steps[3].find("consumed_samples"), 32);
+    EXPECT_TRUE(steps.steps[3].find("grad_norm"));
+    EXPECT_EQ(heard.lines.size(), 1U);  // the totals
+    EXPECT_DOUBLE_EQ(output.training_loss, (*steps.steps[0].find("loss") + *steps.steps[3].find("loss")) / 2);
   });
 }
 

@@ -126,6 +126,7 @@ struct MoeConfig {
   std::optional<bool> pad_expert_input_to_capacity;
   std::optional<DropPolicy> token_drop_policy;
   bool enable_routing_replay = false;
+  bool per_layer_logging = false;
   bool operator==(const MoeConfig&) const = default;
 };
 

@@ -52,6 +52,7 @@ struct LoggingConfig {
   int timing_log_level = 0;
   std::string timing_log_option = "minmax";
   int tensorboard_log_interval = 1;
+  bool log_energy = false;
   bool log_throughput = false;
   bool log_params_norm = false;
   bool log_num_zeros_in_grad = false;

@@ -27,6 +27,13 @@ void check_scheduler_kwargs(const TrainingArguments& args, Problems& problems) {
   problems.require(!wsd || kwargs.contains("wsd_decay_steps") || kwargs.contains("num_decay_steps"),
                    "lr_scheduler_type warmup_stable_decay needs wsd_decay_steps in lr_scheduler_kwargs, for example "
                    "'{{\"wsd_decay_steps\": 100}}'");
+  // The adapter passes no style on, and stops when the last phase begins; transformers would use cosine.
+  const bool has_style =
+      kwargs.contains("lr_wsd_decay_style") || args.schedule.lr_wsd_decay_style != WsdDecayStyle::kExponential;
+  problems.require(
+      !wsd || has_style,
+      "lr_scheduler_type warmup_stable_decay needs lr_wsd_decay_style, the shape of its last phase, in "
+      "lr_scheduler_kwargs: exponential (Megatron's default), linear, cosine (transformers') or minus_sqrt");
 }
 
 // A ratio or fraction is measured against one length, so mixing units would be ambiguous.

@@ -26,6 +26,21 @@ Json layout_of(const layout::GridShape& shape) {
           {"order", shape.order}};
 }
 
+// Words of the file; programs compare them.
+const char* why_skipped(train::StepOutcome outcome) {
+  switch (outcome) {
+    case train::StepOutcome::kLossNotFinite:
+      return "loss";
+    case train::StepOutcome::kGradientsNotFinite:
+      return "gradients";
+    case train::StepOutcome::kLeftOut:
+      return "requested";
+    case train::StepOutcome::kUpdated:
+      break;
+  }
+  return "";
+}
+
 // Opens a file to append to. If a crash cut its last line, that line is ended first.
 io::FileHandle reopen(const std::filesystem::path& path) {
   constexpr uint64_t kMostBytes = uint64_t{1} << 32;  // a bound for reading; events take some 100 bytes each
@@ -73,10 +88,18 @@ void EventsFileCallback::on_train_begin(train::TrainerEvent& event) {
           {"layout", layout_of(settings_.grid)}});
 }
 
-// One line may report several events: a skipped step, a straggler, an evaluation.
+// The norm of gradients that are not finite says nothing, so it is not among the details.
+void EventsFileCallback::on_step_end(train::TrainerEvent& event) {
+  if (event.outcome == train::StepOutcome::kUpdated) return;
+  Json details{{"why", why_skipped(event.outcome)}};
+  for (const char* name : {"loss", "loss_scale"})
+    if (const auto value = event.metrics.find(name)) details[name] = *value;  // nlohmann writes NaN as null
+  append(event, "skip", details);
+}
+
+// One line may report several events: a straggler, an evaluation.
 void EventsFileCallback::on_log(train::TrainerEvent& event) {
   const train::MetricList& line = event.metrics;
-  if (line.find("skipped_iter").value_or(0) != 0) append(event, "skip", Json::object());
   const auto slowest = line.find("compute_seconds_max"), median = line.find("compute_seconds_median");
   // The same threshold as the warning of StragglerCallback, which has put the numbers into the line.
   if (slowest && median && *slowest > kSlow * *median)

@@ -8,7 +8,10 @@
 //   start        the run (re)starts at `step` in this layout; `restarts` counts earlier starts of the same job
 //   restart      the job was started again; `detect_seconds` is the time from the last sign of life until the failure
 //                was detected
-//   skip         the step's update was skipped because its gradients were not finite (noticed when the step is logged)
+//   skip         the step did not update the parameters; `why` says what was to blame: `loss` (it is NaN or infinite),
+//                `gradients` (the loss is finite, but they are not) or `requested` (iterations_to_skip: the data was
+//                consumed, nothing was computed). `loss` is null unless finite, and `loss_scale` is that of the step;
+//                both are absent if nothing was computed, the scale also in runs that have none
 //   straggler    `rank` computes for `compute_seconds` per step, the others for `median_seconds`, since the last line
 //                (log_straggler)
 //   evaluation   `loss`, if there is one
@@ -40,6 +43,7 @@ class EventsFileCallback : public train::TrainerCallback {
   // `launch` says how the ranks were started, if known. Creates the folder when training begins.
   EventsFileCallback(std::filesystem::path folder, Settings settings, std::optional<comm::RankLaunch> launch);
   void on_train_begin(train::TrainerEvent& event) override;
+  void on_step_end(train::TrainerEvent& event) override;
   void on_log(train::TrainerEvent& event) override;
   void on_save(train::TrainerEvent& event) override;
   void on_train_end(train::TrainerEvent& event) override;

@@ -9,6 +9,7 @@
 
 #include "megalith/io/file_io.h"
 #include "megalith/observe/device_cost.h"
+#include "megalith/observe/energy_callback.h"
 #include "megalith/observe/events_file.h"
 #include "megalith/observe/live_file.h"
 #include "megalith/observe/loss_plot.h"
@@ -77,12 +78,15 @@ ProgressSettings progress_of(const ReportSettings& settings, ProgressSettings pr
 }  // namespace
 
 Callbacks make_observers(const ReportSettings& settings, const ObserverSetup& setup) {
-  // The order matters: the first three add numbers to the lines, the others write what they find in them.
+  // The order matters: the first four add numbers to the lines, the others write what they find in them.
   Callbacks callbacks;
   if (setup.flops_per_token > 0)
     callbacks.push_back(std::make_unique<DeviceCostCallback>(
         setup.world,
         DeviceCostCallback::Settings{setup.flops_per_token, setup.peak_bytes, setup.reserved_bytes, setup.device}));
+  if (settings.log_energy && setup.joules)
+    callbacks.push_back(
+        std::make_unique<EnergyCallback>(setup.world, EnergyCallback::Settings{setup.joules, setup.device}));
   if (setup.launch) callbacks.push_back(std::make_unique<RestartCallback>(*setup.launch));
   if (settings.log_straggler && setup.waited_seconds)
     callbacks.push_back(std::make_unique<StragglerCallback>(

@@ -29,6 +29,7 @@ struct ObserverSetup {
   double flops_per_token = 0;                     // forward and backward; with 0, lines have no TFLOP/s and no memory
   std::function<int64_t()> peak_bytes{};          // peak memory of this rank in bytes
   std::function<int64_t()> reserved_bytes{};      // bytes held by its device's allocator; empty if it has none
+  std::function<double()> joules{};               // used by its GPU so far; for log_energy
   bool timing = false;                            // report the time of phases
   std::optional<TraceSteps> steps{};              // steps of the timeline (--trace); else ReportSettings::profile
   std::string rank_label{};                       // name of this rank in the timeline

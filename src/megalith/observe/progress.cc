@@ -46,6 +46,8 @@ MegatronNumbers megatron_numbers(const train::TrainerEvent& event, const Progres
   numbers.skipped_samples = count(metrics, "skipped_samples");
   numbers.milliseconds = milliseconds;
   if (settings.throughput) numbers.tflops_per_device = metrics.find("tflops_per_device");
+  numbers.joules_per_device = metrics.find("energy_per_device");
+  numbers.watts_per_device = metrics.find("power_per_device");
   numbers.learning_rate = metrics.find("learning_rate").value_or(0);
   numbers.global_batch_size = count(metrics, "global_batch_size");
   for (const auto& [name, value] : metrics)
@@ -132,7 +134,10 @@ void ProgressCallback::on_log(train::TrainerEvent& event) {
   numbers_.grad_norm = metrics.find("grad_norm");
   numbers_.tokens_per_second = metrics.find("tokens_per_second");
   numbers_.tflops_per_device = metrics.find("tflops_per_device");
+  numbers_.watts = metrics.find("power_per_device");
   numbers_.memory = metrics.find("memory");
+  numbers_.skipped_steps = count(metrics, "skipped_iter");
+  numbers_.nan_steps = count(metrics, "nan_iter");
   if (is_live())
     draw_live(event);
   else
@@ -180,6 +185,8 @@ std::string progress_line(const ProgressNumbers& numbers) {
   if (numbers.loss) part(fmt::format("loss {:.4f}", *numbers.loss));
   if (numbers.learning_rate) part(fmt::format("lr {:.2e}", *numbers.learning_rate));
   if (numbers.grad_norm) part(fmt::format("grad {:.3f}", *numbers.grad_norm));
+  if (numbers.skipped_steps > 0) part(fmt::format("{} skipped", numbers.skipped_steps));
+  if (numbers.nan_steps > 0) part(fmt::format("{} NaN", numbers.nan_steps));
   if (numbers.tokens_per_second) part(rate_text(*numbers.tokens_per_second) + " tok/s");
   if (numbers.tflops_per_device) {
     const double tflops = *numbers.tflops_per_device;
@@ -188,6 +195,7 @@ std::string progress_line(const ProgressNumbers& numbers) {
     if (numbers.peak_tflops) text += fmt::format(" (MFU {:.1f} %)", 100 * tflops / *numbers.peak_tflops);
     part(text);
   }
+  if (numbers.watts) part(fmt::format("{:.0f} W", *numbers.watts));
   if (numbers.memory) part(bytes_text(*numbers.memory));
   if (numbers.remaining_seconds) part("ETA " + duration_text(*numbers.remaining_seconds));
   return line;
@@ -202,10 +210,14 @@ std::string megatron_line(const MegatronNumbers& numbers) {
   part(fmt::format("elapsed time per iteration (ms): {:.1f}", numbers.milliseconds));
   if (numbers.tflops_per_device)
     part(fmt::format("throughput per GPU (TFLOP/s/GPU): {:.1f}", *numbers.tflops_per_device));
+  if (numbers.joules_per_device && numbers.watts_per_device) {
+    part(fmt::format("energy per GPU (J/iter/GPU): {:.1f}", *numbers.joules_per_device));
+    part(fmt::format("power per GPU (W/GPU): {:.1f}", *numbers.watts_per_device));
+  }
   part(fmt::format("learning rate: {:.6E}", numbers.learning_rate));
   part(fmt::format("global batch size: {:5d}", numbers.global_batch_size));
   for (const auto& [name, value] : numbers.losses)
-    if (value > 0) part(fmt::format("{}: {:.6E}", name, value));
+    if (value > 0 || std::isnan(value)) part(fmt::format("{}: {:.6E}", name, value));
   part(fmt::format("loss scale: {:.1f}", numbers.loss_scale));
   if (numbers.grad_norm) part(fmt::format("grad norm: {:.3f}", *numbers.grad_norm));
   if (numbers.num_zeros) part(fmt::format("num zeros: {:.0f}", *numbers.num_zeros));

@@ -19,8 +19,10 @@ struct ProgressNumbers {
   std::optional<double> epoch, loss, learning_rate, grad_norm;
   std::optional<double> tokens_per_second, tflops_per_device;
   std::optional<double> peak_tflops;  // peak of one device; gives the MFU
+  std::optional<double> watts;        // drawn by one device
   std::optional<double> memory;       // bytes
   std::optional<double> remaining_seconds;
+  int64_t skipped_steps = 0, nan_steps = 0;  // since the last line; shown if there are any
 };
 // Returns one line of ASCII: "step 120/1000 | epoch 0.12 | loss 2.3456 | lr 1.00e-04 | grad 1.234 | 12.3k tok/s | 45.1
 // TFLOP/s (MFU 38.0 %) | 12.3 GB | ETA 1:23:45".
@@ -34,9 +36,10 @@ struct MegatronNumbers {
   int64_t consumed_samples = 0, skipped_samples = 0;
   double milliseconds = 0;  // per iteration
   std::optional<double> tflops_per_device;
+  std::optional<double> joules_per_device, watts_per_device;  // per iteration; both or none
   double learning_rate = 0;
   int64_t global_batch_size = 0;
-  train::MetricList losses;  // "lm loss" and the like; values that are not above 0 are left out
+  train::MetricList losses;  // "lm loss" and the like; zeros and negative values are left out, NaN is not
   double loss_scale = 1;
   std::optional<double> grad_norm, num_zeros, params_norm;
   int64_t skipped_iterations = 0, nan_iterations = 0;

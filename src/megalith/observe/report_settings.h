@@ -45,6 +45,7 @@ struct ReportSettings {
   bool log_throughput = false;               // TFLOP/s in Megatron's line
   bool log_num_zeros = false;                // zeros of the gradients in it
   // Slow ranks and the timeline.
+  bool log_energy = false;            // joules and watts of the GPUs
   bool log_straggler = false;         // name slow ranks
   int straggler_count = 1;            // how many
   std::optional<TraceSteps> profile;  // steps of the timeline; std::nullopt for none

@@ -13,8 +13,12 @@
 namespace megalith::observe {
 namespace {
 
-// Megatron-LM's names of the curves.
-constexpr auto kMegatronTags = std::to_array<std::pair<std::string_view, std::string_view>>({
+// Megatron-LM's name of a curve, and whether it is also plotted over the consumed samples.
+struct MegatronCurve {
+  std::string_view metric, tag;
+  bool over_samples = true;
+};
+constexpr auto kMegatronCurves = std::to_array<MegatronCurve>({
     {"loss", "lm loss"},
     {"learning_rate", "learning-rate"},
     {"grad_norm", "grad-norm"},
@@ -22,6 +26,9 @@ constexpr auto kMegatronTags = std::to_array<std::pair<std::string_view, std::st
     {"params_norm", "params-norm"},
     {"loss_scale", "loss-scale"},
     {"global_batch_size", "batch-size"},
+    {"skipped_samples", "skipped-train-samples", false},
+    {"energy_per_device", "iter-energy/gpu", false},
+    {"power_per_device", "power/gpu", false},
     {"eval_loss", "lm loss validation"},
     {"eval_perplexity", "lm loss validation ppl"},
 });
@@ -33,6 +40,12 @@ std::string hf_tag(std::string_view metric) {
     if (metric.starts_with(part) && metric.substr(part.size()).starts_with('_'))
       return fmt::format("{}/{}", part, metric.substr(part.size() + 1));
   return fmt::format("train/{}", metric);
+}
+
+// Other losses, such as those of routers, are plotted over samples, too.
+bool has_curve_over_samples(std::string_view metric) {
+  const auto curve = std::ranges::find(kMegatronCurves, metric, &MegatronCurve::metric);
+  return curve != kMegatronCurves.end() ? curve->over_samples : metric.ends_with("loss");
 }
 
 // Returns a Markdown code block: every line is indented by four spaces.
@@ -49,9 +62,8 @@ std::string as_markdown(std::string_view yaml) {
 
 std::string tensorboard_tag(ReportStyle style, std::string_view metric) {
   if (style == ReportStyle::kHuggingFace) return hf_tag(metric);
-  for (const auto& [name, tag] : kMegatronTags)
-    if (name == metric) return std::string(tag);
-  return std::string(metric);
+  const auto curve = std::ranges::find(kMegatronCurves, metric, &MegatronCurve::metric);
+  return std::string(curve != kMegatronCurves.end() ? curve->tag : metric);
 }
 
 std::string wandb_sync_command(const std::filesystem::path& folder) {
@@ -69,21 +81,33 @@ void TensorboardCallback::on_train_begin(train::TrainerEvent& event) {
 }
 
 // consumed_samples is an axis in Megatron's style and not a curve.
+void TensorboardCallback::add(std::string_view metric, double value, int64_t step, double wall_time) {
+  if (metric == "step" || metric == "consumed_samples") return;
+  const std::string tag = tensorboard_tag(settings_.style, metric);
+  file_->add_scalar(tag, value, step, wall_time);
+  if (settings_.style != ReportStyle::kMegatron || !has_curve_over_samples(metric)) return;
+  if (const auto samples = step_numbers_.find("consumed_samples"))
+    file_->add_scalar(tag + " vs samples", value, static_cast<int64_t>(*samples), wall_time);
+}
+
+void TensorboardCallback::on_step_end(train::TrainerEvent& event) {
+  if (!file_ || settings_.style != ReportStyle::kMegatron) return;
+  step_numbers_ = event.metrics;
+  const int64_t step = event.state.global_step;
+  if (step % settings_.log_interval != 0) return;
+  const double now = seconds_since_1970();
+  for (const auto& [name, value] : event.metrics) add(name, value, step, now);
+}
+
+// In Megatron's style the curves of numbers that steps have are those of the steps. Zeros in the gradients are among
+// them: in a line, 0 may also mean that nobody counted.
 void TensorboardCallback::on_log(train::TrainerEvent& event) {
   if (!file_) return;
   const bool megatron = settings_.style == ReportStyle::kMegatron;
-  const int64_t step = event.state.global_step;
-  const bool evaluation = event.metrics.find("eval_loss").has_value();
-  if (megatron && !evaluation && step % settings_.log_interval != 0) return;
   const double now = seconds_since_1970();
-  const auto samples = event.metrics.find("consumed_samples");
-  for (const auto& [name, value] : event.metrics) {
-    if (name == "step" || name == "consumed_samples") continue;
-    const std::string tag = tensorboard_tag(settings_.style, name);
-    file_->add_scalar(tag, value, step, now);
-    if (megatron && samples && name.ends_with("loss"))
-      file_->add_scalar(tag + " vs samples", value, static_cast<int64_t>(*samples), now);
-  }
+  for (const auto& [name, value] : event.metrics)
+    if (!step_numbers_.find(name) && !(megatron && name == "num_zeros_in_grad"))
+      add(name, value, event.state.global_step, now);
 }
 
 }  // namespace megalith::observe

@@ -10,9 +10,11 @@
 
 #include <algorithm>
 
+#include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/model/adapter.h"
 #include "megalith/model/model_flops.h"
+#include "megalith/observe/energy_meter.h"
 #include "megalith/observe/observers.h"
 #include "megalith/observe/summary.h"
 #include "megalith/plan/report.h"
@@ -128,6 +130,14 @@ std::string rank_label(const parallel::ParallelContext& context) {
   return fmt::format("rank {}: tp {}, pp {}, dp {}", context.rank(), place.tp_rank, place.pp_rank, place.dp_rank);
 }
 
+// resolve has refused log_energy on a machine without GPUs.
+std::function<double()> energy_of(at::Device device) {
+  check<ConfigError>(device.is_cuda(),
+                     "log_energy reads the counters of GPUs, but this rank runs on the CPU; leave it"
+                     " out");
+  return [meter = std::make_shared<observe::EnergyMeter>(device.index())] { return meter->joules(); };
+}
+
 // Gives the observers what they cannot know themselves: device memory, communication times, FLOPs per token.
 observe::ObserverSetup observer_setup(const model::VirtualModels& models, const RunSwitches& switches,
                                       const DataSummary& data, TraceRecorder& trace) {
@@ -173,6 +183,7 @@ std::vector<std::unique_ptr<train::TrainerCallback>> watch_run(const model::Virt
   print_and_log(models.context(), observe::text_of(start_summary(models, run, data)));
   observe::ObserverSetup setup = observer_setup(models, run.switches, data, trace);
   setup.launch = launch;
+  if (run.reports.log_energy) setup.joules = energy_of(setup.device);
   return observe::make_observers(run.reports, setup);
 }
 

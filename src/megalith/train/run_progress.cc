@@ -1,6 +1,6 @@
 // progress.json: written with the field names below and read back strictly (a missing field is an error), since a run
 // that continues with a default would silently train on the wrong data or rate. Only metric totals may be null, which
-// stands for NaN.
+// stands for NaN, and only what older files lack (the log's skipped steps) may be absent.
 #include "megalith/train/run_progress.h"
 
 #include <limits>
@@ -28,25 +28,39 @@ MetricTotal total_of(const io::JsonFields& fields) {
       .name = fields.required<std::string>("name"), .sum = number(fields, "sum"), .weight = number(fields, "weight")};
 }
 
-Json to_json(const TrainingLog::Totals& log) {
+Json to_json(const TrainingLog::StepSums& sums) {
   Json metrics = Json::array();
-  for (const MetricTotal& metric : log.metrics) metrics.push_back(to_json(metric));
-  return {{"steps", log.steps},
-          {"loss", to_json(log.loss)},
-          {"metrics", std::move(metrics)},
-          {"seconds", log.seconds},
-          {"real_tokens", log.real_tokens},
-          {"trained_tokens", log.trained_tokens},
-          {"all_steps", to_json(log.all_steps)}};
+  for (const MetricTotal& metric : sums.metrics) metrics.push_back(to_json(metric));
+  return {{"steps", sums.steps}, {"loss", to_json(sums.loss)}, {"metrics", std::move(metrics)}};
+}
+
+TrainingLog::StepSums step_sums_of(const io::JsonFields& fields) {
+  TrainingLog::StepSums sums;
+  sums.steps = fields.required<int64_t>("steps");
+  sums.loss = total_of(fields.object("loss"));
+  if (const Json* metrics = fields.value("metrics"))
+    for (const Json& metric : *metrics)
+      sums.metrics.push_back(total_of(io::JsonFile(metric, fields.file_name()).fields()));
+  return sums;
+}
+
+// The sums of the steps that were not skipped are in the log itself: they were there first.
+Json to_json(const TrainingLog::Totals& log) {
+  Json object = to_json(log.updated);
+  object.update({{"skipped", to_json(log.skipped)},
+                 {"nan_steps", log.nan_steps},
+                 {"seconds", log.seconds},
+                 {"real_tokens", log.real_tokens},
+                 {"trained_tokens", log.trained_tokens},
+                 {"all_steps", to_json(log.all_steps)}});
+  return object;
 }
 
 TrainingLog::Totals log_of(const io::JsonFields& fields) {
   TrainingLog::Totals log;
-  log.steps = fields.required<int64_t>("steps");
-  log.loss = total_of(fields.object("loss"));
-  if (const Json* metrics = fields.value("metrics"))
-    for (const Json& metric : *metrics)
-      log.metrics.push_back(total_of(io::JsonFile(metric, fields.file_name()).fields()));
+  log.updated = step_sums_of(fields);
+  if (const auto skipped = fields.optional_object("skipped")) log.skipped = step_sums_of(*skipped);
+  log.nan_steps = fields.optional<int64_t>("nan_steps").value_or(0);
   log.seconds = number(fields, "seconds");
   log.real_tokens = fields.required<int64_t>("real_tokens");
   log.trained_tokens = fields.required<int64_t>("trained_tokens");

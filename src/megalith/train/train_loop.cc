@@ -12,6 +12,7 @@
 // is saved is the state before it.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
@@ -52,6 +53,11 @@ double flops_per_token(const model::ModelConfig& config) {
 // Tokens per row, with padding; a preference sample has two rows.
 int64_t row_length(const data::MicroBatch& batch) {
   return batch.tokens() / std::max<int64_t>(1, batch.samples * (batch.preference ? 2 : 1));
+}
+
+StepOutcome outcome_of(const StepReport& report) {
+  if (!report.skipped()) return StepOutcome::kUpdated;
+  return std::isfinite(report.loss.sum) ? StepOutcome::kGradientsNotFinite : StepOutcome::kLossNotFinite;
 }
 
 // Enables graphs for the lifetime of the object, if the run requests them and can use them.
@@ -190,7 +196,7 @@ void Trainer::run_epoch(EpochReader& data) {
     setup_.heartbeat.enter(comm::Section::kStep, state_.global_step);
     emit(&TrainerCallback::on_step_begin);
     run_step(*batch, waiting.seconds());
-    emit(&TrainerCallback::on_step_end);
+    emit(&TrainerCallback::on_step_end, step_numbers());
     setup_.heartbeat.step_done(state_.global_step, waiting.seconds());
     limit_collectives();
     compare_replicas();
@@ -231,15 +237,17 @@ std::optional<data::StepBatch> Trainer::next_step(EpochReader& data) {
 // Runs one step, or only consumes its data if it is one of the steps to skip, and advances the state.
 void Trainer::run_step(const data::StepBatch& batch, double waited_seconds) {
   const int64_t number = state_.global_step + 1;
-  if (std::ranges::count(skipped_steps_, number) > 0)
+  if (std::ranges::count(skipped_steps_, number) > 0) {
     skipped_samples_ += batch.samples;
-  else
+    outcome_ = StepOutcome::kLeftOut;
+  } else {
     try {
       learn_from(batch, number, waited_seconds);
     } catch (const RerunExit& exit) {
       save_for_rerun(exit);
       throw;
     }
+  }
   state_.global_step = number;
   state_.epoch = length_.epoch_after(batch);
   const int64_t consumed = position_.consumed_samples;
@@ -266,6 +274,7 @@ void Trainer::learn_from(const data::StepBatch& batch, int64_t number, double wa
   state_.total_flos += flops_per_token_ * static_cast<double>(report.tokens);
   interrupted_ = report.stop;
   clock_seconds_ = report.clock_seconds;
+  outcome_ = outcome_of(report);
 }
 
 // The update overwrites parameters that a background save may still be copying.
@@ -302,11 +311,23 @@ void Trainer::log_evaluate_save() {
 MetricList Trainer::training_line() {
   MetricList line = log_->line();
   if (settings_.log.params_norm) line.set("params_norm", model_->optimizer().parameter_norm());
-  if (!settings_.log.consumed_samples) return line;
-  line.set("consumed_samples", static_cast<double>(position_.consumed_samples));
-  if (skipped_samples_ > 0) line.set("skipped_samples", static_cast<double>(skipped_samples_));
-  line.set("global_batch_size", static_cast<double>(last_samples_));
+  set_sample_counts(line);
   return line;
+}
+
+// The norm of the parameters is not among them: reading it would make the host wait for the device once more.
+MetricList Trainer::step_numbers() const {
+  MetricList numbers;
+  if (outcome_ != StepOutcome::kLeftOut) numbers = log_->last_step();
+  set_sample_counts(numbers);
+  return numbers;
+}
+
+void Trainer::set_sample_counts(MetricList& numbers) const {
+  if (!settings_.log.consumed_samples) return;
+  numbers.set("consumed_samples", static_cast<double>(position_.consumed_samples));
+  if (skipped_samples_ > 0) numbers.set("skipped_samples", static_cast<double>(skipped_samples_));
+  numbers.set("global_batch_size", static_cast<double>(last_samples_));
 }
 
 // Parameters must have arrived, and callbacks must have put their counters into the state, before either is saved.

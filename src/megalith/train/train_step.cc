@@ -49,9 +49,10 @@ MetricSums sums_of(const std::vector<MicrobatchLoss>& losses, const data::StepBa
   std::vector<std::string> names{kLossSum, kTokens, kTrained, kStop, kClock};
   for (std::string& key : runner.objective().metrics_keys(Phase::kTraining)) names.push_back(std::move(key));
   for (std::string& name : runner.attached_losses()) names.push_back(std::move(name));
-  for (std::string& key : routing_metrics(models.config())) names.push_back(std::move(key));
+  for (std::string& key : routing_metrics(models.config(), runner.router_losses_by_layer()))
+    names.push_back(std::move(key));
   MetricSums sums(std::move(names));
-  end_routing_step(models, sums);
+  end_routing_step(models, sums, runner.router_losses_by_layer());
   if (stop && stop->requested()) sums.add(kStop, 1, 1);
   sums.add(kClock, static_cast<double>(comm::monotonic_ns()) / 1e9, 1);
   // Only the clock, the stop request and the routers concern all ranks.

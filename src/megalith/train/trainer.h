@@ -124,6 +124,8 @@ class Trainer {
   void compare_replicas();
   void log_evaluate_save();
   MetricList training_line();
+  MetricList step_numbers() const;
+  void set_sample_counts(MetricList& numbers) const;
   TrainOutput end_training(double seconds);
 
   void emit(CallbackList::Handler event, MetricList metrics = {}, std::filesystem::path folder = {});
@@ -156,9 +158,10 @@ class Trainer {
   int64_t skipped_samples_ = 0;     // samples of iterations_to_skip
   bool epoch_end_pending_ = false;  // the last step of the epoch is done, but on_epoch_end has not been called yet
   bool interrupted_ = false;
-  double clock_seconds_ = 0;  // see TrainerEvent::clock_seconds
-  bool limited_ = false;      // collective_limit is in force
-  RunSaver saver_;            // declared last: it abandons a running save before the model is destroyed
+  double clock_seconds_ = 0;                     // see TrainerEvent::clock_seconds
+  StepOutcome outcome_ = StepOutcome::kUpdated;  // see TrainerEvent::outcome
+  bool limited_ = false;                         // collective_limit is in force
+  RunSaver saver_;  // declared last: it abandons a running save before the model is destroyed
 };
 
 }  // namespace megalith::train

@@ -3,33 +3,58 @@
 #include "megalith/train/training_log.h"
 
 #include <cmath>
+#include <limits>
 
 #include "megalith/base/error.h"
 
 namespace megalith::train {
 
-// Per token, long steps weigh more; otherwise each step counts once, as in Hugging Face's Trainer.
-void TrainingLog::add_loss(const MetricTotal& loss) {
-  const bool good = std::isfinite(loss.sum) || !options_.nan_inf_filter;
-  // A step left out of the mean counts as the mean of the others.
-  if (!good) return;
-  if (options_.per_token)
-    totals_.loss.add(loss);
-  else
-    totals_.loss.add({.name = {}, .sum = loss.mean(), .weight = 1});
-  totals_.all_steps.add({.name = {}, .sum = loss.mean(), .weight = 1});
+namespace {
+
+// The mean of nothing is not a number: 0 would look like a perfect loss.
+double mean_or_nan(const MetricTotal& total) {
+  return total.weight == 0 ? std::numeric_limits<double>::quiet_NaN() : total.mean();
 }
 
 // Metrics have the same order in every report of a run.
-void TrainingLog::add(const StepReport& report, const StepTiming& timing) {
-  ++totals_.steps;
-  add_loss(report.loss);
-  std::vector<MetricTotal>& metrics = totals_.metrics;
-  if (metrics.empty()) metrics.resize(report.metrics.size());
-  for (size_t i = 0; i < report.metrics.size(); ++i) {
-    metrics[i].name = report.metrics[i].name;
-    metrics[i].add(report.metrics[i]);
+void add_metrics(TrainingLog::StepSums& sums, const std::vector<MetricTotal>& metrics) {
+  ++sums.steps;
+  if (sums.metrics.empty()) sums.metrics.resize(metrics.size());
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    sums.metrics[i].name = metrics[i].name;
+    sums.metrics[i].add(metrics[i]);
   }
+}
+
+void set_means(MetricList& line, const std::vector<MetricTotal>& metrics) {
+  for (const MetricTotal& metric : metrics)
+    if (metric.weight != 0) line.set(metric.name, metric.mean());
+}
+
+// The numbers of one update that lines show before the metrics.
+void set_update(MetricList& line, const UpdateResult& update, bool loss_scale) {
+  if (update.step.grad_norm) line.set("grad_norm", *update.step.grad_norm);
+  line.set("learning_rate", update.learning_rate);
+  if (loss_scale) line.set("loss_scale", update.loss_scale);
+}
+
+}  // namespace
+
+// A loss that is not finite is left out like a step that was skipped, so it counts as the mean of the others. Without
+// the filter it counts although its step was skipped: the user wants to see it.
+void TrainingLog::add_loss(const MetricTotal& loss, bool skipped) {
+  const bool finite = std::isfinite(loss.sum);
+  if (!finite) ++totals_.nan_steps;
+  if (!finite && options_.nan_inf_filter) return;
+  const MetricTotal step{.name = {}, .sum = loss.mean(), .weight = 1};
+  const bool counts = !skipped || !finite;
+  (counts ? totals_.updated : totals_.skipped).loss.add(options_.per_token ? loss : step);
+  if (counts) totals_.all_steps.add(step);
+}
+
+void TrainingLog::add(const StepReport& report, const StepTiming& timing) {
+  add_loss(report.loss, report.skipped());
+  add_metrics(report.skipped() ? totals_.skipped : totals_.updated, report.metrics);
   totals_.seconds += timing.seconds;
   totals_.real_tokens += report.real_tokens;
   totals_.trained_tokens += report.trained_tokens;
@@ -38,16 +63,15 @@ void TrainingLog::add(const StepReport& report, const StepTiming& timing) {
 }
 
 MetricList TrainingLog::line() {
-  check(totals_.steps > 0 && last_.has_value(), "a log line of no steps");
+  check(steps_since_line() > 0 && last_.has_value(), "a log line of no steps");
+  const StepSums &updated = totals_.updated, &skipped = totals_.skipped;
   const UpdateResult& update = last_->update;
   MetricList line;
-  line.set("loss", totals_.loss.mean());
-  if (update.step.grad_norm) line.set("grad_norm", *update.step.grad_norm);
-  line.set("learning_rate", update.learning_rate);
-  if (options_.loss_scale) line.set("loss_scale", update.loss_scale);
-  for (const MetricTotal& metric : totals_.metrics)
-    if (metric.weight != 0) line.set(metric.name, metric.mean());
-  line.set("skipped_iter", last_->skipped() ? 1 : 0);
+  line.set("loss", mean_or_nan(updated.loss.weight != 0 ? updated.loss : skipped.loss));
+  set_update(line, update, options_.loss_scale);
+  set_means(line, (updated.steps > 0 ? updated : skipped).metrics);
+  line.set("skipped_iter", static_cast<double>(skipped.steps));
+  line.set("nan_iter", static_cast<double>(totals_.nan_steps));
   line.set("num_zeros_in_grad", static_cast<double>(update.step.num_zeros.value_or(0)));
   line.set("token_per_sec_per_gpu", static_cast<double>(last_timing_.row_lengths) / last_timing_.seconds);
   line.set("tokens_per_second", static_cast<double>(totals_.real_tokens) / totals_.seconds);
@@ -60,6 +84,16 @@ MetricList TrainingLog::line() {
   return line;
 }
 
-double TrainingLog::mean_loss() const { return totals_.all_steps.mean(); }
+MetricList TrainingLog::last_step() const {
+  check(last_.has_value(), "the numbers of a step before the first");
+  MetricList numbers;
+  numbers.set("loss", mean_or_nan(last_->loss));
+  set_update(numbers, last_->update, options_.loss_scale);
+  set_means(numbers, last_->metrics);
+  if (const auto zeros = last_->update.step.num_zeros) numbers.set("num_zeros_in_grad", static_cast<double>(*zeros));
+  return numbers;
+}
+
+double TrainingLog::mean_loss() const { return mean_or_nan(totals_.all_steps); }
 
 }  // namespace megalith::train

@@ -27,13 +27,18 @@ class TrainingLog {
     bool effective_tokens = false;  // also report the labeled tokens per second
     bool loss_scale = false;        // also report the loss scale (fp16)
   };
+  // The losses and metrics of some steps.
+  struct StepSums {
+    int64_t steps = 0;
+    MetricTotal loss{};  // sums the steps whose loss counts; see line()
+    std::vector<MetricTotal> metrics{};
+  };
   // Everything that a line needs besides the last step. Checkpoints keep it, so that a line that spans a restart is the
   // same as without one.
   struct Totals {
     // Since the last line.
-    int64_t steps = 0;
-    MetricTotal loss{};
-    std::vector<MetricTotal> metrics{};
+    StepSums updated{}, skipped{};
+    int64_t nan_steps = 0;  // steps of both kinds whose loss is NaN or infinite
     double seconds = 0;
     int64_t real_tokens = 0, trained_tokens = 0;
     // Since the beginning.
@@ -45,16 +50,19 @@ class TrainingLog {
 
   // Adds a step to the line in progress and to the totals of the run.
   void add(const StepReport& report, const StepTiming& timing);
-  int64_t steps_since_line() const { return totals_.steps; }
+  int64_t steps_since_line() const { return totals_.updated.steps + totals_.skipped.steps; }
   const Totals& totals() const { return totals_; }
 
-  // Returns the line, in this order, and starts the next one:
-  //   loss                          mean of the steps since the last line
+  // Returns the line, in this order, and starts the next one. Means leave out steps that were skipped, as Megatron's
+  // do, unless all steps since the last line were.
+  //   loss                          mean of the steps since the last line; NaN if none of them has a finite loss, or,
+  //                                 without nan_inf_filter, if one of them has none
   //   grad_norm                     of the last step, before clipping; absent when that step was skipped
   //   learning_rate                 of the last step
   //   loss_scale                    of the last step; if enabled
   //   <the objective's metrics>     means since the last line
-  //   skipped_iter                  1 when the last step was skipped
+  //   skipped_iter                  steps since the last line whose update was skipped
+  //   nan_iter                      steps since the last line whose loss is NaN or infinite
   //   num_zeros_in_grad             of the last step; 0 unless counted (log_num_zeros_in_grad)
   //   token_per_sec_per_gpu         ROLL's number: row lengths of the last step's micro-batches (not multiplied by the
   //                                 batch size) divided by its seconds on this rank
@@ -63,11 +71,16 @@ class TrainingLog {
   // Requires at least one add() on this object since the last line.
   MetricList line();
 
-  // Returns the mean loss of all steps (Hugging Face's train_loss); 0 before the first.
+  // Returns the numbers of the last step alone, under the names that they have in a line: loss, grad_norm,
+  // learning_rate, loss_scale (if enabled), the objective's metrics and num_zeros_in_grad (if counted). Requires an
+  // add() on this object.
+  MetricList last_step() const;
+
+  // Returns the mean loss of all steps that were not skipped (Hugging Face's train_loss); NaN if there is none.
   double mean_loss() const;
 
  private:
-  void add_loss(const MetricTotal& loss);
+  void add_loss(const MetricTotal& loss, bool skipped);
 
   const Options options_;
   Totals totals_;

@@ -273,6 +273,13 @@ TEST(MoeLayer, CountsTheLoadAndMovesTheBias) {
     ASSERT_EQ(seen.losses.size(), 2U);
     EXPECT_EQ(seen.losses[0].name, "load_balancing_loss");
     EXPECT_EQ(seen.losses[1].name, "z_loss");
+    ASSERT_EQ(seen.spread.size(), 2U);
+    EXPECT_EQ(seen.spread[0].name, "expert_distributed_std");
+    EXPECT_EQ(seen.spread[1].name, "max_token_per_expert");
+    const at::Tensor logits = random_tensor({8, shape.hidden}, 1).mm(weights.at("router.weight").t());
+    const at::Tensor chosen = balance_counts(balance_scores(logits, shape.router), 1).sum(0);  // without the bias
+    expect_close(seen.spread[0].sum, chosen.std(/*unbiased=*/false), "standard deviation");
+    EXPECT_TRUE(seen.spread[1].sum.equal(chosen.max()));
     layer.router()->end_step(seen.load.clone());
     expect_close(set.find("router.bias")->value, at::tensor({8.5, 0.5, 0.5, 0.5}, at::kFloat), "bias");
     EXPECT_EQ(layer.router()->statistics().micro_batches, 0);

@@ -56,6 +56,8 @@ void add_timers(OptionList& list) {
       .at_least(1)
       .pretrain_only();
   logging.add("log_throughput", &LoggingConfig::log_throughput, "TFLOP/s per device").pretrain_only();
+  logging.add("log_energy", &LoggingConfig::log_energy, "joules per step and watts per GPU; needs NVML")
+      .pretrain_only();
   logging.add("log_params_norm", &LoggingConfig::log_params_norm, "norm of the parameters").pretrain_only();
   logging.add("log_num_zeros_in_grad", &LoggingConfig::log_num_zeros_in_grad, "zeros in the gradients").pretrain_only();
   logging.add("profile", &LoggingConfig::profile, "record a trace").pretrain_only();

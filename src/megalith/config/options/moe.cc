@@ -45,6 +45,7 @@ void add_experts(OptionList& list) {
   moe.add("moe_token_drop_policy", &MoeConfig::token_drop_policy, "drop the smallest weights or the last positions")
       .pretrain_default(DropPolicy::kProbs);
   moe.add("moe_enable_routing_replay", &MoeConfig::enable_routing_replay, "record routing decisions and replay them");
+  moe.add("moe_per_layer_logging", &MoeConfig::per_layer_logging, "log the losses of each layer's router");
 }
 
 // Scores, choice and balance.

@@ -59,8 +59,8 @@ at::Tensor balance_loss(const at::Tensor& scores, const BalanceCounts& counts, c
                         const BalanceScope& scope) {
   const at::Tensor sums = by_sequence(without_padding(scores, scope.valid), scope);  // [s, E]
   const double factor = static_cast<double>(router.experts) / static_cast<double>(router.topk);
-  const at::Tensor squares = counts.tokens.square().clamp_min(1);  // T² per sequence, [s]; 1 for an empty one
-  return ((sums * counts.choices).sum(1) / squares).mean() * factor;
+  const at::Tensor square = counts.tokens.mean().square().clamp_min(1);  // T²; 1 for a micro-batch without tokens
+  return (sums * counts.choices).sum(1).mean() / square * factor;
 }
 
 at::Tensor z_loss(const at::Tensor& logits, const at::Tensor& valid) {

@@ -30,8 +30,9 @@ struct BalanceCounts {
 };
 BalanceCounts count_choices(const at::Tensor& scores, const RouterShape& router, const BalanceScope& scope);
 
-// Returns the scalar E/(k T²) Σ_e (Σ p_e)(count_e), averaged over the sequences. p are the scores of this rank's tokens
-// only, so that the sum over the group is the loss of all tokens.
+// Returns the scalar E/(k T²) Σ_e (Σ p_e)(count_e), averaged over the sequences. T is the mean number of tokens of the
+// sequences, as in Megatron: longer sequences weigh more. p are the scores of this rank's tokens only, so that the sum
+// over the group is the loss of all tokens.
 at::Tensor balance_loss(const at::Tensor& scores, const BalanceCounts& counts, const RouterShape& router,
                         const BalanceScope& scope);
 // Returns the scalar mean(logsumexp(logits)²) over this rank's valid tokens.

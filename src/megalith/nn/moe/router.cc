@@ -11,6 +11,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
+
 #include "megalith/base/error.h"
 #include "megalith/nn/moe/balance.h"
 #include "megalith/nn/parameter/low_rank.h"
@@ -23,6 +25,8 @@ using layout::GroupKind;
 namespace {
 
 constexpr const char* kZLoss = "z_loss";
+constexpr const char* kSpread = "expert_distributed_std";
+constexpr const char* kMostTokens = "max_token_per_expert";
 
 // Names as Megatron logs them.
 const char* name_of(BalanceLoss::Kind kind) {
@@ -35,6 +39,15 @@ const char* name_of(BalanceLoss::Kind kind) {
       return "global_load_balancing_loss";
   }
   return "";
+}
+
+void add_value(std::vector<RouterStatistics::Value>& values, const std::string& name, const at::Tensor& value) {
+  for (RouterStatistics::Value& each : values)
+    if (each.name == name) {
+      each.sum = each.sum + value;
+      return;
+    }
+  values.push_back({name, value});
 }
 
 // Whether backward follows this pass; false in the first pass of a recomputed layer.
@@ -65,6 +78,12 @@ std::vector<std::string> loss_names(const RouterShape& shape) {
   for (const BalanceLoss& loss : shape.losses) names.emplace_back(name_of(loss.kind));
   if (shape.z_coeff > 0) names.emplace_back(kZLoss);
   return names;
+}
+
+std::vector<std::string> spread_names(const RouterShape& shape) {
+  const auto by_batch = [](const BalanceLoss& loss) { return loss.kind == BalanceLoss::Kind::kBatch; };
+  if (std::ranges::none_of(shape.losses, by_batch)) return {};
+  return {kSpread, kMostTokens};
 }
 
 Router::Router(const ParameterScope& scope, const RouterShape& shape, int64_t hidden, Init init,
@@ -120,13 +139,10 @@ at::Tensor Router::sequence_numbers(const ops::SequenceLayout& layout, int64_t t
   return tp_.splits_tokens() ? numbers.narrow(0, tp_.rank() * tokens, tokens) : numbers;
 }
 
-void Router::note_loss(const std::string& name, const at::Tensor& value) const {
-  for (RouterStatistics::Loss& loss : statistics_.losses)
-    if (loss.name == name) {
-      loss.sum = loss.sum + value;
-      return;
-    }
-  statistics_.losses.push_back({name, value});
+// `choices` [1, E] counts the tokens of all ranks that hold parts of the micro-batch, so these ranks note the same.
+void Router::note_spread(const at::Tensor& choices) const {
+  add_value(statistics_.spread, kSpread, at::std(choices, /*unbiased=*/false));
+  add_value(statistics_.spread, kMostTokens, choices.max());
 }
 
 at::Tensor Router::with_losses(const at::Tensor& weights, const at::Tensor& logits, const LayerInput& input) const {
@@ -145,6 +161,7 @@ at::Tensor Router::with_losses(const at::Tensor& weights, const at::Tensor& logi
     }
     if (balance.kind == BalanceLoss::Kind::kGlobal) scope.group = context_.group(GroupKind::kTpDpCp);
     BalanceCounts choices = count_choices(scores, shape_, scope);
+    if (balance.kind == BalanceLoss::Kind::kBatch) note_spread(choices.choices);
     if (balance.kind == BalanceLoss::Kind::kGlobal) {
       // The mean over the micro-batches of this step so far.
       global_choices_ = global_passes_++ == 0 ? choices.choices : global_choices_ + choices.choices;
@@ -152,12 +169,12 @@ at::Tensor Router::with_losses(const at::Tensor& weights, const at::Tensor& logi
     }
     const at::Tensor loss = balance_loss(scores, choices, shape_, scope);
     // Statistics are averaged over ranks later, but `loss` is a summand: scale it by the number of summands.
-    note_loss(name_of(balance.kind), loss.detach() * static_cast<double>(scope.group.size()));
+    add_value(statistics_.losses, name_of(balance.kind), loss.detach() * static_cast<double>(scope.group.size()));
     if (factor != 0) out = attach_loss(out, loss * factor, input.aux_loss_scale);
   }
   if (shape_.z_coeff > 0) {
     const at::Tensor loss = z_loss(logits, {});
-    note_loss(kZLoss, loss.detach());
+    add_value(statistics_.losses, kZLoss, loss.detach());
     // A mean over this rank's tokens: dividing by the ranks makes it a summand, like the losses above.
     out = attach_loss(out, loss * (shape_.z_coeff / ranks * per_token), input.aux_loss_scale);
   }

@@ -18,20 +18,25 @@ namespace megalith::nn {
 
 // Statistics of one layer on this rank, summed over micro-batches; its tensors have no autograd history.
 struct RouterStatistics {
-  // One loss, without autograd history.
-  struct Loss {
-    std::string name;  // one of loss_names()
-    at::Tensor sum;    // without the coefficient; the mean over all ranks is the loss
+  // A number that each micro-batch has. `sum` is over micro-batches; the mean over micro-batches and ranks is reported.
+  struct Value {
+    std::string name;
+    at::Tensor sum;
   };
   int64_t micro_batches = 0;
   at::Tensor load;  // fp32 [E], on the model's device: tokens per expert after dropping
   int64_t choices = 0, dropped = 0;
-  std::vector<Loss> losses;
+  std::vector<Value> losses;  // loss_names(), without the coefficients
+  std::vector<Value> spread;  // spread_names()
 };
 
 // Returns the names of a router's losses, in the order of its shape: load_balancing_loss, seq_load_balancing_loss,
 // global_load_balancing_loss, z_loss.
 std::vector<std::string> loss_names(const RouterShape& shape);
+// Returns ROLL's names for how evenly the choices of a micro-batch spread over the experts, before dropping: the
+// standard deviation of the tokens per expert, expert_distributed_std, and their maximum, max_token_per_expert. As in
+// ROLL they come with load_balancing_loss, which counts the choices; without it the list is empty.
+std::vector<std::string> spread_names(const RouterShape& shape);
 
 // Its parameters are weight [E, h] and, with expert_bias, the buffer bias [E], both replicated on every rank. Used by
 // one thread per rank.
@@ -65,7 +70,7 @@ class Router {
   // Returns the weights with all losses of the shape attached.
   at::Tensor with_losses(const at::Tensor& weights, const at::Tensor& logits, const LayerInput& input) const;
   at::Tensor sequence_numbers(const ops::SequenceLayout& layout, int64_t tokens) const;
-  void note_loss(const std::string& name, const at::Tensor& value) const;
+  void note_spread(const at::Tensor& choices) const;
 
   RouterShape shape_;
   TensorParallel tp_;

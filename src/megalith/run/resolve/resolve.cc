@@ -6,10 +6,14 @@
 
 #include <algorithm>
 
+#include "megalith/base/env.h"
 #include "megalith/base/error.h"
+#include "megalith/comm/world.h"
 #include "megalith/config/validate.h"
 #include "megalith/data/sft/dataset_info.h"
 #include "megalith/model/families/family.h"
+#include "megalith/observe/energy_meter.h"
+#include "megalith/parallel/gpu_count.h"
 #include "megalith/run/resolve/indexed_settings.h"
 #include "megalith/run/resolve/inputs.h"
 #include "megalith/run/resolve/load.h"
@@ -113,6 +117,19 @@ void check_schedule(const RunRequest& request, const RunSettings& settings) {
   train::check_pipeline_schedule(settings.trainer.step, batches, continues ? std::nullopt : std::optional<int64_t>(0));
 }
 
+// Asks neither CUDA nor NVML for more than it may before ranks are forked; a rank finds out the rest.
+void check_energy(const RunSettings& settings) {
+  if (!settings.reports.log_energy || !settings.trains) return;
+  const bool on_gpus = !settings.runtime.device.use_cpu && comm::nccl_available() &&
+                       parallel::usable_gpus(parallel::gpu_device_folder(), env_exact("CUDA_VISIBLE_DEVICES"));
+  check<ConfigError>(on_gpus,
+                     "log_energy reads the energy counters of NVIDIA GPUs, but this run is on the CPU; leave it out");
+  check<ConfigError>(observe::nvml_found(),
+                     "log_energy needs NVML, but libnvidia-ml.so.1, which comes with the NVIDIA driver, cannot be"
+                     " loaded; make it visible (in a container: the driver capability `utility`), or leave log_energy"
+                     " out");
+}
+
 // Experts of a model folder are known only after config.json is read, so validate() could not check them.
 void check_experts(const model::ModelConfig& model, const layout::GridShape& grid) {
   if (!model.moe) return;
@@ -176,6 +193,7 @@ void settle(const RunRequest& request, const TrainingArguments& args, bool exper
     take_own_rule(request.own, plan.settings);
     check_schedule(request, plan.settings);
   });
+  findings.attempt([&] { check_energy(plan.settings); });
 }
 
 // Finds a model and data in Hugging Face's formats. The order is that of dependence: the folder, its config.json, the

@@ -109,7 +109,8 @@ train::StepSettings step_settings(const TrainingArguments& args) {
           .overlap_p2p_comm = args.pipeline.overlap_p2p_comm,
           .per_token_loss = args.ddp.calculate_per_token_loss,
           .graphs = args.fusion.cuda_graph_impl == "local",
-          .graph_warmup_steps = args.fusion.cuda_graph_warmup_steps};
+          .graph_warmup_steps = args.fusion.cuda_graph_warmup_steps,
+          .router_losses_by_layer = args.moe.per_layer_logging};
 }
 
 train::UpdateSettings update_settings(const TrainingArguments& args) {
@@ -181,6 +182,7 @@ observe::ReportSettings report_settings(const TrainingArguments& args, const lay
   settings.timing_log_option = logging.timing_log_option;
   settings.log_throughput = logging.log_throughput;
   settings.log_num_zeros = logging.log_num_zeros_in_grad;
+  settings.log_energy = logging.log_energy;
   settings.log_straggler = args.fault.log_straggler;
   settings.straggler_count = args.fault.straggler_minmax_count;
   // Megatron gives the numbers of steps done before the first recorded one and after the last.

@@ -38,17 +38,28 @@ struct TrainerControl {
   void new_step() { should_save = should_evaluate = should_log = false; }
 };
 
+// How a step ended.
+enum class StepOutcome {
+  kUpdated,             // the parameters were updated
+  kLossNotFinite,       // the update was skipped because the loss is NaN or infinite
+  kGradientsNotFinite,  // the update was skipped because of gradients alone: in fp16, the loss scale was too large
+  kLeftOut              // the run was told to skip this step (iterations_to_skip): only its data was consumed
+};
+
 // The data of every event. References are valid only during the call. `metrics` may be changed: callbacks later in the
 // list see the result.
 struct TrainerEvent {
   const TrainerSettings& settings;
   TrainerState& state;
   TrainerControl& control;
-  MetricList metrics{};            // on_log: the line; on_evaluate, on_predict: the results
+  // on_log: the line; on_evaluate, on_predict: the results; on_step_end: the numbers of that step alone, which the host
+  // knows anyway (TrainingLog::last_step and, in Megatron's style, the counts of samples; no loss if it was left out).
+  MetricList metrics{};
   std::filesystem::path folder{};  // on_save: the checkpoint that was written
   // The time at the end of the last step: the same number on all ranks, so that they agree on anything that happens
   // every so many seconds. Only differences have a meaning; 0 before the first step.
   double clock_seconds = 0;
+  StepOutcome outcome = StepOutcome::kUpdated;  // how the last step ended; meant for on_step_end
 };
 
 // Receives the events of a run. Every function does nothing unless overridden. Functions run on the trainer's thread,

@@ -35,10 +35,11 @@ struct LengthSettings {
 // How a step runs its micro-batches. Equal on all ranks of a run.
 struct StepSettings {
   layout::PipelineShape pipeline{.kind = layout::ScheduleKind::kNone};  // number of micro-batches: see shape()
-  bool overlap_p2p_comm = false;  // interleaved schedules receive one action ahead
-  bool per_token_loss = false;    // divide gradients by all labels of the step, not per micro-batch
-  bool graphs = false;            // record and replay micro-batches if possible (graphed_microbatches.h)
-  int graph_warmup_steps = 3;     // steps without graphs before the first recording
+  bool overlap_p2p_comm = false;        // interleaved schedules receive one action ahead
+  bool per_token_loss = false;          // divide gradients by all labels of the step, not per micro-batch
+  bool graphs = false;                  // record and replay micro-batches if possible (graphed_microbatches.h)
+  int graph_warmup_steps = 3;           // steps without graphs before the first recording
+  bool router_losses_by_layer = false;  // also report the losses of each layer's router (routing_step.h)
 
   // Returns the schedule of a step or, with forward_only, of an evaluation with this many micro-batches.
   layout::PipelineShape shape(int microbatches, bool forward_only = false) const;

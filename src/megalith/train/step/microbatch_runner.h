@@ -68,6 +68,7 @@ class MicrobatchRunner {
   bool per_token_loss() const { return settings_.per_token_loss; }
   // Returns whether token losses are smoothed (label_smoothing_factor); their exponential is not a perplexity then.
   bool smooths_labels() const;
+  bool router_losses_by_layer() const { return settings_.router_losses_by_layer; }
   // Values of the last stage are held by several ranks of a replica but must be reported by only one of them.
   bool speaks_for_replica() const;  // true on the last stage for the first tensor-parallel rank
   bool counts_for_replica() const;  // true on the last stage for the first tensor- and context-parallel rank

@@ -30,7 +30,7 @@ function drawOverview(run, now) {
   const evaluation = last('eval_loss');
   show('overview',
     tile('Step', grouped(step), most > 0 ? `of ${grouped(most)}, ${states[stateOf(run, now)]}` : states[stateOf(run, now)], h('div', { class: 'bar' }, bar)),
-    tile('Loss', loss ? plainNumber(loss[1]) : '–', run.series.loss && run.series.loss.not_finite > 0 ? `${run.series.loss.not_finite} not finite` : 'training'),
+    tile('Loss', loss ? plainNumber(loss[1]) : run.series.loss ? 'NaN' : '–', run.series.loss && run.series.loss.not_finite > 0 ? `${run.series.loss.not_finite} not finite` : 'training'),
     tile('Evaluation loss', evaluation ? plainNumber(evaluation[1]) : '–', evaluation ? `at step ${grouped(evaluation[0])}` : 'no evaluation yet'),
     tile('Tokens per second', value('tokens_per_second', plainNumber), 'all ranks'),
     tile('TFLOP/s', value('tflops_per_device', plainNumber), 'per device'),
@@ -48,7 +48,11 @@ function eventText(event) {
       return event.step > 0 ? `continues from step ${number(event.step, grouped)}${layout}` : `begins${layout}`;
     }
     case 'restart': return isNumber(event.detect_seconds) ? `started again; the failure was detected after ${secondsText(event.detect_seconds)}` : 'started again';
-    case 'skip': return 'update skipped: the gradients were not finite';
+    case 'skip': {
+      const scale = isNumber(event.loss_scale) && event.loss_scale !== 1 ? ` at loss scale ${plainNumber(event.loss_scale)}` : '';
+      if (event.why === 'requested') return 'left out as requested: only its data was consumed';
+      return `update skipped: the ${event.why === 'loss' ? 'loss is' : 'gradients are'} not finite${scale}`;
+    }
     case 'straggler': return `rank ${number(event.rank, grouped)} computes ${number(event.compute_seconds, secondsText)} per step, the others ${number(event.median_seconds, secondsText)}`;
     case 'evaluation': return isNumber(event.loss) ? `loss ${plainNumber(event.loss)}` : 'done';
     case 'save': return String(event.checkpoint || '');

@@ -1,0 +1,68 @@
+// Joules and watts: from the driver's counter to the line.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include "megalith/base/error.h"
+#include "megalith/observe/energy_callback.h"
+#include "megalith/observe/energy_meter.h"
+#include "tests/observe/some_run.h"
+#include "tests/support/expect.h"
+#include "tests/support/run_ranks.h"
+
+namespace megalith::observe {
+namespace {
+
+using testing::expect_error;
+
+const DriverLibraries kFake{.nvml = MEGALITH_FAKE_DRIVER, .cuda = MEGALITH_FAKE_DRIVER};
+
+TEST(EnergyMeter, ReadsTheCounterOfItsGpu) {
+  void* const library = dlopen(MEGALITH_FAKE_DRIVER, RTLD_NOW);
+  ASSERT_NE(library, nullptr) << dlerror();
+  auto* const running = reinterpret_cast<int (*)()>(dlsym(library, "fakeNvmlRunning"));
+  {
+    EnergyMeter first(0, kFake), second(1, kFake);
+    EXPECT_EQ(running(), 2);
+    EXPECT_EQ(first.joules(), 3.5);  // NVML's second GPU; the constructor has read it once
+    EXPECT_EQ(second.joules(), 2.5);
+    EXPECT_EQ(first.joules(), 5.0);
+  }
+  EXPECT_EQ(running(), 0);
+  expect_error<ConfigError>([] { EnergyMeter(2, kFake); }, {"log_energy", "0000:03:00.0", "Not Supported"});
+  EXPECT_EQ(running(), 0);
+  dlclose(library);
+}
+
+TEST(EnergyMeter, SaysWhatIsMissing) {
+  const DriverLibraries absent{.nvml = "libno-such-nvml.so.1", .cuda = MEGALITH_FAKE_DRIVER};
+  EXPECT_FALSE(nvml_found(absent));
+  EXPECT_TRUE(nvml_found(kFake));
+  expect_error<ConfigError>([&] { EnergyMeter(0, absent); }, {"log_energy", "libno-such-nvml.so.1", "nvidia-smi"});
+  expect_error<ConfigError>([&] { EnergyMeter(7, kFake); }, {"log_energy", "device 7"});
+}
+
+// Two GPUs, of which one needs twice the power; the second line covers an evaluation.
+TEST(EnergyCallback, MeansOfAllRanksSinceTheLastLine) {
+  testing::run_ranks(2, [](const testing::Rank& rank) {
+    SomeRun run;
+    double seconds = 100;
+    const double watts = rank.rank == 0 ? 200 : 400;
+    EnergyCallback callback(rank.world.world(),
+                            {.joules = [&] { return watts * seconds; }, .now = [&] { return seconds; }});
+    run.state.global_step = 10;
+    run.begin(callback);
+    seconds += 4, run.state.global_step = 12;
+    const train::MetricList line = run.log(callback, {{"loss", 2}});
+    EXPECT_DOUBLE_EQ(*line.find("power_per_device"), 300);
+    EXPECT_DOUBLE_EQ(*line.find("energy_per_device"), 600);
+    seconds += 1;
+    EXPECT_EQ(run.log(callback, {{"eval_loss", 2}}).size(), 1U);
+    seconds += 1, run.state.global_step = 13;
+    const train::MetricList next = run.log(callback, {{"loss", 2}});
+    EXPECT_DOUBLE_EQ(*next.find("power_per_device"), 300);
+    EXPECT_DOUBLE_EQ(*next.find("energy_per_device"), 600);
+  });
+}
+
+}  // namespace
+}  // namespace megalith::observe
