@@ -24,7 +24,7 @@ Words joined(const std::vector<Words>& lists) {
   return all;
 }
 
-// What a list of a model leaves to the caller.
+// Returns the options that the list of a model leaves to the caller.
 Words run_words(const fs::path& folder) {
   return {"--mock-data",
           "--use-cpu",

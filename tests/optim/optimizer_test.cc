@@ -39,7 +39,7 @@ struct StateCase {
   std::shared_ptr<const optim::UpdateRule> rule = std::make_shared<optim::AdamW>(ops::AdamSettings{.beta2 = 0.95});
   double lr = 1e-3;
   optim::StateFormats formats{};
-  double tolerance = 2e-3;  // of losses in another layout, where state has fewer bits than fp32
+  double tolerance = 2e-3;  // for losses in another layout, where state has fewer bits than fp32
 };
 // Signs of rounding errors take steps of full size: Lion's rate is a tenth of Adam's.
 StateCase lion_state(at::ScalarType dtype) { return {.dtype = dtype, .rule = lion(), .lr = 1e-4}; }

@@ -187,7 +187,7 @@ TEST(FromArguments, WhatDoesNotGoTogetherIsNamed) {
   }
 }
 
-// What no Hugging Face family holds: one line per combination, with what the nearest family lacks.
+// Models that no Hugging Face family holds: one line per combination, with what the nearest family lacks.
 TEST(FromArguments, OtherCombinationsAreMegatronGpt) {
   const Words gpt2 = kSizes + Words{"--num-attention-heads=4", "--max-position-embeddings=64"};
   const Words llama = kLlama + Words{"--num-attention-heads=4"};

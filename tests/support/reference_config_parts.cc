@@ -27,7 +27,7 @@ int64_t expert_count(const json& config) {
   throw DataError("config.json says no number of experts");
 }
 
-// Which of its layers are dense, and how a router of megatron_gpt scores.
+// Reads which layers of a megatron_gpt model are dense, and how its router scores.
 void read_own_experts(const json& config, ReferenceExperts& experts) {
   experts.sigmoid = config.at("scoring_func") == "sigmoid";
   experts.shared_width = config.at("shared_expert_intermediate_size");

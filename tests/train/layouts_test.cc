@@ -210,7 +210,7 @@ TEST(TrainerNoise, DisturbsTrainingAndNotEvaluation) {
   const RunLog quiet = run(0, 1), noisy = run(5, 1);
   EXPECT_NE(noisy.numbers("loss"), quiet.numbers("loss"));
   EXPECT_NEAR(noisy.numbers("loss")[0], quiet.numbers("loss")[0], 0.5);  // √(L · h) keeps it small
-  expect_same(run(5, 2), noisy, "tp 2");                                 // whose rows are padded to other lengths
+  expect_same(run(5, 2), noisy, "tp 2");                                 // rows are padded to other lengths there
   EXPECT_EQ(*noisy.evaluation.find("eval_loss"), *quiet.evaluation.find("eval_loss"));
 }
 

@@ -9,9 +9,9 @@
 // Scales follow TransformerEngine's FusedAdam, amax / 448 for fp8 and amax / (about half of the largest number) for
 // fp16, with two differences. There is one for each 64 elements instead of one per tensor: blocks of 64 never span two
 // parameters and are never cut by a shard, so the numbers do not depend on the number of shards, and one pass over
-// memory both finds amax and rounds. And scales are rounded up to 16 significant bits (fp8) or to a power of two (fp16),
-// which makes element x scale exact in fp32. So writing what was read changes nothing, and a checkpoint in fp32 restores
-// the state bit for bit.
+// memory both finds amax and rounds. And scales are rounded up to 16 significant bits (fp8) or to a power of two
+// (fp16), which makes element x scale exact in fp32. So writing what was read changes nothing, and a checkpoint in fp32
+// restores the state bit for bit.
 #pragma once
 
 #include <ATen/core/Tensor.h>
