@@ -69,7 +69,6 @@ const std::vector<Rule>& rules() {
       {{"--bf16", "--fp16"}, "fp16"},
       {{"--fp8_param"}, "fp8"},
       {{"--fp8_recipe=delayed"}, "fp8_recipe"},
-      {{"--bf16", "--fp8=hybrid", "--fp8_recipe=mxfp8"}, "blockwise"},
       {{"--fp8=hybrid"}, "bf16"},
       {{"--fp8_amax_history_len=4"}, "fp8_amax_history_len", kMegatron},
       {{"--bf16", "--fp8=hybrid", "--fp8_recipe=tensorwise", "--fp8_margin=1"}, "fp8_margin", kMegatron},

@@ -163,7 +163,6 @@ TEST(FromArguments, WhatDoesNotGoTogetherIsNamed) {
   const Words latent = llama + Words{"--multi-latent-attention", "--qk-layernorm"};
   const std::vector<std::pair<Words, std::vector<const char*>>> cases{
       {llama + Words{"--squared-relu"}, {"swiglu", "squared_relu", "exclude"}},
-      {llama + Words{"--position-embedding-type=mrope"}, {"mrope", "set rope"}},
       {llama + Words{"--use-rope-scaling", "--position-embedding-type=yarn"}, {"use_rope_scaling", "yarn"}},
       {llama + Words{"--rotary-percent=0.01"}, {"rotary_percent 0.01 of the 16 channels", "at least 2"}},
       {gpt2 + Words{"--rotary-percent=0.5"}, {"rotary_percent", "position_embedding_type rope"}},

@@ -125,15 +125,14 @@ struct EnumNames<ScoreFunction> {
       {{ScoreFunction::kSoftmax, "softmax"}, {ScoreFunction::kSigmoid, "sigmoid"}});
 };
 
-// How positions enter the model; mrope is the multi-axis form of multimodal models. learned_absolute adds a table
-// (GPT-2), rope rotates queries and keys, yarn is rope stretched to longer sequences.
-enum class PositionEmbedding { kLearnedAbsolute, kRope, kMrope, kYarn, kNone };
+// How positions enter the model: learned_absolute adds a table (GPT-2), rope rotates queries and keys, yarn is rope
+// stretched to longer sequences.
+enum class PositionEmbedding { kLearnedAbsolute, kRope, kYarn, kNone };
 template <>
 struct EnumNames<PositionEmbedding> {
   static constexpr auto kNames = std::to_array<std::pair<PositionEmbedding, std::string_view>>(
       {{PositionEmbedding::kLearnedAbsolute, "learned_absolute"},
        {PositionEmbedding::kRope, "rope"},
-       {PositionEmbedding::kMrope, "mrope"},
        {PositionEmbedding::kYarn, "yarn"},
        {PositionEmbedding::kNone, "none"}});
 };

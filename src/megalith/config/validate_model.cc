@@ -46,7 +46,7 @@ void check_shape(const TrainingArguments& args, const ValidationContext& context
                    "multi_latent_attention and group_query_attention exclude each other; keep one");
   const bool yarn = args.position.type == PositionEmbedding::kYarn;
   problems.require(shape.mtp_num_layers.value_or(0) == 0 || !yarn,
-                   "mtp_num_layers works with position_embedding_type learned_absolute, rope, mrope or none, not yarn");
+                   "mtp_num_layers works with position_embedding_type learned_absolute, rope or none, not yarn");
 }
 
 // With a model folder its config.json decides, so options that say otherwise would be silently ignored.
@@ -142,7 +142,6 @@ void check_precision(const TrainingArguments& args, Problems& problems) {
   problems.require(!precision.fp8_param || precision.fp8, "fp8_param needs fp8; set fp8 to e4m3 or hybrid");
   problems.require(!precision.fp8_recipe || precision.fp8, "fp8_recipe needs fp8; set fp8 to e4m3 or hybrid");
   const std::string recipe = fp8_recipe(args);
-  problems.require(recipe != "mxfp8", "fp8_recipe mxfp8 has no products here; use tensorwise, delayed or blockwise");
   const bool plain_history = precision.fp8_amax_history_len == 1 && precision.fp8_margin == 0 &&
                              precision.fp8_amax_compute_algo == "most_recent";
   problems.require(

@@ -158,6 +158,7 @@ void add_position(OptionList& list) {
       .alias({"use_rotary_position_embeddings"})
       .bool_words("rope", "learned_absolute")
       .refuse({"relative"}, "relative position buckets belong to T5, which is not part of Megalith")
+      .refuse({"mrope"}, "it is for images and videos; set rope")
       .pretrain_default(PositionEmbedding::kLearnedAbsolute)
       .describes_new_model();
   position.add("rotary_base", &PositionConfig::rotary_base, "base of the rotation frequencies")

@@ -167,7 +167,8 @@ void add_precision_options(OptionList& list) {
   precision
       .add("fp8_recipe", &PrecisionConfig::fp8_recipe,
            "how fp8 scales are found (none: tensorwise; in pretrain delayed, as Megatron)")
-      .choices({"tensorwise", "delayed", "mxfp8", "blockwise"});
+      .choices({"tensorwise", "delayed", "blockwise"})
+      .refuse({"mxfp8"}, "it has no products here; use tensorwise, delayed or blockwise");
   precision.add("fp8_param", &PrecisionConfig::fp8_param, "keep and gather parameters in fp8; needs fp8")
       .alias({"fp8_param_gather"})
       .planned("gpu");

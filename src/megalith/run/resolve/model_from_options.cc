@@ -67,8 +67,6 @@ void check_positions(const TrainingArguments& args, ModelProblems& problems) {
   const PositionConfig& position = args.position;
   const bool yarn = position.type == PositionEmbedding::kYarn,
              rotary = yarn || position.type == PositionEmbedding::kRope;
-  problems.require(position.type != PositionEmbedding::kMrope,
-                   "position_embedding_type mrope is for images and videos; set rope");
   problems.require(!on(position.use_rope_scaling) || !yarn,
                    "use_rope_scaling and position_embedding_type yarn are two ways to scale; keep one");
   problems.require(
