@@ -171,7 +171,7 @@ Effects of_experts(const Observe& seen) {
        seen},
       {"moe_router_pre_softmax", qwen3, {}, {"--moe_router_pre_softmax"}, seen},
       {"moe_router_num_groups", glm, {}, {"--moe_router_num_groups=2"}, seen},
-      {"moe_router_group_topk", grouped, {}, {"--moe_router_group_topk=2"}, seen},
+      {"moe_router_group_topk", grouped, {}, {"--moe_router_group_topk=1"}, seen},
       {"moe_router_topk_scaling_factor", glm, {}, {"--moe_router_topk_scaling_factor=2.5"}, seen},
       {"moe_router_enable_expert_bias", glm, {}, {"--moe_router_enable_expert_bias"}, seen},
   };

@@ -20,9 +20,16 @@ bool same_mlp(const ModelConfig& a, const ModelConfig& b) {
   return same_kind && (!has_dense_layer(a) || (a.mlp_width == b.mlp_width && a.mlp_bias == b.mlp_bias));
 }
 
+// Whether the same scores lead to the same choice and weights.
+bool same_choice(const nn::RouterShape& a, const nn::RouterShape& b) {
+  return a.experts == b.experts && a.topk == b.topk && a.score == b.score && a.pre_softmax == b.pre_softmax &&
+         a.normalize == b.normalize && a.scaling == b.scaling && a.groups == b.groups && a.group_topk == b.group_topk &&
+         a.group_best == b.group_best && a.expert_bias == b.expert_bias;
+}
+
 bool same_experts(const ModelConfig& a, const ModelConfig& b) {
   if (!a.moe || !b.moe) return !a.moe && !b.moe;
-  return a.moe_layers == b.moe_layers && a.moe->router == b.moe->router && a.moe->width == b.moe->width &&
+  return a.moe_layers == b.moe_layers && same_choice(a.moe->router, b.moe->router) && a.moe->width == b.moe->width &&
          a.moe->shared_width == b.moe->shared_width && a.moe->shared_gate == b.moe->shared_gate;
 }
 

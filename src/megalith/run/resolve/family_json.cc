@@ -89,7 +89,6 @@ void add_rope(io::Json& json, const PositionConfig& position) {
   if (position.type == PositionEmbedding::kYarn) json["rope_scaling"] = yarn_scaling(position);
   if (const auto factor = position.rotary_interpolation_factor)
     json["rope_scaling"] = {{"rope_type", "linear"}, {"factor", static_cast<double>(*factor)}};
-  if (const double part = position.rotary_percent.value_or(1); part != 1) json["partial_rotary_factor"] = part;
 }
 
 // Latent attention takes yarn unless rope_type says otherwise, as in Megatron; a factor of 1 leaves frequencies alone.
@@ -179,7 +178,7 @@ std::string nearest_family(const TrainingArguments& args) {
     return *args.shape.hidden_size % *args.shape.num_attention_heads == 0 ? "gpt2" : "";
   if (on(layer.qk_layernorm)) return "qwen3";
   if (on(layer.add_qkv_bias) && !on(layer.add_bias_linear)) return "qwen2";
-  return layer.window_size && !on(layer.add_bias_linear) ? "mistral" : "llama";
+  return !windows_of(args).empty() && !on(layer.add_bias_linear) ? "mistral" : "llama";
 }
 
 io::Json family_json(const TrainingArguments& args, const std::string& family) {
@@ -210,7 +209,9 @@ io::Json megatron_gpt_json(const TrainingArguments& args) {
   json["attention_output_gate"] = on(layer.attention_output_gate);
   json["hidden_dropout"] = layer.hidden_dropout.value_or(0);
   json["position_embedding_type"] = position_name(args.position);
-  if (!args.mla.multi_latent_attention) json["rope_interleave"] = on(args.position.rotary_interleaved);
+  if (args.mla.multi_latent_attention) return json;
+  json["rope_interleave"] = on(args.position.rotary_interleaved);
+  json["partial_rotary_factor"] = args.position.rotary_percent.value_or(1);
   return json;
 }
 
