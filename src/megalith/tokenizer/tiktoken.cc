@@ -1,3 +1,6 @@
+// Turns ranks into merges. tiktoken has no list of merges: it joins the two neighbors whose joined bytes have the
+// lowest rank. Running that rule on the bytes of a token, with only lower ranks allowed, ends with the two parts that
+// the token is made of, which is the merge that a tokenizer.json lists.
 #include "megalith/tokenizer/tiktoken.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Checks and dispatch of stored_values.h: fp32 is used where it lies, CUDA and the CPU have kernels, and any other
+// device sends its elements to the host and back. Formats are told apart here, once, so that kernels need no checks.
 #include "megalith/ops/update/stored_values.h"
 
 #include <ATen/ATen.h>
