@@ -1,5 +1,6 @@
 // Update rule, gradient buffers, loss scale.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include "megalith/config/derive.h"
@@ -41,6 +42,8 @@ std::string steps_of_state(const TrainingArguments& given) {
     const parallel::ParallelContext context(rank.world, layout::RankGrid({.world_size = 1}));
     nn::ParameterSet set(args.precision.bf16 ? at::kBFloat16 : at::kFloat, at::kCPU);
     nn::Parameter& p = nn::ParameterScope(set).add({.name = "w.weight"}, {64});
+    const at::NoGradGuard no_grad;
+    p.value.copy_(at::arange(64, at::kFloat).sin());
     optim::DistributedDataParallel ddp({&p}, run::ddp_settings(args), context);
     optim::Optimizer optimizer({&ddp}, run::optimizer_settings(args.optimizer), context);
     for (optim::ParamGroup& group : optimizer.groups()) group.lr = 1e-2;
