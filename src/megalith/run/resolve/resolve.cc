@@ -78,9 +78,10 @@ TrainingArguments for_evaluation(TrainingArguments args) {
 // by which a job that was pre-empted is simply started again.
 bool continues_earlier_run(const RunRequest& request) {
   const config::SaveConfig& save = request.options.save;
-  return request.work == Work::kTrain && config::trains(request.options.run) && save.output_dir &&
-         !save.overwrite_output_dir && !save.resume_from_checkpoint &&
-         earlier_run(output_settings(save).folder) == EarlierRun::kSaved;
+  const config::RunConfig& run = request.options.run;
+  const bool trains = run.do_train || !run.do_eval;  // with neither, derive() lets it train
+  return request.work == Work::kTrain && trains && save.output_dir && !save.overwrite_output_dir &&
+         !save.resume_from_checkpoint && earlier_run(output_settings(save).folder) == EarlierRun::kSaved;
 }
 
 // Returns the request's options as its kind of work understands them.
