@@ -11,6 +11,7 @@
 #include "megalith/ops/kernel/host_values.h"
 #include "megalith/ops/update/adam.h"
 #include "megalith/ops/update/flat_buffer.h"
+#include "megalith/ops/update/stored_values.h"
 #include "tests/ops/cuda/kernel_case.h"
 
 namespace megalith::ops {
@@ -40,6 +41,29 @@ TEST_P(CudaKernel, UpdatesAndSumsOfSquaresMatchTheCpu) {
     add_squares(both, on_cuda);
     EXPECT_NEAR(on_cuda.value(), 2 * on_cpu.value(), 1e-12 * on_cuda.value());
   }
+}
+
+// State in fewer bits has the same bits on both devices, and so has what is read back.
+TEST_P(CudaKernel, StoredValuesMatchTheCpu) {
+  for (const at::ScalarType format : {at::kHalf, at::kFloat8_e4m3fn, at::kShort})
+    for (const int64_t n : {64, 70016}) {
+      const Tensor numbers = at::randn({n}, generator_, at::kFloat) * at::exp(at::randn({n}, generator_, at::kFloat));
+      const auto run = [&](at::Device device) {
+        StoredValues stored{.values = at::zeros({n}, at::TensorOptions(device).dtype(format))};
+        if (has_scales(format)) stored.scales = at::zeros({n / kScaleBlock}, device);
+        if (format == at::kShort) stored.high = at::zeros({n}, at::TensorOptions(device).dtype(at::kBFloat16));
+        write_values(numbers.to(device), stored);
+        const Tensor back = at::empty({n}, device);
+        read_values(stored, back);
+        return Tensors{stored.values.view(format == at::kFloat8_e4m3fn ? at::kByte : at::kShort), stored.scales,
+                       stored.high, back};
+      };
+      const Tensors cpu = run(at::kCPU), cuda = run(at::kCUDA);
+      for (size_t i = 0; i < cpu.size(); ++i)
+        if (cpu[i].defined()) {
+          EXPECT_TRUE(cuda[i].cpu().equal(cpu[i])) << c10::toString(format) << " " << n << " " << i;
+        }
+    }
 }
 
 // The device computes the norm and its factor, and decides whether there is an update at all.
