@@ -1,5 +1,5 @@
-// Updates state in host memory for parameters on a device. Gradients come in and parameters go out piece by piece while
-// the host updates another piece, so that the three overlap and staging takes two pieces, whatever the model's size.
+// Updates state in host memory for parameters on a device, piece by piece: while the host updates one piece, the
+// gradients of the next come in. Staging takes two pieces, whatever the model's size.
 #include "megalith/optim/host_update.h"
 
 #include <ATen/ATen.h>

@@ -22,14 +22,17 @@ class LayerList {
   }
 
  private:
+  // One message for every syntax error: the text is short enough to see the place.
   void need(bool ok) const {
     check<ConfigError>(ok, "{} is \"{}\"; give a number, or a list such as ([1]*3+[0]*2)", option_, text_);
   }
+  // Consumes `c` if it comes next.
   bool take(char c) {
     if (at_ >= text_.size() || text_[at_] != c) return false;
     ++at_;
     return true;
   }
+  // Repeats beyond 100 000 layers are mistakes, and the limit bounds the work of a hostile text.
   int64_t number() {
     int64_t value = 0;
     const auto [end, error] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);

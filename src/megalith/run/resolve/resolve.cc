@@ -270,7 +270,7 @@ RunPlan resolve(const RunRequest& request) {
   if (request.work == Work::kTrain)
     findings.attempt([&] { check_resume(args.save.resume_from_checkpoint, output.folder); });
   findings.throw_if_any();
-  if (continues_earlier_run(request))
+  if (args.save.resume_from_checkpoint != request.options.save.resume_from_checkpoint)
     plan.warnings.push_back(
         fmt::format("output_dir {} holds a run with checkpoints, which continues; set"
                     " overwrite_output_dir to start over",
