@@ -13,6 +13,7 @@
 //   …-lora      trains an adapter of rank 16 on all linear layers; compared with our own full step, as --peft's script
 //               compares its two
 //   …-graphs    runs with cuda_graph_impl local; compared with the same run without
+//   …-full      trains a whole model whose fp32 state would not fit, with two-byte gradients and state; no peer runs it
 //   …-packed    packs samples of random lengths (mean 1024, at most a row) into rows; compared with rows that are
 //               filled by one sample
 //
@@ -92,9 +93,13 @@ std::vector<Case> all_cases() {
                   {"router_aux_loss_coef", 0.0}});
   const json small = llama(128256, 2048, 16, 32, 8, 64, 8192, true, 5e5);
   const json wide = llama(128256, 4096, 4, 32, 8, 128, 14336, false, 5e5);
+  const json whole = llama(128256, 4096, 32, 32, 8, 128, 14336, false, 5e5);
   const json tiny = llama(32000, 512, 8, 8, 8, 64, 1408, true, 1e4);  // the host is slower than the device
   const std::vector<std::string> graphs{"--cuda_graph_impl=local"};
   const std::vector<std::string> lean{"--recompute_granularity=selective", "--recompute_modules=mlp_act"};
+  const std::vector<std::string> two_bytes{"--use_distributed_optimizer", "--use_precision_aware_optimizer",
+                                           "--main_grads_dtype=bf16", "--exp_avg_dtype=bf16",
+                                           "--exp_avg_sq_dtype=bf16"};
   return {{"gpt2-124m", 64, 1024, gpt2, {}},
           {"llama-1b", 4, 4096, small, {}},
           {"llama-1b-lora", 4, 4096, small, {"--finetuning_type=lora", "--lora_rank=16", "--lora_target=all"}},
@@ -104,6 +109,7 @@ std::vector<Case> all_cases() {
           {"llama-8b-4layer-fp8", 4, 4096, wide, {"--fp8=hybrid"}},
           {"llama-8b-4layer-fp8-delayed", 4, 4096, wide, {"--fp8=hybrid", "--fp8_recipe=delayed"}},
           {"llama-8b-4layer-fp8-blockwise", 4, 4096, wide, {"--fp8=e4m3", "--fp8_recipe=blockwise"}},
+          {"llama-8b-full", 2, 4096, whole, two_bytes},
           {"moe-small", 4, 4096, experts, {}},
           {"llama-40m-graphs", 2, 512, tiny, graphs},
           {"llama-40m-accumulated-graphs", 2, 512, tiny, graphs, 8}};

@@ -17,6 +17,7 @@
 #include "megalith/ops/update/adam.h"
 #include "megalith/ops/update/flat_buffer.h"
 #include "megalith/ops/update/gradient_sums.h"
+#include "megalith/ops/update/stored_adam.h"
 
 namespace megalith::bench {
 
@@ -180,6 +181,39 @@ std::vector<KernelCase> adam() {
   return {all};
 }
 
+// State of a bf16 model in fewer bits, main parameters as halves. The error is that of the moment, which is rounded to
+// its format: 2 % in fp8, so divided by 5.
+KernelCase adam_stored(const char* name, at::ScalarType moments, double bytes) {
+  const auto stored = [](at::ScalarType format) {
+    ops::StoredValues values{.values = at::zeros({kFlat}, cuda(format))};
+    if (ops::has_scales(format)) values.scales = at::zeros({kFlat / ops::kScaleBlock}, cuda(at::kFloat));
+    return values;
+  };
+  ops::StoredAdamTensors tensors{.main = stored(at::kShort),
+                                 .grad = random_values({kFlat}),
+                                 .exp_avg = stored(moments),
+                                 .exp_avg_sq = stored(moments)};
+  tensors.main.high = random_values({kFlat});
+  const auto update = [tensors] {
+    const ops::UpdateScalars scalars{.lr = 1e-3, .weight_decay = 0.1, .grad_scale = 0.5, .step = 1};
+    ops::adam_update_stored(tensors, {}, std::vector<ops::UpdateRun>{{0, kFlat, scalars}});
+  };
+  KernelCase all{name, "all", {kFlat}, static_cast<double>(kFlat) * bytes};
+  all.run = update;
+  all.error = [=] {
+    tensors.exp_avg.values.zero_();
+    if (tensors.exp_avg.scales.defined()) tensors.exp_avg.scales.zero_();
+    update();
+    const Tensor moment = at::empty({kFlat}, cuda(at::kFloat));
+    ops::read_values(tensors.exp_avg, moment);
+    return relative_error(moment, tensors.grad.to(at::kFloat) * 0.05) / 5;
+  };
+  return all;
+}
+std::vector<KernelCase> adam_over_stored_state() {
+  return {adam_stored("adam_bf16_state", at::kBFloat16, 18), adam_stored("adam_fp8_state", at::kFloat8_e4m3fn, 14.25)};
+}
+
 // Squares are summed exactly (ExactSum), so the result does not depend on the order of blocks.
 std::vector<KernelCase> grad_norm() {
   const Tensor flat = random_values({kFlat}, at::kFloat);
@@ -241,8 +275,8 @@ std::vector<KernelCase> fp8_casts() {
 }  // namespace
 
 std::vector<MakeCases> pass_cases() {
-  return {cross_entropy, linear_cross_entropy, embedding_grad, group_products, bias_grad, adam,
-          grad_norm,     fills_and_casts,      fp8_casts};
+  return {cross_entropy, linear_cross_entropy,   embedding_grad, group_products,  bias_grad,
+          adam,          adam_over_stored_state, grad_norm,      fills_and_casts, fp8_casts};
 }
 
 }  // namespace megalith::bench

@@ -69,6 +69,14 @@ def adam(main, grad, m, v, param):
     param.copy_(main)
 
 
+# Moments in another format, without scales; main stays fp32.
+def adam_stored(main, grad, m, v, param):
+    wide_m, wide_v = m.float(), v.float()
+    adam(main, grad.float(), wide_m, wide_v, param)
+    m.copy_(wide_m)
+    v.copy_(wide_v)
+
+
 def fp8_cast(x):
     scale = 448.0 / x.abs().amax().float()
     cast = (x.float() * scale).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
@@ -143,6 +151,10 @@ def case(kernel, s):
         n = s[0]
         return [random(n, **FP32), random(n, **FP32), torch.zeros(n, **FP32), torch.zeros(n, **FP32),
                 torch.zeros(n, **BF16)], adam
+    if kernel in ("adam_bf16_state", "adam_fp8_state"):
+        n, moment = s[0], {"device": "cuda", "dtype": torch.bfloat16 if "bf16" in kernel else torch.float8_e4m3fn}
+        return [random(n, **FP32), random(n), torch.zeros(n, **moment), torch.zeros(n, **moment),
+                torch.zeros(n, **BF16)], adam_stored
     if kernel == "grad_norm":
         return [random(s[0], **FP32)], torch.linalg.vector_norm
     if kernel == "zero":

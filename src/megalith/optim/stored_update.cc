@@ -55,6 +55,7 @@ void update_stored(const UpdateRule& rule, const StoredElements& x, std::span<co
     for (const ops::StoredValues& state : x.states) flat.states.push_back(state.values);
     return rule.update_runs(flat, runs);
   }
+  if (rule.update_stored_runs(x, runs)) return;
   const int64_t n = x.main.numel(), most = std::min(n, piece_elements(x.main.values.device()));
   Scratch scratch(most, x.main.values.options());
   for (int64_t begin = 0; begin < n; begin += most) {

@@ -11,6 +11,7 @@
 #include "megalith/ops/kernel/host_values.h"
 #include "megalith/ops/update/adam.h"
 #include "megalith/ops/update/flat_buffer.h"
+#include "megalith/ops/update/stored_adam.h"
 #include "megalith/ops/update/stored_values.h"
 #include "tests/ops/cuda/kernel_case.h"
 
@@ -64,6 +65,81 @@ TEST_P(CudaKernel, StoredValuesMatchTheCpu) {
           EXPECT_TRUE(cuda[i].cpu().equal(cpu[i])) << c10::toString(format) << " " << n << " " << i;
         }
     }
+}
+
+// Formats of main, the moments and the gradient.
+struct StateFormatCase {
+  at::ScalarType main, first, second, grad;
+};
+
+// State of a bf16 model; `device` may be the CPU, which has no kernel for it.
+StoredAdamTensors stored_state(const StateFormatCase& c, int64_t n, at::Generator generator, at::Device device) {
+  const auto stored = [&](at::ScalarType format, const Tensor& numbers) {
+    StoredValues values{.values = at::zeros({n}, at::TensorOptions(device).dtype(format))};
+    if (has_scales(format)) values.scales = at::zeros({n / kScaleBlock}, device);
+    if (format == at::kShort) values.high = at::zeros({n}, at::TensorOptions(device).dtype(at::kBFloat16));
+    write_values(numbers.to(device), values);
+    return values;
+  };
+  const auto random_numbers = [&] { return at::randn({n}, generator, at::kFloat); };
+  StoredAdamTensors t{.main = stored(c.main, random_numbers()),
+                      .grad = random_numbers().to(device).to(c.grad),
+                      .exp_avg = stored(c.first, random_numbers() * 0.1),
+                      .exp_avg_sq = stored(c.second, random_numbers().square() * 0.01)};
+  if (c.main != at::kShort) t.param = at::zeros({n}, at::TensorOptions(device).dtype(at::kBFloat16));
+  return t;
+}
+
+std::vector<Tensor> tensors_of(const StoredAdamTensors& t) {
+  const auto bits = [](const Tensor& x) { return x.defined() && x.element_size() == 1 ? x.view(at::kByte) : x; };
+  return {t.main.values,          t.main.scales,    t.main.high,
+          bits(t.exp_avg.values), t.exp_avg.scales, bits(t.exp_avg_sq.values),
+          t.exp_avg_sq.scales,    t.param};
+}
+
+// Widens, updates and rounds in three passes.
+void update_in_three_passes(const StoredAdamTensors& t, std::span<const UpdateRun> runs) {
+  const auto widened = [](const StoredValues& stored) {
+    const Tensor numbers = at::empty({stored.numel()}, stored.values.options().dtype(at::kFloat));
+    read_values(stored, numbers);
+    return numbers;
+  };
+  const Tensor main = widened(t.main), first = widened(t.exp_avg), second = widened(t.exp_avg_sq);
+  adam_update_runs({main, t.grad, first, second, {}, t.gate}, {}, runs);
+  write_values(main, t.main);
+  write_values(first, t.exp_avg);
+  write_values(second, t.exp_avg_sq);
+  if (t.param.defined()) t.param.copy_(widened(t.main));
+}
+
+TEST_P(CudaKernel, AdamOverStoredStateHasTheBitsOfThreePasses) {
+  const int64_t n = 70016;
+  const UpdateScalars scalars{.lr = 1e-2, .weight_decay = 0.1, .grad_scale = 0.5, .step = 3};
+  UpdateScalars other = scalars;
+  other.lr = 2e-2;
+  const std::vector<UpdateRun> runs{{0, 6400, scalars}, {6400, n, other}};
+  for (const StateFormatCase& c : {StateFormatCase{at::kShort, at::kBFloat16, at::kBFloat16, GetParam()},
+                                   {at::kShort, at::kFloat8_e4m3fn, at::kHalf, GetParam()},
+                                   {at::kHalf, at::kFloat8_e4m3fn, at::kFloat8_e4m3fn, GetParam()},
+                                   {at::kFloat, at::kHalf, at::kFloat, GetParam()}}) {
+    const auto run = [&](bool one_pass) {
+      generator_.set_current_seed(7);
+      const StoredAdamTensors t = stored_state(c, n, generator_, at::kCUDA);
+      if (one_pass)
+        EXPECT_TRUE(adam_update_stored(t, {}, runs));
+      else
+        update_in_three_passes(t, runs);
+      return tensors_of(t);
+    };
+    const Tensors actual = run(true), expected = run(false);
+    for (size_t i = 0; i < expected.size(); ++i)
+      if (expected[i].defined()) {
+        EXPECT_TRUE(actual[i].equal(expected[i])) << c10::toString(c.main) << " " << c10::toString(c.first) << " " << i;
+      }
+  }
+  const StoredAdamTensors host =
+      stored_state({at::kShort, at::kBFloat16, at::kBFloat16, GetParam()}, 128, generator_, at::kCPU);
+  EXPECT_FALSE(adam_update_stored(host, {}, std::vector<UpdateRun>{{0, 128, scalars}}));
 }
 
 // The device computes the norm and its factor, and decides whether there is an update at all.

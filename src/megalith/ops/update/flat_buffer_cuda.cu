@@ -20,6 +20,7 @@
 #include <cmath>
 
 #include "megalith/ops/kernel/cuda_math.cuh"
+#include "megalith/ops/update/adam_cuda.cuh"
 #include "megalith/ops/update/flat_buffer_internal.h"
 
 namespace megalith::ops {
@@ -75,14 +76,6 @@ __global__ void clip_gate_kernel(const double* squares, int64_t n, ClipSettings 
   gate[1] = finite ? 1 : 0;
 }
 
-// Reads the gate on the device: returns false if there is no update, otherwise sets grad_scale. nullptr is an open
-// gate.
-__device__ inline bool passes(const float* gate, float& grad_scale) {
-  if (gate == nullptr) return true;
-  grad_scale = gate[0];
-  return gate[1] != 0;
-}
-
 // All threads that find a bad element write the same 1: no atomic is needed.
 template <typename T, int v>
 __global__ void scale_kernel(T* flat, int64_t vectors, float factor, int* broken) {
@@ -100,23 +93,16 @@ __global__ void scale_kernel(T* flat, int64_t vectors, float factor, int* broken
   if (bad) *broken = 1;
 }
 
-// Updates v elements, from element `at` on. All four loads come before the arithmetic; the formula is that at the top
-// of the file, in the order of operations of the CPU kernel.
+// Updates v elements, from element `at` on. All four loads come before the arithmetic.
 template <int v, typename G, typename P>
 __device__ inline void adam_step(float* main, const G* grad, float* m, float* s, P* param, int64_t at,
-                                 const AdamFactors& f, float keep, float added_decay, float step_size) {
+                                 const AdamFactors& f) {
   float value[v], g[v], first[v], second[v];
   load<v>(main + at, value);
   load<v>(grad + at, g);
   load<v>(m + at, first);
   load<v>(s + at, second);
-#pragma unroll
-  for (int j = 0; j < v; ++j) {
-    g[j] = g[j] * f.grad_scale + added_decay * value[j];
-    first[j] = f.beta1 * first[j] + f.one_minus_beta1 * g[j];
-    second[j] = f.beta2 * second[j] + f.one_minus_beta2 * g[j] * g[j];
-    value[j] = value[j] * keep - step_size * first[j] / (sqrtf(second[j]) * f.root_corrected + f.epsilon);
-  }
+  adam_elements(value, g, first, second, f);
   store<v>(value, main + at);
   store<v>(first, m + at);
   store<v>(second, s + at);
@@ -128,33 +114,16 @@ template <typename G, typename P, int v>
 __global__ void adam_kernel(float* main, const G* grad, float* m, float* s, P* param, int64_t vectors, AdamFactors f,
                             const float* gate) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i < vectors && passes(gate, f.grad_scale))
-    adam_step<v>(main, grad, m, s, param, i * v, f, f.keep, f.added_decay, f.step_size);
+  if (i < vectors && passes(gate, f.grad_scale)) adam_step<v>(main, grad, m, s, param, i * v, f);
 }
-
-// The factors that differ between runs. Padding belongs to the run that follows it; it is zero and stays so.
-struct RunTable {
-  static constexpr int kMost = 128;
-  int count = 0;
-  int64_t end[kMost];
-  float keep[kMost], added_decay[kMost], step_size[kMost];
-};
 
 template <typename G, typename P, int v>
 __global__ void adam_runs_kernel(float* main, const G* grad, float* m, float* s, P* param, int64_t begin, int64_t end,
                                  AdamFactors f, const float* gate, const __grid_constant__ RunTable table) {
   const int64_t at = begin + (int64_t{blockIdx.x} * kThreads + threadIdx.x) * v;
   if (at >= end || !passes(gate, f.grad_scale)) return;
-  // The first run whose end is after `at`, in at most seven steps; the threads of a warp nearly always find the same.
-  int low = 0, high = table.count - 1;
-  while (low < high) {
-    const int middle = (low + high) / 2;
-    if (at < table.end[middle])
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  adam_step<v>(main, grad, m, s, param, at, f, table.keep[low], table.added_decay[low], table.step_size[low]);
+  table.take_factors(at, f);
+  adam_step<v>(main, grad, m, s, param, at, f);
 }
 
 // b = μ b + (g + decay p),  p -= lr b, one thread per v elements.
@@ -261,15 +230,7 @@ void adam_runs_cuda(const UpdateArrays& a, const AdamSettings& settings, std::sp
                     void* stream) {
   for (size_t first = 0; first < runs.size(); first += RunTable::kMost) {
     const size_t count = std::min<size_t>(RunTable::kMost, runs.size() - first);
-    RunTable table;
-    table.count = static_cast<int>(count);
-    for (size_t i = 0; i < count; ++i) {
-      const AdamFactors factors = adam_factors(settings, runs[first + i].scalars);
-      table.end[i] = runs[first + i].end;
-      table.keep[i] = factors.keep;
-      table.added_decay[i] = factors.added_decay;
-      table.step_size[i] = factors.step_size;
-    }
+    const RunTable table = run_table(settings, runs.subspan(first, count));
     // Ends may lie inside a vector: its other elements are padding, which Adam leaves at zero.
     const int64_t begin = runs[first].begin, end = (runs[first + count - 1].end + 3) / 4 * 4;
     for_dtype(a.grad_dtype, [&]<typename G>(G) {

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "megalith/ops/update/stored_adam.h"
+
 namespace megalith::optim {
 
 namespace {
@@ -32,6 +34,16 @@ std::vector<std::string> AdamW::problems() const {
 
 void AdamW::update_runs(const FlatElements& block, std::span<const ops::UpdateRun> runs) const {
   ops::adam_update_runs(adam_tensors(block), settings_, runs);
+}
+
+bool AdamW::update_stored_runs(const StoredElements& block, std::span<const ops::UpdateRun> runs) const {
+  return ops::adam_update_stored({.main = block.main,
+                                  .grad = block.grad,
+                                  .exp_avg = block.states[0],
+                                  .exp_avg_sq = block.states[1],
+                                  .param = block.param,
+                                  .gate = block.gate},
+                                 settings_, runs);
 }
 
 void AdamW::update(const FlatElements& x, const ops::UpdateScalars& scalars) const {

@@ -15,6 +15,7 @@ class AdamW : public UpdateRule {
   std::vector<std::string> state_names() const override { return {"exp_avg", "exp_avg_sq"}; }
   std::vector<std::string> problems() const override;
   void update_runs(const FlatElements& block, std::span<const ops::UpdateRun> runs) const override;
+  bool update_stored_runs(const StoredElements& block, std::span<const ops::UpdateRun> runs) const override;
   bool is_fused() const override { return true; }
 
  private:

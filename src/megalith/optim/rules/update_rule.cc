@@ -42,6 +42,10 @@ void UpdateRule::update_runs(const FlatElements& block, std::span<const ops::Upd
     }
 }
 
+bool UpdateRule::update_stored_runs(const StoredElements& /*block*/, std::span<const ops::UpdateRun> /*runs*/) const {
+  return false;
+}
+
 void require_setting(std::vector<std::string>& problems, bool good, const char* name, double value,
                      const char* allowed) {
   if (!good) problems.push_back(fmt::format("{} is {}; it must be {}", name, value, allowed));

@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "megalith/ops/update/adam.h"
+#include "megalith/ops/update/stored_values.h"
 
 namespace megalith::optim {
 
@@ -48,6 +49,15 @@ struct FlatElements {
 
   // Returns views of elements [begin, end).
   FlatElements slice(int64_t begin, int64_t end) const;
+};
+
+// The elements of one update, as FlatElements, but as they are stored.
+struct StoredElements {
+  ops::StoredValues main;
+  at::Tensor grad;
+  std::vector<ops::StoredValues> states{};
+  at::Tensor param{};  // undefined if the model reads main, or main.high
+  at::Tensor gate{};
 };
 
 // Immutable; any thread may call it.
@@ -72,6 +82,10 @@ class UpdateRule {
   // rule is fused, it works in pieces, so that temporaries stay small: it scales the gradient before each call of
   // update() and casts main to the model's dtype afterwards. Override it where one pass over all runs is faster.
   virtual void update_runs(const FlatElements& block, std::span<const ops::UpdateRun> runs) const;
+
+  // update_runs over state in other formats than fp32. Returns false, with nothing changed, where the rule has no such
+  // pass for these formats on this device: its state is then widened in pieces for update_runs.
+  virtual bool update_stored_runs(const StoredElements& block, std::span<const ops::UpdateRun> runs) const;
 
   // A fused rule does everything in one pass over memory: it reads `grad` as the buffers hold it (fp32, bf16 or fp16),
   // multiplies it by scalars.grad_scale, writes `param` where defined, and obeys `gate` where defined.
