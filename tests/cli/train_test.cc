@@ -275,11 +275,23 @@ TEST_F(TrainCommand, BadInputIsRefusedBeforeAnyWork) {
   EXPECT_TRUE(fs::exists(folder_ / "full" / "notes.txt"));
 }
 
-// Tokens per step by the rates of the end summary, "done  6 steps in 0:00:01 (8.13 steps/s, 16.6k tokens/s)".
+// Tokens per step by the rates of the end summary, "done  6 steps in 0:00:01 (8.13 steps/s, 16.6k tokens/s, …)".
 double tokens_per_step(const std::string& text) {
   std::smatch rates;
-  if (!std::regex_search(text, rates, std::regex(R"(\(([0-9.]+) steps/s, ([0-9.]+)(k?) tokens/s\))"))) return 0;
+  if (!std::regex_search(text, rates, std::regex(R"(\(([0-9.]+) steps/s, ([0-9.]+)(k?) tokens/s)"))) return 0;
   return std::stod(rates[2]) * (rates[3] == "k" ? 1000 : 1) / std::stod(rates[1]);
+}
+
+// Steps of this start by the numbers that a run logs at its end.
+double steps_of_rates(const fs::path& metrics) {
+  std::ifstream lines(metrics);
+  double steps = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const auto numbers = nlohmann::json::parse(line);
+    if (numbers.contains("train_runtime"))
+      steps = numbers.at("train_runtime").get<double>() * numbers.at("train_steps_per_second").get<double>();
+  }
+  return steps;
 }
 
 // A job that was pre-empted is simply started again, as with LLaMA-Factory.
@@ -292,6 +304,7 @@ TEST_F(TrainCommand, ContinuesTheRunOfItsOutputFolder) {
   ASSERT_EQ(again.exit_code, 0) << again.err;
   expect_contains(again.err, "holds a run with checkpoints, which continues");
   expect_contains(again.err, "done        2 steps in ");
+  EXPECT_NEAR(steps_of_rates(folder_ / "run" / "metrics.jsonl"), 2, 1e-6);
   EXPECT_EQ(losses("run"), expected);
   // A run that is complete has no step left.
   const auto complete = train("run", saving);

@@ -49,6 +49,7 @@ TEST(Summary, End) {
   summary.steps = summary.last_step = summary.max_steps = 1000;
   summary.seconds = 123;
   summary.tokens = 2'048'000;
+  summary.padding = 279'000;
   summary.first_loss = 8.31764;
   summary.last_loss = 2.34561;
   summary.best_metric = 2.25;
@@ -57,7 +58,7 @@ TEST(Summary, End) {
   summary.files = {{"model", "out"}, {"plot", "out/loss.svg"}};
   summary.wandb_folder = "out/tensorboard";
   EXPECT_EQ(text_of(summary),
-            "done        1,000 steps in 0:02:03 (8.13 steps/s, 16.7k tokens/s)\n"
+            "done        1,000 steps in 0:02:03 (8.13 steps/s, 16.7k tokens/s, 12 % padding)\n"
             "loss        8.3176 -> 2.3456; best eval_loss 2.2500\n"
             "memory      50.0 MB at most per rank\n"
             "model       out\n"

@@ -27,9 +27,10 @@ namespace fs = std::filesystem;
 
 // The entries that do not depend on the clock.
 std::string text_of(const train::TrainerState& state) {
-  static const std::set<std::string> kClock{"token_per_sec_per_gpu",    "tokens_per_second",      "train_runtime",
-                                            "train_samples_per_second", "train_steps_per_second", "eval_runtime",
-                                            "eval_samples_per_second",  "eval_steps_per_second"};
+  static const std::set<std::string> kClock{
+      "token_per_sec_per_gpu",  "tokens_per_second",       "train_runtime", "train_samples_per_second",
+      "train_steps_per_second", "train_tokens_per_second", "eval_runtime",  "eval_samples_per_second",
+      "eval_steps_per_second"};
   std::string text = fmt::format("step {} epoch {} tokens {} flos {} best {} at {}\n", state.global_step, *state.epoch,
                                  state.num_input_tokens_seen, state.total_flos, state.best_metric.value_or(-1),
                                  state.best_global_step.value_or(-1));

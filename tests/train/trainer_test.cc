@@ -80,8 +80,11 @@ TEST(TrainerEvents, EpochsOfDifferentOrders) {
     for (int i = 0; i < 5; ++i) mean += *heard.lines[static_cast<size_t>(i)].find("loss") / 5;
     expect_close(output.training_loss, mean, "training loss", 1e-12);
     EXPECT_EQ(output.metrics.find("train_loss"), output.training_loss);
-    for (const char* key : {"train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos"})
+    for (const char* key : {"train_runtime", "train_samples_per_second", "train_steps_per_second",
+                            "train_tokens_per_second", "total_flos"})
       EXPECT_TRUE(output.metrics.find(key)) << key;
+    EXPECT_EQ(output.work.steps, 5);
+    EXPECT_EQ(output.work.samples, 20);
     EXPECT_TRUE(trainer.train().global_step == 5);  // again, from step 0
   });
 }

@@ -115,6 +115,9 @@ std::string done_text(const EndSummary& summary) {
   text += fmt::format(" ({:.2f} steps/s", static_cast<double>(summary.steps) / summary.seconds);
   if (summary.tokens > 0)
     text += fmt::format(", {} tokens/s", rate_text(static_cast<double>(summary.tokens) / summary.seconds));
+  if (summary.padding > 0)
+    text += fmt::format(", {:.0f} % padding", 100 * static_cast<double>(summary.padding) /
+                                                  static_cast<double>(summary.tokens + summary.padding));
   return text + ")";
 }
 

@@ -47,7 +47,8 @@ struct EndSummary {
   int64_t last_step = 0;  // at which the run stopped
   int64_t max_steps = 0;  // at which it was to end
   double seconds = 0;
-  int64_t tokens = 0;  // seen in that time by all ranks
+  int64_t tokens = 0;   // seen in that time by all ranks, without padding
+  int64_t padding = 0;  // tokens that only filled rows
   std::optional<double> first_loss, last_loss, best_metric;
   std::string best_metric_name;
   std::optional<double> peak_bytes;                        // largest peak over the ranks
@@ -55,7 +56,7 @@ struct EndSummary {
   std::string wandb_folder;                                // with report_to wandb: the folder for its sync command
 };
 // Returns the lines
-//   done        1,000 steps in 0:02:03 (8.13 steps/s, 16.6k tokens/s)
+//   done        1,000 steps in 0:02:03 (8.13 steps/s, 16.6k tokens/s, 12 % padding)
 //   loss        8.3176 -> 2.3456; best eval_loss 2.2500
 //   …
 // Lines without content are left out, as above.

@@ -167,7 +167,8 @@ observe::EndSummary end_summary(const observe::ReportSettings& reports, const tr
                                 const train::TrainOutput& output, int64_t peak_bytes) {
   const double seconds = output.metrics.find("train_runtime").value_or(0);
   observe::EndSummary summary = observe::end_summary(reports, state, output.start_step, seconds);
-  summary.tokens = state.num_input_tokens_seen - output.start_input_tokens;
+  summary.tokens = output.work.tokens;
+  summary.padding = output.work.padding;
   summary.peak_bytes = static_cast<double>(peak_bytes);
   // The closing lines name the model first; the TensorBoard folder was named at the start.
   std::erase_if(summary.files, [](const auto& file) { return file.first == "tensorboard"; });

@@ -84,7 +84,8 @@ class RecordedRun {
 TrainOutput Trainer::train() {
   const RecordedRun recorded(settings_.step.graphs, runner_);
   begin_training();
-  const int64_t start_step = state_.global_step, start_input_tokens = state_.num_input_tokens_seen;
+  const int64_t start_step = state_.global_step;
+  work_ = {};
   EpochReader data = open_data();
   emit(&TrainerCallback::on_train_begin);
   const Stopwatch watch;
@@ -95,7 +96,6 @@ TrainOutput Trainer::train() {
   if (unfinished()) log_warning("the data ended after step {} of {}", state_.global_step, state_.max_steps);
   TrainOutput output = end_training(watch.seconds());
   output.start_step = start_step;
-  output.start_input_tokens = start_input_tokens;
   return output;
 }
 
@@ -269,6 +269,10 @@ void Trainer::learn_from(const data::StepBatch& batch, int64_t number, double wa
   StepTiming timing{.seconds = waited_seconds + watch.seconds()};
   for (const data::MicroBatch& microbatch : batch.microbatches) timing.row_lengths += row_length(microbatch);
   log_->add(report, timing);
+  ++work_.steps;
+  work_.samples += batch.samples;
+  work_.tokens += report.real_tokens;
+  work_.padding += report.tokens - report.real_tokens;
   const bool without_padding = settings_.log.tokens_seen == config::TokensSeen::kNonPadding;
   state_.num_input_tokens_seen += without_padding ? report.real_tokens : report.tokens;
   state_.total_flos += flops_per_token_ * static_cast<double>(report.tokens);
@@ -367,12 +371,13 @@ TrainOutput Trainer::end_training(double seconds) {
   saver_.finish();
   model_->finish_param_gather();
   load_best_model();
-  const auto steps = static_cast<double>(state_.global_step);
-  TrainOutput output{.global_step = state_.global_step, .training_loss = log_->mean_loss(), .metrics = {}};
+  const auto per_second = [seconds](int64_t count) { return static_cast<double>(count) / seconds; };
+  TrainOutput output{.global_step = state_.global_step, .work = work_, .training_loss = log_->mean_loss()};
   output.interrupted = interrupted_;
   output.metrics = {{"train_runtime", seconds},
-                    {"train_samples_per_second", static_cast<double>(position_.consumed_samples) / seconds},
-                    {"train_steps_per_second", steps / seconds},
+                    {"train_samples_per_second", per_second(work_.samples)},
+                    {"train_steps_per_second", per_second(work_.steps)},
+                    {"train_tokens_per_second", per_second(work_.tokens)},
                     {"total_flos", state_.total_flos},
                     {"train_loss", output.training_loss}};
   log(output.metrics);

@@ -41,14 +41,23 @@
 
 namespace megalith::train {
 
+// The work of one call of train(). A run that resumes counts what it did itself, not what earlier runs did.
+struct WorkDone {
+  int64_t steps = 0, samples = 0;
+  int64_t tokens = 0;   // of all ranks, without padding
+  int64_t padding = 0;  // tokens that only fill rows
+};
+
 // The result of Trainer::train(), under Hugging Face's name. The same on all ranks, except for the time in `metrics`.
 struct TrainOutput {
   int64_t global_step = 0;
   // The step at which this call of train() began: 0, or the step of the save point that it resumed.
   int64_t start_step = 0;
-  int64_t start_input_tokens = 0;  // num_input_tokens_seen at start_step
-  double training_loss = 0;        // mean of the steps' losses
-  MetricList metrics;        // train_runtime, train_samples_per_second, train_steps_per_second, total_flos, train_loss
+  WorkDone work;
+  double training_loss = 0;  // mean of the steps' losses
+  // train_runtime, train_samples_per_second, train_steps_per_second, train_tokens_per_second (the rates of `work`),
+  // total_flos, train_loss.
+  MetricList metrics;
   bool interrupted = false;  // a StopFlag ended it
 };
 
@@ -148,6 +157,7 @@ class Trainer {
   TrainerControl control_;
   // State of one call of train().
   RunLength length_;
+  WorkDone work_;
   std::unique_ptr<RerunGuard> guard_;  // outlives model_
   std::vector<int64_t> skipped_steps_;
   std::unique_ptr<OptimizedModel> model_;
