@@ -30,6 +30,9 @@ TEST(Program, OptionsOfTrainAreGroupedByTopic) {
   EXPECT_EQ(help.exit_code, 0) << help.err;
   expect_contains(help.out, "--tensor_model_parallel_size");
   expect_contains(help.out, "--nproc");
+  EXPECT_EQ(megalith({"train", "-h"}).out, help.out);
+  EXPECT_EQ(help.out.find("--hub_token"), std::string::npos);
+  expect_contains(megalith({"train", "--help_all"}).out, "--hub_token");
 }
 
 TEST(Program, BadOptionsAreRefusedBeforeAnyWork) {

@@ -174,6 +174,15 @@ TEST(Parser, TokensSeenTakesABooleanToo) {
             TokensSeen::kNonPadding);
 }
 
+TEST(Parser, SecretsAreNotShown) {
+  for (const std::string option : {"hf_hub_token", "push_to_hub_token", "swanlab_api_key"}) {
+    const ParseResult result = parse({"--" + option + "=hf_SECRET789"});
+    ASSERT_EQ(result.notes.size(), 1u) << option;
+    EXPECT_EQ(result.notes[0].find("SECRET"), std::string::npos) << result.notes[0];
+    EXPECT_TRUE(contains(result.notes[0], option + " = (not shown) has no effect")) << result.notes[0];
+  }
+}
+
 TEST(Parser, ReportSaysWhatBecomesOfEachOption) {
   const ParseResult result = parse({"--tp=2", "--stage=ppo", "--flash_attn", "fa2", "--plot_loss=false", "--optim",
                                     "lion_32bit", "--fp8_param", "--use_mca", "--seed", "42"});

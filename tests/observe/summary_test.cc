@@ -36,6 +36,14 @@ TEST(Summary, Start) {
             "output      out\n");
 }
 
+TEST(Summary, LayoutNamesTheRanksOfExperts) {
+  const StartSummary summary{.world_size = 4,
+                             .axes = {{"tp", 2}, {"dp", 2}},
+                             .expert_axes = {{"etp", 1}, {"ep", 4}, {"edp", 1}},
+                             .machinery = "gloo on CPU, fp32"};
+  EXPECT_EQ(text_of(summary), "layout      4 ranks = tp 2 x dp 2, for experts ep 4; gloo on CPU, fp32\n");
+}
+
 TEST(Summary, StartOfOneRankWithLittleToSay) {
   EXPECT_EQ(text_of(StartSummary{.model = "gpt2", .resumed_step = 5}), "model       gpt2\nlayout      1 rank\n");
   StartSummary summary{

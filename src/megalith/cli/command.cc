@@ -32,6 +32,16 @@ void print_usage(FILE* to) {
                                 near.empty() ? "" : fmt::format(" (did you mean {}?)", near[0]), list_in_words(names)));
 }
 
+// Turns -h into --help, unless it is the value of the option before it.
+std::vector<std::string> with_long_help(Words words) {
+  std::vector<std::string> result(words.begin(), words.end());
+  for (size_t i = 0; i < result.size(); ++i) {
+    const bool is_value = i > 0 && result[i - 1].starts_with("--") && result[i - 1].find('=') == std::string::npos;
+    if (result[i] == "-h" && !is_value) result[i] = "--help";
+  }
+  return result;
+}
+
 // The first word is the command; everything after it belongs to the command.
 int dispatch(Words words) {
   if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
@@ -44,7 +54,7 @@ int dispatch(Words words) {
   }
   const auto command = std::ranges::find(commands(), words[0], &Command::name);
   if (command == commands().end()) throw_unknown_command(words[0]);
-  return command->run(words.subspan(1));
+  return command->run(with_long_help(words.subspan(1)));
 }
 
 }  // namespace

@@ -137,8 +137,12 @@ std::string help_entry(const Option& option, Dialect dialect) {
 }
 
 // --help is limited to the names that belong to the dialect; the parser still accepts all of them.
-bool is_shown(const Option& option, Dialect dialect) {
+bool belongs_to(const Option& option, Dialect dialect) {
   return dialect == Dialect::kTrain ? option.in_train : option.in_pretrain;
+}
+
+bool acts(const Option& option) {
+  return option.status == OptionStatus::kImplemented || option.status == OptionStatus::kPlanned;
 }
 
 // Returns the topics that start with the given word in any case; `--help pipe` finds "Pipeline".
@@ -169,8 +173,9 @@ std::string to_yaml(const TrainingArguments& args) {
 
 // The command's own options come first, and not at all when a topic is asked for.
 std::string help_text(Dialect dialect, const std::optional<std::string>& topic,
-                      std::span<const CommandOption> command_options) {
+                      std::span<const CommandOption> command_options, HelpScope scope) {
   std::string text;
+  int left_out = 0;
   if (!topic && !command_options.empty()) {
     text += "This command\n";
     for (const CommandOption& option : command_options)
@@ -178,11 +183,19 @@ std::string help_text(Dialect dialect, const std::optional<std::string>& topic,
     text += "\n";
   }
   for (const std::string& name : chosen_topics(topic)) {
-    text += name + "\n";
-    for (const Option& option : OptionTable::instance().options())
-      if (option.topic == name && is_shown(option, dialect)) text += help_entry(option, dialect);
-    text += "\n";
+    std::string entries;
+    for (const Option& option : OptionTable::instance().options()) {
+      if (option.topic != name || !belongs_to(option, dialect)) continue;
+      if (scope == HelpScope::kAll || acts(option))
+        entries += help_entry(option, dialect);
+      else
+        ++left_out;
+    }
+    if (!entries.empty()) text += fmt::format("{}\n{}\n", name, entries);
   }
+  if (left_out > 0)
+    text += fmt::format("{} more options are accepted without effect or refused: megalith {} --help_all\n", left_out,
+                        dialect == Dialect::kTrain ? "train" : "pretrain");
   return text;
 }
 

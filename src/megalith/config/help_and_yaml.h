@@ -14,10 +14,15 @@ namespace megalith::config {
 // back.
 std::string to_yaml(const TrainingArguments& args);
 
-// Returns all options of a dialect by topic, or one topic (any case, or the start of its name). `command_options` come
+// Which options --help lists.
+enum class HelpScope {
+  kActing,  // those that do something, and a line that counts the others
+  kAll,     // also those without effect and refused ones, each with its reason
+};
+// Returns the options of a dialect by topic, or one topic (any case, or the start of its name). `command_options` come
 // first. Throws ConfigError with the list of topics for an unknown topic.
 std::string help_text(Dialect dialect, const std::optional<std::string>& topic = std::nullopt,
-                      std::span<const CommandOption> command_options = {});
+                      std::span<const CommandOption> command_options = {}, HelpScope scope = HelpScope::kActing);
 
 // Returns the text of docs/options.md.
 std::string options_markdown();

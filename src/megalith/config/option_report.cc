@@ -17,6 +17,9 @@ std::string refusal(const OptionUse& use) {
   return fmt::format("{} = {} ({}) is not supported: {}", use.given, use.value, use.origin, use.reason);
 }
 
+// Tokens and keys of accounts stay out of messages and logs, which people send to each other.
+bool is_secret(std::string_view option) { return option.ends_with("_token") || option.ends_with("_api_key"); }
+
 // All problems are shown together, so that a user mends them in one round.
 void throw_all(const std::vector<std::string>& problems) {
   if (!problems.empty()) throw ConfigError(fmt::format("{}", fmt::join(problems, "\n")));
@@ -80,7 +83,7 @@ OptionUse use_of(const Option& option, const Value& value, Dialect dialect, std:
   const std::string refusal = refusal_of(option, value);
   return {std::move(given),
           option.name,
-          to_display(value),
+          is_secret(option.name) ? "(not shown)" : to_display(value),
           std::move(origin),
           refusal.empty() ? option.status : OptionStatus::kRefused,
           refusal.empty() ? option.reason : refusal,

@@ -3,6 +3,7 @@
 #include "megalith/observe/summary.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -43,13 +44,15 @@ std::string model_text(const StartSummary& summary) {
 
 // "4 ranks = tp 2 x pp 2; gloo on CPU, fp32". Axes of size 1 say nothing and are left out.
 std::string layout_text(const StartSummary& summary) {
+  const auto product = [](const std::vector<std::pair<std::string, int>>& axes) {
+    std::vector<std::string> factors;
+    for (const auto& [axis, size] : axes)
+      if (size > 1) factors.push_back(fmt::format("{} {}", axis, size));
+    return fmt::format("{}", fmt::join(factors, " x "));
+  };
   std::string text = counted(summary.world_size, "rank", "ranks");
-  const char* before = " = ";
-  for (const auto& [axis, size] : summary.axes) {
-    if (size == 1) continue;
-    text += fmt::format("{}{} {}", before, axis, size);
-    before = " x ";
-  }
+  if (const std::string axes = product(summary.axes); !axes.empty()) text += " = " + axes;
+  if (const std::string axes = product(summary.expert_axes); !axes.empty()) text += ", for experts " + axes;
   return summary.machinery.empty() ? text : text + "; " + summary.machinery;
 }
 

@@ -109,8 +109,11 @@ observe::StartSummary start_summary(const model::VirtualModels& models, const Ru
   summary.most_on_rank = extremes[1].item<int64_t>();
   summary.world_size = shape.world_size;
   summary.axes = {{"tp", shape.tp}, {"pp", shape.pp}, {"cp", shape.cp}, {"dp", shape.dp()}};
-  summary.machinery = fmt::format("{} on {}, {}", context.world().backend(),
-                                  context.device().is_cuda() ? "CUDA" : "CPU", precision_of(run.model.options.dtype));
+  if (config.moe)
+    summary.expert_axes = {{"etp", shape.expert_tp()}, {"ep", shape.ep}, {"pp", shape.pp}, {"edp", shape.edp()}};
+  const char* device = context.device().is_cuda() ? "CUDA" : "CPU";
+  summary.machinery = fmt::format("{}, {}", device, precision_of(run.model.options.dtype));
+  if (shape.world_size > 1) summary.machinery = fmt::format("{} on {}", context.world().backend(), summary.machinery);
   summary.memory_bytes = planned_parts(models, run, data, summary.most_on_rank, extremes[2].item<int64_t>());
   summary.data = data.parts;
   const layout::BatchSizes sizes = batches.at(0);

@@ -25,13 +25,15 @@ bool RunWords::read(config::Dialect dialect, std::span<const std::string> words,
            {"result_rejected_tracker_filename",
             "file that remembers rejected results across restarts; steps rejected twice are skipped",
             &rejection_tracker_},
-           {"help", "print the options", &help_},
-           {"topic", "with --help: only this topic", &topic_}})
+           {"help", "print the options that do something", &help_},
+           {"help_all", "print also those that are accepted without effect, or refused", &help_all_},
+           {"topic", "with --help or --help_all: only this topic", &topic_}})
     own.push_back(std::move(option));
   parsed_ = config::parse_arguments(dialect, words, own);
-  if (help_) {
+  if (help_ || help_all_) {
+    const auto scope = help_all_ ? config::HelpScope::kAll : config::HelpScope::kActing;
     fmt::print("{} [run.yaml] [--nproc N] [--key value | --key=value | key=value]…\n\n{}", name,
-               config::help_text(dialect, topic_, own));
+               config::help_text(dialect, topic_, own, scope));
     return false;
   }
   // Before the checks: the checkpoint may bring the options that they require.
