@@ -96,6 +96,14 @@ TEST_F(TrainCommand, WritesWhatARunWrites) {
   expect_contains(result.err, "llama");
 }
 
+// Containers often have such a home.
+TEST_F(TrainCommand, AHomeThatCannotBeWrittenLosesOnlyTheCache) {
+  const auto result = run_process(words("out", {}), {{"XDG_CACHE_HOME", ""}, {"HOME", "/proc"}});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  expect_contains(result.err, "/proc/.cache/megalith/tokens cannot be written");
+  expect_contains(result.err, "set XDG_CACHE_HOME");
+}
+
 // As the device's allocator reports it, in the middle of a run.
 TEST_F(TrainCommand, OutOfMemoryIsOneMessage) {
   const auto result = run_process(words("out", {"--max_steps=100000", "--num_train_epochs=100000"}),

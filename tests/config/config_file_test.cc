@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
@@ -105,6 +106,18 @@ TEST(ConfigFile, BrokenFilesAreNamed) {
   EXPECT_TRUE(contains(error_of({list.path()}), "one option per line"));
   const TempFile empty("empty.yaml", "\n");
   EXPECT_EQ(args_of({empty.path()}), args_of({}));
+}
+
+// Ten levels of ten aliases each: ten billion values.
+TEST(ConfigFile, AliasesCannotMultiplyWithoutEnd) {
+  std::string text = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n";
+  for (int i = 1; i < 10; ++i) {
+    text += fmt::format("a{0}: &a{0} [", i);
+    for (int j = 0; j < 10; ++j) text += fmt::format("{}*a{}", j == 0 ? "" : ", ", i - 1);
+    text += "]\n";
+  }
+  const TempFile file("bomb.yaml", text);
+  EXPECT_TRUE(contains(error_of({file.path()}), "stands for more than 100000 values"));
 }
 
 TEST(ConfigFile, OnlyTheFirstWordIsAFile) {

@@ -1,6 +1,8 @@
 #include "megalith/io/file_io.h"
 
 #include <sys/resource.h>
+#include <sys/stat.h>
+
 #include <csignal>
 
 #include "tests/io/file_support.h"
@@ -58,7 +60,10 @@ TEST(FileIo, FailuresNameTheFileAndTheReason) {
   expect_contains(absent, (folder / "absent").string());
   expect_contains(absent, "No such file");
   expect_contains(message_of<DataError>([&] { write_text_file(folder / "no/such/folder", "x"); }), "no/such/folder");
-  expect_contains(message_of<DataError>([&] { read_text_file(folder.path(), 10); }), "not a regular file");
+  expect_contains(message_of<DataError>([&] { read_text_file(folder.path(), 10); }), "a folder, a pipe or a device");
+  // A pipe that nobody writes to must not hold the reader.
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  expect_contains(message_of<DataError>([&] { read_text_file(folder / "pipe", 10); }), "a folder, a pipe or a device");
   put_file(folder / "long", "123456");
   expect_contains(message_of<DataError>([&] { read_text_file(folder / "long", 5); }), "has 6 bytes; at most 5");
 }

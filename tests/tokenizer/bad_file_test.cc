@@ -48,7 +48,8 @@ TEST(BadTokenizerJson, TheSmallOneIsGood) {
 
 TEST(BadTokenizerJson, NotJson) {
   for (const char* text : {"", "{", "nonsense", "{\"model\": }", "\xFF", "{\"a\": \"\xC3\"}"})
-    expect_error([&] { Tokenizer::from_json(text, "some.json"); }, "some.json is not valid JSON");
+    expect_error([&] { Tokenizer::from_json(text, "some.json"); },
+                 "some.json is not valid JSON: parse error at line 1");
   expect_file_refused(json::array(), "some.json");
   expect_file_refused(json(3), "some.json");
   expect_file_refused(json::object(), "some.json has no \"model\"");

@@ -26,6 +26,21 @@ struct FileEntry {
   int line = 0;  // 1-based
 };
 
+// An alias repeats a whole tree, so a few lines can stand for billions of values. Real files have hundreds.
+constexpr int64_t kMostValues = 100'000;
+
+// Throws YAML::Exception if the tree has more than kMostValues values, those of aliases counted as often as they occur.
+void check_size(const YAML::Node& node, int64_t& left) {
+  if (--left < 0)
+    throw YAML::Exception(node.Mark(), fmt::format("the file stands for more than {} values; write them without"
+                                                   " aliases (*name)",
+                                                   kMostValues));
+  for (const auto& item : node) {
+    if (node.IsMap()) check_size(item.second, left);
+    if (node.IsSequence()) check_size(item, left);
+  }
+}
+
 // Gives a plain scalar the type that it looks like; a quoted one (tag "!" in yaml-cpp) is text. Needed for mappings
 // and nested lists only; values of options go through raw_from_yaml().
 json yaml_to_json(const YAML::Node& node) {
@@ -80,6 +95,8 @@ std::vector<FileEntry> read_yaml(const std::string& path, const std::string& tex
       problems.push_back(fmt::format("{}: expected one option per line, \"name: value\"", path));
       return entries;
     }
+    int64_t left = kMostValues;
+    check_size(root, left);
     for (const auto& item : root) {
       const int line = item.first.Mark().line + 1;
       if (item.first.IsScalar())

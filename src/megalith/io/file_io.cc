@@ -46,7 +46,10 @@ FileHandle& FileHandle::operator=(FileHandle&& other) noexcept {
 }
 
 // O_CLOEXEC (set for all): ranks are forked, and must not inherit each other's files.
-FileHandle FileHandle::open_for_reading(const std::filesystem::path& path) { return {path, O_RDONLY, "read"}; }
+// O_NONBLOCK: a pipe would hold the open until somebody writes to it; size() then refuses it. Files do not notice.
+FileHandle FileHandle::open_for_reading(const std::filesystem::path& path) {
+  return {path, O_RDONLY | O_NONBLOCK, "read"};
+}
 
 FileHandle FileHandle::create(const std::filesystem::path& path) {
   return {path, O_WRONLY | O_CREAT | O_TRUNC, "create"};
@@ -69,7 +72,7 @@ bool FileHandle::is_named() const {
 uint64_t FileHandle::size() const {
   struct stat info {};
   if (::fstat(descriptor_, &info) != 0) fail("look at", path_, errno);
-  check<DataError>(S_ISREG(info.st_mode), "{} is not a regular file", path_.string());
+  check<DataError>(S_ISREG(info.st_mode), "{} is a folder, a pipe or a device, not a file", path_.string());
   return static_cast<uint64_t>(info.st_size);
 }
 

@@ -3,8 +3,14 @@
 // ranks exist.
 #include "megalith/run/resolve/inputs.h"
 
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
 #include "megalith/config/derive.h"
 #include "megalith/data/sft/dataset_info.h"
 #include "megalith/data/sft/record_encoder.h"
@@ -30,10 +36,22 @@ bool has_tokenizer(const fs::path& folder) {
          fs::exists(folder / "tokenizer.model");
 }
 
-// Returns a folder kept between runs and shared by all ranks of a machine; empty if there is no home folder.
-fs::path cache_for(const char* what) {
-  if (const auto folder = env_string("XDG_CACHE_HOME")) return fs::path(*folder) / "megalith" / what;
-  if (const auto home = env_string("HOME")) return fs::path(*home) / ".cache" / "megalith" / what;
+// Returns a folder kept between runs and shared by all ranks of a machine; empty if the machine has no place for it. A
+// home that cannot be written, which is usual in containers, costs only what the folder would have saved.
+fs::path cache_for(const std::string& what) {
+  fs::path folder;
+  if (const auto cache = env_string("XDG_CACHE_HOME"))
+    folder = fs::path(*cache) / "megalith" / what;
+  else if (const auto home = env_string("HOME"))
+    folder = fs::path(*home) / ".cache" / "megalith" / what;
+  if (folder.empty()) return {};
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (!error && ::access(folder.c_str(), W_OK | X_OK) != 0) error = std::error_code(errno, std::generic_category());
+  if (!error) return folder;
+  log_warning(
+      "{} cannot be written ({}), so that the next run computes its {} again; set XDG_CACHE_HOME to another folder",
+      folder.string(), error.message(), what);
   return {};
 }
 

@@ -23,12 +23,15 @@ std::string read_file(const std::filesystem::path& path) {
   return std::move(text).str();
 }
 
-// nlohmann's message has line and column.
+// nlohmann's message has line and column, behind a name for programmers in brackets.
 nlohmann::json parse_json(std::string_view text, const std::string& file) {
   try {
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::exception& error) {
-    throw DataError(fmt::format("{} is not valid JSON: {}", file, error.what()));
+    std::string_view message = error.what();
+    if (const size_t end = message.find("] "); message.starts_with('[') && end != std::string_view::npos)
+      message.remove_prefix(end + 2);
+    throw DataError(fmt::format("{} is not valid JSON: {}", file, message));
   }
 }
 
