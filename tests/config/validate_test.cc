@@ -145,6 +145,7 @@ const std::vector<Rule>& rules() {
       {{"--save_steps=0"}, "save_steps"},
       {{"--early_stopping_steps=2"}, "early_stopping_steps"},
       {{"--load_best_model_at_end"}, "eval_strategy"},
+      {{"--load_best_model_at_end", "--eval_strategy=no", "--save_strategy=no"}, "eval_strategy"},
       {{"--load_best_model_at_end", "--eval_strategy=steps", "--eval_steps=300"}, "eval_steps"},
       {{"--save_strategy=best"}, "metric_for_best_model"},
       {{"--save", "x"}, "save_interval", kMegatron},

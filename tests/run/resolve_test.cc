@@ -108,6 +108,7 @@ TEST_F(Resolve, TheModelSaysWhetherItHasExperts) {
   ASSERT_EQ(plan.warnings.size(), 2);
   expect_contains(plan.warnings[0], "sequence_parallel is switched on");
   expect_contains(refusal<ConfigError>(request(words({"--ep=64", "--etp=1"}, "mixtral"), 64)), "experts");
+  expect_contains(refusal<ConfigError>(request(words({"--ep=2"}), 2)), "has no experts to distribute");
 }
 
 TEST_F(Resolve, PlansWithTheRuleOfTheProgram) {

@@ -138,8 +138,9 @@ void check_evaluation(const TrainingArguments& args, const ValidationContext& co
     problems.require(evaluates && eval.metric_for_best_model,
                      "early_stopping_steps needs eval_strategy and metric_for_best_model");
   if (!eval.load_best_model_at_end || args.save.strategy == Interval::kBest) return;
-  problems.require(eval.strategy == args.save.strategy,
-                   "load_best_model_at_end needs the same eval_strategy and save_strategy, or save_strategy best");
+  problems.require(evaluates && eval.strategy == args.save.strategy,
+                   "load_best_model_at_end needs an evaluation of every checkpoint: set eval_strategy and save_strategy"
+                   " to the same interval, or save_strategy to best");
   if (eval.strategy != Interval::kSteps || !args.save.steps) return;
   // Both may be fractions of the run; a tolerance absorbs what 0.2 / 0.1 loses, and a fraction is not comparable with
   // a number of steps.

@@ -133,7 +133,12 @@ void check_energy(const RunSettings& settings) {
 
 // Experts of a model folder are known only after config.json is read, so validate() could not check them.
 void check_experts(const model::ModelConfig& model, const layout::GridShape& grid) {
-  if (!model.moe) return;
+  if (!model.moe) {
+    check<ConfigError>(
+        grid.ep == 1, "expert_model_parallel_size is {}, but the model ({}) has no experts to distribute; leave it out",
+        grid.ep, model.family);
+    return;
+  }
   const auto found = nn::problems(*model.moe, grid.ep, grid.expert_tp());
   check<ConfigError>(found.empty(), "{}", fmt::join(found, "; "));
 }
