@@ -2,11 +2,13 @@
 // lines of several threads do not mix.
 #include "megalith/base/log.h"
 
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/basic_file_sink.h>
-#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <cstdio>
 #include <memory>
+#include <mutex>
 
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
@@ -37,16 +39,49 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
   return spdlog::level::err;
 }
 
+// stderr, of which it remembers the unfinished last line: a log line erases it, and it is written again below.
+class StderrSink : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  void write(std::string_view text) {
+    const std::lock_guard lock(mutex_);
+    put(text);
+    std::fflush(stderr);
+    const size_t line_break = text.rfind('\n');
+    if (line_break != std::string_view::npos) {
+      open_line_.clear();
+      text.remove_prefix(line_break + 1);
+    }
+    if (text.starts_with('\r')) open_line_.clear();
+    open_line_ += text;
+  }
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    if (!open_line_.empty()) put("\r\x1b[2K");  // carriage return, then ANSI "erase line"
+    put({line.data(), line.size()});
+    put(open_line_);
+    flush_();
+  }
+  void flush_() override { std::fflush(stderr); }
+
+  static void put(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
+
+  std::string open_line_;  // with the characters that placed it
+};
+
 // Writes lines to stderr, and to a file once there is one.
 class Log {
  public:
   // Starts with the level of the environment.
-  Log() : lines_("megalith", std::make_shared<spdlog::sinks::stderr_sink_mt>()) {
+  Log() : stderr_(std::make_shared<StderrSink>()), lines_("megalith", stderr_) {
     lines_.set_pattern("%H:%M:%S %l: %v");
     lines_.set_level(level_of(env_string("MEGALITH_LOG_LEVEL").value_or("info")));
   }
 
   spdlog::logger& lines() { return lines_; }
+  StderrSink& stderr_sink() { return *stderr_; }
 
   // The file gets its own logger too, for text that must not go to stderr. Lines are flushed at once, to survive a
   // crash of the process.
@@ -63,6 +98,7 @@ class Log {
   }
 
  private:
+  std::shared_ptr<StderrSink> stderr_;
   spdlog::logger lines_;
   std::unique_ptr<spdlog::logger> file_lines_;  // writes to the file only; nullptr without a file
 };
@@ -87,6 +123,8 @@ void add_log_file(const std::filesystem::path& path) {
     throw ConfigError(fmt::format("the log file {} cannot be written: {}", path.string(), error.what()));
   }
 }
+
+void write_to_stderr(std::string_view text) { process_log().stderr_sink().write(text); }
 
 void log_to_file(std::string_view text) { process_log().write_to_file(text); }
 

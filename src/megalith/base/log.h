@@ -22,6 +22,10 @@ void set_log_level(std::string_view name);
 // Returns whether lines of this level are logged.
 bool is_logged(LogLevel level);
 
+// Writes text to stderr as it is. A last line without a line break stays at the bottom: log lines appear above it. That
+// is how a live line survives them; a text that begins with a carriage return takes its place.
+void write_to_stderr(std::string_view text);
+
 // Also appends all further lines to this file; creates its folder. Throws ConfigError if it cannot be written.
 void add_log_file(const std::filesystem::path& path);
 // Writes to the log file only, if there is one: text that stderr shows in another form (progress, a final message).

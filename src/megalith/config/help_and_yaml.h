@@ -14,7 +14,7 @@ namespace megalith::config {
 // back.
 std::string to_yaml(const TrainingArguments& args);
 
-// Which options --help lists.
+// The extent of a help text.
 enum class HelpScope {
   kActing,  // those that do something, and a line that counts the others
   kAll,     // also those without effect and refused ones, each with its reason

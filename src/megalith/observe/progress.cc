@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cmath>
 #include <ctime>
+#include <vector>
 
 #include "megalith/observe/tensorboard.h"
 #include "megalith/observe/units.h"
@@ -17,6 +18,7 @@ namespace megalith::observe {
 namespace {
 
 constexpr double kSecondsBetweenDraws = 0.1;          // redrawing more often only costs time
+constexpr size_t kLossesOfCurve = 64;                 // four for each column of the curve
 constexpr std::string_view kClearLine = "\r\x1b[2K";  // carriage return, then ANSI "erase line"
 
 // The clock of a run: immune to changes of the wall clock. Tests pass their own.
@@ -83,20 +85,19 @@ std::optional<double> ProgressCallback::remaining_seconds(const train::TrainerSt
   return seconds_per_step * static_cast<double>(state.max_steps - state.global_step);
 }
 
-std::string ProgressCallback::current_line(const train::TrainerState& state) {
+void ProgressCallback::update_numbers(const train::TrainerState& state) {
   numbers_.step = state.global_step;
   numbers_.max_steps = state.max_steps;
   numbers_.epoch = state.epoch;
   numbers_.remaining_seconds = remaining_seconds(state);
-  return progress_line(numbers_);
 }
 
 void ProgressCallback::draw_live(const train::TrainerEvent& event) {
   last_draw_ = settings_.now();
-  std::string line = current_line(event.state);
-  // One column less than the terminal has: some terminals wrap when the last column is written.
-  if (settings_.columns > 1) line.resize(std::min(line.size(), static_cast<size_t>(settings_.columns - 1)));
-  settings_.write(std::string(kClearLine) + line);
+  update_numbers(event.state);
+  const LiveView view{.columns = settings_.columns ? settings_.columns() : 0, .unicode = settings_.unicode};
+  const std::vector<double> losses(losses_.begin(), losses_.end());
+  settings_.write(std::string(kClearLine) + live_line(numbers_, losses, view));
   line_is_open_ = true;
 }
 
@@ -138,10 +139,15 @@ void ProgressCallback::on_log(train::TrainerEvent& event) {
   numbers_.memory = metrics.find("memory");
   numbers_.skipped_steps = count(metrics, "skipped_iter");
   numbers_.nan_steps = count(metrics, "nan_iter");
-  if (is_live())
+  numbers_.loss_step = event.state.global_step;
+  if (is_live()) {
+    losses_.push_back(*numbers_.loss);
+    if (losses_.size() > kLossesOfCurve) losses_.pop_front();
     draw_live(event);
-  else
-    say(current_line(event.state));
+    return;
+  }
+  update_numbers(event.state);
+  say(progress_line(numbers_));
 }
 
 // "evaluation at step 20: loss 2.25, perplexity 9.48774, runtime 1.2", or Megatron's three lines.
@@ -175,30 +181,6 @@ void ProgressCallback::on_train_end(train::TrainerEvent& event) {
   if (is_live()) draw_live(event);
   if (line_is_open_) settings_.write("\n");
   line_is_open_ = false;
-}
-
-// ASCII only, so that columns can be counted in bytes.
-std::string progress_line(const ProgressNumbers& numbers) {
-  std::string line = fmt::format("step {}/{}", numbers.step, numbers.max_steps);
-  const auto part = [&](const std::string& text) { line += " | " + text; };
-  if (numbers.epoch) part(fmt::format("epoch {:.2f}", *numbers.epoch));
-  if (numbers.loss) part(fmt::format("loss {:.4f}", *numbers.loss));
-  if (numbers.learning_rate) part(fmt::format("lr {:.2e}", *numbers.learning_rate));
-  if (numbers.grad_norm) part(fmt::format("grad {:.3f}", *numbers.grad_norm));
-  if (numbers.skipped_steps > 0) part(fmt::format("{} skipped", numbers.skipped_steps));
-  if (numbers.nan_steps > 0) part(fmt::format("{} NaN", numbers.nan_steps));
-  if (numbers.tokens_per_second) part(rate_text(*numbers.tokens_per_second) + " tok/s");
-  if (numbers.tflops_per_device) {
-    const double tflops = *numbers.tflops_per_device;
-    // Three decimals below 1: a tiny model on a CPU would otherwise show "0.0".
-    std::string text = fmt::format("{:.{}f} TFLOP/s", tflops, tflops < 1 ? 3 : 1);
-    if (numbers.peak_tflops) text += fmt::format(" (MFU {:.1f} %)", 100 * tflops / *numbers.peak_tflops);
-    part(text);
-  }
-  if (numbers.watts) part(fmt::format("{:.0f} W", *numbers.watts));
-  if (numbers.memory) part(bytes_text(*numbers.memory));
-  if (numbers.remaining_seconds) part("ETA " + duration_text(*numbers.remaining_seconds));
-  return line;
 }
 
 std::string megatron_line(const MegatronNumbers& numbers) {

@@ -2,31 +2,17 @@
 // Megatron's style Megatron's log line.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "megalith/observe/progress_line.h"
 #include "megalith/observe/report_settings.h"
 #include "megalith/train/report/callback.h"
 
 namespace megalith::observe {
-
-// The numbers of a line; unknown ones are left out. Rates and times are those of the last log line, except the step,
-// the epoch and the remaining time, which are current.
-struct ProgressNumbers {
-  int64_t step = 0, max_steps = 0;
-  std::optional<double> epoch, loss, learning_rate, grad_norm;
-  std::optional<double> tokens_per_second, tflops_per_device;
-  std::optional<double> peak_tflops;  // peak of one device; gives the MFU
-  std::optional<double> watts;        // drawn by one device
-  std::optional<double> memory;       // bytes
-  std::optional<double> remaining_seconds;
-  int64_t skipped_steps = 0, nan_steps = 0;  // since the last line; shown if there are any
-};
-// Returns one line of ASCII: "step 120/1000 | epoch 0.12 | loss 2.3456 | lr 1.00e-04 | grad 1.234 | 12.3k tok/s | 45.1
-// TFLOP/s (MFU 38.0 %) | 12.3 GB | ETA 1:23:45".
-std::string progress_line(const ProgressNumbers& numbers);
 
 // The numbers of Megatron's line. Counts and rates are those of the whole job; `milliseconds` is the mean since the
 // previous line, with everything that happened in between.
@@ -57,7 +43,8 @@ struct ProgressSettings {
   bool num_zeros = false;                       // add the zeros of the gradients to Megatron's line
   std::function<void(std::string_view)> write;  // writes to stderr and flushes
   bool terminal = false;                        // the output is a terminal, where a line can be overwritten
-  int columns = 0;                              // width of the terminal; 0 if unknown
+  std::function<int()> columns;                 // width of the terminal now, 0 if unknown; may be empty
+  bool unicode = false;                         // the terminal shows blocks and curves
   std::optional<double> peak_flops;             // peak of one device, FLOP/s
   std::function<double()> now;                  // seconds; empty for a steady clock
 };
@@ -79,8 +66,8 @@ class ProgressCallback : public train::TrainerCallback {
  private:
   // Whether a live line is drawn at all.
   bool is_live() const { return settings_.terminal && settings_.style != ReportStyle::kMegatron; }
-  // Returns the line of the numbers as last logged, with the current step and time.
-  std::string current_line(const train::TrainerState& state);
+  // Brings step, epoch and remaining time up to date; the other numbers stay as last logged.
+  void update_numbers(const train::TrainerState& state);
   // Overwrites the live line; it stays open (without a line break) until say() or the end of training.
   void draw_live(const train::TrainerEvent& event);
   // Prints a line of its own; a live line is erased first, and reappears below at the next step.
@@ -94,6 +81,7 @@ class ProgressCallback : public train::TrainerCallback {
   // State of the display; the trainer's thread only.
   ProgressSettings settings_;
   ProgressNumbers numbers_;     // as last logged
+  std::deque<double> losses_;   // the last ones that were logged, for the live line
   int64_t start_step_ = 0;      // at which the run started or resumed
   double begin_ = 0;            // time from which the ETA is extrapolated,
   int64_t begin_step_ = 0;      // and the step completed then

@@ -10,8 +10,10 @@
 
 #include <algorithm>
 
+#include "megalith/base/env.h"
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
+#include "megalith/base/text.h"
 #include "megalith/model/adapter.h"
 #include "megalith/model/model_flops.h"
 #include "megalith/observe/energy_meter.h"
@@ -25,14 +27,9 @@ namespace megalith::run {
 
 namespace {
 
-void write_stderr(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stderr);
-  std::fflush(stderr);
-}
-
 // Prints a text once for all ranks, and into the log of each.
 void print_and_log(const parallel::ParallelContext& context, const std::string& text) {
-  if (context.rank() == 0) write_stderr(text);
+  if (context.rank() == 0) write_to_stderr(text);
   log_to_file("\n" + text);
 }
 
@@ -40,6 +37,17 @@ void print_and_log(const parallel::ParallelContext& context, const std::string& 
 int terminal_columns() {
   winsize size{};
   return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+// Whether the terminal's character set has more than ASCII: the first of these variables that is set decides, as it
+// does in the C library.
+bool shows_unicode() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"})
+    if (const auto locale = env_string(name)) {
+      const std::string lower = to_lower(*locale);
+      return lower.find("utf-8") != std::string::npos || lower.find("utf8") != std::string::npos;
+    }
+  return false;
 }
 
 // Returns the number of parameters on this rank; without an adapter all of them are trained.
@@ -151,9 +159,10 @@ observe::ObserverSetup observer_setup(const model::VirtualModels& models, const 
   if (models.config().moe) setup.experts = std::make_shared<train::ExpertLoads>(models);
   setup.device = context.device();
   setup.trace = &trace;
-  setup.progress.write = write_stderr;
+  setup.progress.write = write_to_stderr;
   setup.progress.terminal = ::isatty(STDERR_FILENO) == 1;
-  setup.progress.columns = terminal_columns();
+  setup.progress.columns = terminal_columns;
+  setup.progress.unicode = shows_unicode();
   const int64_t length = std::max<int64_t>(1, data.sequence_length);
   // Attention costs more per token in longer rows, so a row of the usual length is divided by its tokens.
   setup.flops_per_token =

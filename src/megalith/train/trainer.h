@@ -44,7 +44,7 @@ namespace megalith::train {
 // The work of one call of train(). A run that resumes counts what it did itself, not what earlier runs did.
 struct WorkDone {
   int64_t steps = 0, samples = 0;
-  int64_t tokens = 0;   // of all ranks, without padding
+  int64_t tokens = 0;   // without padding; all ranks together
   int64_t padding = 0;  // tokens that only fill rows
 };
 

@@ -23,7 +23,7 @@ std::string read_file(const std::filesystem::path& path) {
   return std::move(text).str();
 }
 
-// nlohmann's message has line and column, behind a name for programmers in brackets.
+// nlohmann's message has line and column; the name in brackets before them is for programmers.
 nlohmann::json parse_json(std::string_view text, const std::string& file) {
   try {
     return nlohmann::json::parse(text);
