@@ -214,7 +214,7 @@ std::string unknown_option(const std::string& given, const std::string& spelling
   std::vector<std::string> candidates = names_starting_with(name, names);
   const bool abbreviated = !candidates.empty();
   if (!abbreviated) candidates = nearest(name, names);
-  if (candidates.empty()) return fmt::format("unknown option {}; --help lists all, by topic", given);
+  if (candidates.empty()) return fmt::format("unknown option {}; --help_all lists all, by topic", given);
   for (std::string& candidate : candidates) candidate.insert(0, prefix);
   return fmt::format("unknown option {}; {} {}?", given,
                      abbreviated ? "names are not abbreviated: did you mean" : "did you mean",
