@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
 # model.sh FAMILY FOLDER: a model that has read 400 little stories, as a Hugging Face folder; it takes some seconds. The
-# tutorials start from it where others start from a download. FAMILY: llama, qwen3 or qwen3_moe.
+# tutorials start from it where others start from a download. FAMILY: llama, qwen3 or qwen3_moe. A model that is there is kept.
 set -euo pipefail
 family=${1:?model.sh FAMILY FOLDER} folder=${2:?model.sh FAMILY FOLDER}
+if [ -e "$folder/model.safetensors" ] && grep -q "\"model_type\": *\"$family\"" "$folder/config.json"; then
+  echo "$folder is there already"
+  exit
+fi
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

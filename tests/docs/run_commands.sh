@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run_commands.sh MEGALITH ROOT FILE: runs every command of a page (docs/*.md, README.md) or of an example's comments, in
-# order, in a folder that has what they name: examples, model, corpus.jsonl, my_chats.jsonl, pairs.jsonl, run.yaml, …
+# run_commands.sh MEGALITH ROOT FILE…: runs every command of the pages (docs/*.md, README.md) or of an example's comments,
+# in order, in one folder that has what they name: examples, model, corpus.jsonl, my_chats.jsonl, pairs.jsonl, run.yaml, …
 # tests/docs/commands.txt says what is not simply run and expected to end with 0; a command of another program has to be
 # listed there. A command that ends with & runs beside the next one, and has to end with 0 as well. Where the page shows an error
 # below a command (`megalith: …`), it has to end with 2 and to say that line, up to an ellipsis.
@@ -9,7 +9,7 @@ shopt -s inherit_errexit
 
 megalith=$1
 root=$(cd "$2" && pwd)
-page=$3
+shift 2
 rules=$root/tests/docs/commands.txt
 programs='megalith|bash|echo|build/release/bin/[a-z_]+|make|cmake|ctest|ninja|torchrun|srun|sbatch|mpirun|hf|wandb|pip|apt-get|git|python3?'
 settings='([A-Z_]+=[^ ]+ )*'
@@ -97,7 +97,9 @@ filled_in() {
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 list=$work/list
-commands_of "$root/$page" >"$list"
+for page in "$@"; do
+  commands_of "$root/$page" | sed "s|^|$page\t|"
+done >"$list"
 cd "$work"
 mkdir bin sandbox
 ln -s "$megalith" bin/megalith
@@ -115,7 +117,7 @@ report() {
 }
 
 beside=
-while IFS=$tab read -r line command error <&3; do
+while IFS=$tab read -r page line command error <&3; do
   IFS=$tab read -r how change < <(rule_for "$command")
   text=$command
   expected=0
