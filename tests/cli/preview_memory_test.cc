@@ -24,6 +24,20 @@ TEST(PreviewMemory, gives_numbers_as_json) {
   EXPECT_FALSE(plan.contains("fits"));
 }
 
+TEST(PreviewMemory, shows_the_share_of_fp8) {
+  const std::string words =
+      "memory --world-size 2 --tp 2 --bf16 --fp8 hybrid --cutoff_len 512" + golden_model("qwen2_moe");
+  const Answer answer = preview(words);
+  EXPECT_EQ(answer.exit_code, kDone) << answer.error;
+  for (const char* part :
+       {"fp8: ", " % of the FLOPs; in bf16:", " % head: ", " % experts: ", " % attention: ", "routers: "})
+    EXPECT_TRUE(contains(answer.out, part)) << part << "\n" << answer.out;
+  const double share = preview(words + " --json").json().at("fp8_share").get<double>();
+  EXPECT_GT(share, 0.1);
+  EXPECT_LT(share, 0.9);
+  EXPECT_FALSE(contains(preview("memory --world-size 2 --bf16" + golden_model("llama")).out, "fp8"));
+}
+
 TEST(PreviewMemory, takes_a_shape_from_megatrons_options) {
   const Answer answer = preview(
       "memory --world-size 8 --tp 8 --dialect pretrain --num-layers 4 --hidden-size 1024 --num-attention-heads 16"

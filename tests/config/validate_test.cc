@@ -69,6 +69,7 @@ const std::vector<Rule>& rules() {
       {{"--bf16", "--fp16"}, "fp16"},
       {{"--fp8_param"}, "fp8"},
       {{"--fp8_recipe=delayed"}, "fp8_recipe"},
+      {{"--no-fp8-wgrad"}, "no_fp8_wgrad needs fp8", kMegatron},
       {{"--fp8=hybrid"}, "bf16"},
       {{"--fp8_amax_history_len=4"}, "fp8_amax_history_len", kMegatron},
       {{"--bf16", "--fp8=hybrid", "--fp8_recipe=tensorwise", "--fp8_margin=1"}, "fp8_margin", kMegatron},

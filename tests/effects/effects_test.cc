@@ -36,6 +36,7 @@ void check_effects(const Effects& effects) {
 
 TEST(Effects, OfTheLayout) { check_effects(layout_effects()); }
 TEST(Effects, OnTheModel) { check_effects(model_effects()); }
+TEST(Effects, OnProductsInFp8) { check_effects(fp8_effects()); }
 TEST(Effects, OnModelsFromScratch) { check_effects(scratch_effects()); }
 TEST(Effects, OnTheOptimizer) { check_effects(optimizer_effects()); }
 TEST(Effects, OnTheSchedule) { check_effects(schedule_effects()); }

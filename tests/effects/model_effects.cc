@@ -23,13 +23,9 @@ std::string held(const TrainingArguments& args) {
   const model::RecomputePlan& r = o.recompute;
   std::string context;
   for (const nn::ContextMode mode : o.context_modes) context += fmt::format(" {}", static_cast<int>(mode));
-  const std::string fp8 = o.fp8 ? fmt::format("{} by {} over {} recent {} margin {} inside {}",
-                                              static_cast<int>(o.fp8->format), static_cast<int>(o.fp8->scaling),
-                                              o.fp8->history, o.fp8->most_recent, o.fp8->margin, o.fp8_inside_only)
-                                : "none";
   return fmt::format(
-      "{} sequence {} loss chunk {} fp8 {}; recompute {} of {} split {} attention {} mlp {} norms {} up {}; context{}",
-      c10::toString(o.dtype), o.sequence_parallel, o.loss_chunk, fp8, static_cast<int>(r.layers), r.num_layers,
+      "{} sequence {} loss chunk {}; recompute {} of {} split {} attention {} mlp {} norms {} up {}; context{}",
+      c10::toString(o.dtype), o.sequence_parallel, o.loss_chunk, static_cast<int>(r.layers), r.num_layers,
       r.split_over_tp, r.core_attention, r.mlp, r.norms, r.mla_up_proj, context);
 }
 
@@ -83,17 +79,10 @@ std::string folder_of(const std::string& name) { return "--model_name_or_path=" 
 
 Effects model_effects() {
   const Words full{"--recompute_granularity=full"};
-  const Words delayed{"--bf16", "--fp8=hybrid", "--fp8_recipe=delayed"};
   return {
       {"model_name_or_path", {}, {folder_of("llama")}, {folder_of("gpt2")}, loaded},
       {"bf16", {}, {}, {"--bf16"}, held},
       {"fp16", {}, {}, {"--fp16"}, held},
-      {"fp8", {"--bf16"}, {}, {"--fp8=hybrid"}, held},
-      {"fp8_recipe", {"--bf16", "--fp8=e4m3"}, {"--fp8_recipe=tensorwise"}, {"--fp8_recipe=blockwise"}, held},
-      {"fp8_amax_history_len", delayed, {}, {"--fp8_amax_history_len=16"}, held, config::Dialect::kPretrain},
-      {"fp8_amax_compute_algo", delayed, {}, {"--fp8_amax_compute_algo=max"}, held, config::Dialect::kPretrain},
-      {"fp8_margin", delayed, {}, {"--fp8_margin=1"}, held, config::Dialect::kPretrain},
-      {"first_last_layers_bf16", delayed, {}, {"--first_last_layers_bf16"}, held, config::Dialect::kPretrain},
       {"sequence_parallel", {"--tp=2"}, {}, {"--sequence_parallel"}, held},
       {"cp_comm_type", {"--cp=2"}, {}, {"--cp_comm_type=a2a"}, held},
       {"cross_entropy_loss_fusion", {}, {}, {"--cross_entropy_loss_fusion"}, held},

@@ -1,4 +1,5 @@
-// Linear layers whose products are in fp8: near the exact ones, and the exact ones where fp8 does not fit.
+// Linear layers whose products are in fp8: near the exact ones for any number of tokens, and the exact ones where the
+// widths do not fit.
 #include "megalith/nn/tensor_parallel/fp8_history.h"
 #include "megalith/nn/tensor_parallel/linear.h"
 #include "tests/nn/nn_support.h"
@@ -61,11 +62,82 @@ TEST(Fp8Linear, IsNearTheExactProducts) {
       });
 }
 
-TEST(Fp8Linear, LeavesSizesAloneThatDoNotFit) {
+TEST(Fp8Linear, LeavesWidthsAloneThatDoNotFit) {
   run_tp({1, false}, [](const TensorParallel& tp) {
-    const Result actual = run(tp, ops::Fp8Recipe{}, 24, true), exact = run(tp, std::nullopt, 24, true);
+    const Result actual = run(tp, ops::Fp8Recipe{}, kFp8Tokens, true, 24),
+                 exact = run(tp, std::nullopt, kFp8Tokens, true, 24);
     expect_identical(actual.y, exact.y, "output");
     expect_identical(actual.dx, exact.dx, "gradient of the input");
+  });
+}
+
+constexpr ops::Fp8Recipe kInBlocks{.format = ops::Fp8Format::kE4m3, .scaling = ops::Fp8Scaling::kBlocks};
+constexpr ops::Fp8Recipe kDelayed{.scaling = ops::Fp8Scaling::kDelayed};
+
+// Errors of few tokens average out less.
+constexpr double kFewTokens = 0.2;
+
+TEST(Fp8Linear, TakesAnyNumberOfTokens) {
+  run_all_layouts([&](const TensorParallel& tp) {
+    for (const int64_t tokens : {4, 20, 68}) {
+      const Result exact = run(tp, std::nullopt, tokens, true);
+      expect_near(run(tp, ops::Fp8Recipe{}, tokens, true), exact, kFewTokens);
+      expect_near(run(tp, kDelayed, tokens, true, kFp8Hidden, kFp8Width, 2), exact, kFewTokens);
+    }
+    expect_near(run(tp, kInBlocks, 132, true, 512, 2048), run(tp, std::nullopt, 132, true, 512, 2048), 0.1);
+  });
+}
+
+// One layer without a bias, whose output is zero for an input of zeros.
+Result run_one(const std::optional<ops::Fp8Recipe>& fp8, const at::Tensor& input, const at::Tensor& grad) {
+  Result result;
+  run_tp({1, false}, [&](TensorParallel tp) {
+    tp.fp8 = fp8;
+    ParameterSet set(at::kFloat, at::kCPU);
+    const ColumnParallelLinear up(ParameterScope(set), "up", 512, {{"up", 1024}}, false, Init::zeros(), tp);
+    load(set, {{"up.weight", random_tensor({1024, 512}, 1, 0.1)}});
+    attach_main_grads(set);
+    const at::Tensor x = leaf(input);
+    const at::Tensor y = up.forward(x);
+    y.backward(grad);
+    result = {y.detach(), x.grad(), {{"up.weight", grad_of(*set.all()[0])}}};
+  });
+  return result;
+}
+
+TEST(Fp8Linear, PaddedTokensAreThoseOfAPaddedBatch) {
+  const at::Tensor x = random_tensor({100, 512}, 5), dy = random_tensor({100, 1024}, 7);
+  for (const ops::Fp8Recipe& recipe : {ops::Fp8Recipe{}, kDelayed, kInBlocks}) {
+    const Result actual = run_one(recipe, x, dy), exact = run_one(std::nullopt, x, dy),
+                 padded =
+                     run_one(recipe, at::constant_pad_nd(x, {0, 0, 0, 28}), at::constant_pad_nd(dy, {0, 0, 0, 28}));
+    expect_identical(actual.y, padded.y.narrow(0, 0, 100), "output");
+    expect_identical(actual.dx, padded.dx.narrow(0, 0, 100), "gradient of the input");
+    expect_identical(actual.grads.at("up.weight"), padded.grads.at("up.weight"), "gradient of the weight");
+    expect_near(actual, exact, 0.1);
+  }
+}
+
+TEST(Fp8Linear, WeightGradientsWithoutFp8) {
+  const at::Tensor x = random_tensor({128, 512}, 5), dy = random_tensor({128, 1024}, 7);
+  const Result exact = run_one(std::nullopt, x, dy);
+  for (ops::Fp8Recipe recipe : {ops::Fp8Recipe{}, kDelayed, kInBlocks}) {
+    const Result whole = run_one(recipe, x, dy);
+    recipe.weight_gradients = false;
+    const Result mixed = run_one(recipe, x, dy);
+    expect_identical(mixed.y, whole.y, "output");
+    expect_identical(mixed.dx, whole.dx, "gradient of the input");
+    expect_identical(mixed.grads.at("up.weight"), exact.grads.at("up.weight"), "gradient of the weight");
+    EXPECT_GT(error_of(whole.grads.at("up.weight"), exact.grads.at("up.weight")), 1e-5);
+  }
+}
+
+// Sequence parallelism gathers the input again for a weight gradient that needs it.
+TEST(Fp8Linear, WeightGradientsWithoutFp8InEveryLayout) {
+  run_all_layouts([&](const TensorParallel& tp) {
+    for (const bool main_grads : {false, true})
+      expect_near(run(tp, ops::Fp8Recipe{.weight_gradients = false}, 20, main_grads),
+                  run(tp, std::nullopt, 20, main_grads), kFewTokens);
   });
 }
 

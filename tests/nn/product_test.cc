@@ -138,6 +138,21 @@ TEST(Product, GivesALayerFp8) {
   }
 }
 
+// Only the base product is in fp8. The gradients of A and B do not pass through it.
+TEST(Product, GivesALayerUpdatesBesideFp8) {
+  for (const bool main_grads : {false, true})
+    for (const bool trained : {false, true}) {
+      const ProductCase dense{.update = true, .trained = trained, .main_grads = main_grads};
+      ProductCase in_fp8 = dense;
+      in_fp8.fp8 = ops::Fp8Recipe{};
+      const ProductResult actual = run_product(in_fp8), expected = run_product(dense);
+      expect_product(actual, product_definition(true), 0.1);
+      EXPECT_GT(error_of_product(actual.y, expected.y.to(at::kDouble)), 1e-5) << "nothing was rounded";
+      EXPECT_GT(error_of_product(actual.dx, expected.dx.to(at::kDouble)), 1e-5) << "nothing was rounded";
+      for (const char* name : {"a", "b"}) expect_identical(actual.grads.at(name), expected.grads.at(name), name);
+    }
+}
+
 TEST(Product, GivesALayerDeferredWeightGradients) {
   for (const bool update : {false, true})
     for (const auto& fp8 : {std::optional<ops::Fp8Recipe>(), std::optional(ops::Fp8Recipe{})}) {

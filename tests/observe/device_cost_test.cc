@@ -37,6 +37,9 @@ TEST(DeviceCost, CompletesTheTrainersLines) {
     EXPECT_EQ(run.log(device, {{"tokens_per_second", 1000}}).find("memory_reserved"), 300);
     DeviceCostCallback plain(r.world.world(), {.flops_per_token = 4e9});
     EXPECT_EQ(run.log(plain, {{"tokens_per_second", 1000}}).find("memory"), std::nullopt);
+    EXPECT_EQ(run.log(plain, {{"tokens_per_second", 1000}}).find("fp8_share"), std::nullopt);
+    DeviceCostCallback in_fp8(r.world.world(), {.flops_per_token = 4e9, .fp8_share = 0.75});
+    EXPECT_EQ(run.log(in_fp8, {{"tokens_per_second", 1000}}).find("fp8_share"), 0.75);
   });
 }
 

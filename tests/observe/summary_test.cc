@@ -18,6 +18,8 @@ TEST(Summary, Start) {
   summary.world_size = 4;
   summary.axes = {{"tp", 2}, {"pp", 2}, {"dp", 1}};
   summary.machinery = "gloo on CPU, fp32";
+  summary.fp8 = "71.2 % of the FLOPs";
+  summary.bf16 = {"20.0 % head: why", "8.8 % routers: why"};
   summary.memory_bytes = {{"parameters", 5 << 20}, {"gradients", 5 << 20}, {"optimizer", 10 << 20}};
   summary.data = {{"train", "1,024 sequences"}, {"evaluation", "64 sequences"}};
   summary.micro_batch_size = 2;
@@ -29,6 +31,9 @@ TEST(Summary, Start) {
   EXPECT_EQ(text_of(summary),
             "model       llama, 4 layers of width 256: 5,242,880 parameters, 1,310,720 to 1,572,864 per rank\n"
             "layout      4 ranks = tp 2 x pp 2; gloo on CPU, fp32\n"
+            "fp8         71.2 % of the FLOPs\n"
+            "bf16        20.0 % head: why\n"
+            "bf16        8.8 % routers: why\n"
             "memory      20.0 MB per rank: parameters 5.0 MB, gradients 5.0 MB, optimizer 10.0 MB\n"
             "data        train: 1,024 sequences; evaluation: 64 sequences\n"
             "batch       2 sequences x 4 micro-batches x 1 replica = 8 sequences, at most 2,048 tokens per step\n"

@@ -67,6 +67,8 @@ TEST(Fp8, TakesMultiplesOf16) {
   EXPECT_FALSE(fits_fp8(8, 16));
   EXPECT_FALSE(fits_fp8(16, 24));
   EXPECT_FALSE(fits_fp8(0, 16));
+  EXPECT_EQ(fp8_width_multiple(Fp8Scaling::kDelayed), 16);
+  EXPECT_EQ(fp8_token_multiple(Fp8Scaling::kTensor), 16);
 }
 
 // Blocks of very different sizes: one scale would lose the small ones.
@@ -128,9 +130,8 @@ TEST(Fp8Blocks, ProductsOfAllThreeKinds) {
 TEST(Fp8Blocks, BlocksOfZerosAndSizesThatDoNotFit) {
   const Fp8Matrix cast = to_fp8_blocks(at::zeros({128, 128}), Fp8Kind::kE4m3, Fp8Blocks::kStrips);
   EXPECT_TRUE(cast.inverse_scale.eq(1).all().item<bool>());
-  EXPECT_TRUE(fits_fp8_blocks(128, 512, 1024));
-  EXPECT_FALSE(fits_fp8_blocks(64, 512, 512));
-  EXPECT_FALSE(fits_fp8_blocks(128, 896, 512));
+  EXPECT_EQ(fp8_width_multiple(Fp8Scaling::kBlocks), 512);
+  EXPECT_EQ(fp8_token_multiple(Fp8Scaling::kBlocks), 128);
   testing::expect_error<InternalError>(
       [] {
         to_fp8_blocks(at::zeros({128, 64}), Fp8Kind::kE4m3, Fp8Blocks::kStrips);

@@ -23,6 +23,7 @@ struct PrecisionConfig {
   std::optional<bool> tf32;
   std::optional<Fp8Format> fp8;
   std::optional<std::string> fp8_recipe;
+  bool fp8_wgrad = true;
   bool fp8_param = false;
   // The delayed recipe: the scale of a step comes from the largest values of the steps before it.
   int fp8_amax_history_len = 1;

@@ -140,6 +140,7 @@ void check_precision(const TrainingArguments& args, Problems& problems) {
   const PrecisionConfig& precision = args.precision;
   problems.require(!precision.bf16 || !precision.fp16, "bf16 and fp16 are both set; keep one");
   problems.require(!precision.fp8_param || precision.fp8, "fp8_param needs fp8; set fp8 to e4m3 or hybrid");
+  problems.require(precision.fp8_wgrad || precision.fp8, "no_fp8_wgrad needs fp8; set fp8 to e4m3 or hybrid");
   problems.require(!precision.fp8_recipe || precision.fp8, "fp8_recipe needs fp8; set fp8 to e4m3 or hybrid");
   const std::string recipe = fp8_recipe(args);
   const bool plain_history = precision.fp8_amax_history_len == 1 && precision.fp8_margin == 0 &&

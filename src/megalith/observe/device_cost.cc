@@ -52,6 +52,7 @@ void DeviceCostCallback::on_log(train::TrainerEvent& event) {
   if (!tokens_per_second) return;  // the line of an evaluation
   // tokens_per_second counts the tokens of all ranks.
   event.metrics.set("tflops_per_device", *tokens_per_second * settings_.flops_per_token / world_.size() * 1e-12);
+  if (settings_.fp8_share) event.metrics.set("fp8_share", *settings_.fp8_share);
   if (!settings_.peak_bytes) return;
   std::vector<int64_t> bytes{settings_.peak_bytes()};
   if (settings_.reserved_bytes) bytes.push_back(settings_.reserved_bytes());

@@ -17,6 +17,7 @@ std::optional<double> peak_flops(std::string_view device_name);
 
 // Adds to the trainer's lines, for the callbacks after it:
 //   tflops_per_device   from tokens_per_second and the model's FLOPs per token
+//   fp8_share           of those FLOPs; only in runs with fp8
 //   memory              bytes: peak of this run so far, the largest of all ranks
 //   memory_reserved     bytes held by the device's allocator now, the largest of all ranks; includes unused reserve
 // Collective over `world`: every rank needs one.
@@ -29,6 +30,7 @@ class DeviceCostCallback : public train::TrainerCallback {
     std::function<int64_t()> peak_bytes;      // peak on this rank; empty leaves out memory
     std::function<int64_t()> reserved_bytes;  // held on this rank; empty when there is no such allocator
     at::Device device = at::kCPU;             // device of the tensors that the group's collectives take
+    std::optional<double> fp8_share = {};     // model::fp8_share; nullopt leaves it out
   };
   // `world` contains every rank of the run; its size is the number of devices.
   DeviceCostCallback(comm::Group world, Settings settings) : world_(std::move(world)), settings_(std::move(settings)) {}

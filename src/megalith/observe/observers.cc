@@ -82,8 +82,8 @@ Callbacks make_observers(const ReportSettings& settings, const ObserverSetup& se
   Callbacks callbacks;
   if (setup.flops_per_token > 0)
     callbacks.push_back(std::make_unique<DeviceCostCallback>(
-        setup.world,
-        DeviceCostCallback::Settings{setup.flops_per_token, setup.peak_bytes, setup.reserved_bytes, setup.device}));
+        setup.world, DeviceCostCallback::Settings{setup.flops_per_token, setup.peak_bytes, setup.reserved_bytes,
+                                                  setup.device, setup.fp8_share}));
   if (settings.log_energy && setup.joules)
     callbacks.push_back(
         std::make_unique<EnergyCallback>(setup.world, EnergyCallback::Settings{setup.joules, setup.device}));

@@ -130,6 +130,8 @@ std::string text_of(const StartSummary& summary) {
   Lines lines;
   lines.add("model", model_text(summary));
   lines.add("layout", layout_text(summary));
+  lines.add("fp8", summary.fp8);
+  for (const std::string& products : summary.bf16) lines.add("bf16", products);
   lines.add("memory", memory_text(summary));
   lines.add("data", data_text(summary));
   lines.add("batch", batch_text(summary));

@@ -22,6 +22,8 @@ struct StartSummary {
   std::vector<std::pair<std::string, int>> axes;             // "tp" 2, "pp" 2, …; axes of size 1 are not shown
   std::vector<std::pair<std::string, int>> expert_axes;      // "ep" 2, "etp" 1, "edp" 2; empty without experts
   std::string machinery;                                     // "gloo on CPU, fp32"
+  std::string fp8;                                           // "71.2 % of the FLOPs"; empty without fp8
+  std::vector<std::string> bf16;                             // with fp8: the other products and why
   std::vector<std::pair<std::string, double>> memory_bytes;  // by part, on the fullest rank: "parameters", …
   std::vector<std::pair<std::string, std::string>> data;     // "train" "1,024 sequences", "evaluation" …
   int64_t micro_batch_size = 0, microbatches = 0, dp = 1;    // their product is the global batch
@@ -34,6 +36,8 @@ struct StartSummary {
 // Returns some lines, each with a name and its facts, ending with a line break:
 //   model       llama, 4 layers of width 256: 5,242,880 parameters, 1,310,720 to 1,572,864 per rank
 //   layout      4 ranks = tp 2 x pp 2; gloo on CPU, fp32       (with experts: 2 ranks = dp 2, for experts ep 2; …)
+//   fp8         71.2 % of the FLOPs
+//   bf16        28.8 % head: its rounding errors would go straight into the loss
 //   memory      20.0 MB per rank: parameters 5.0 MB, gradients 5.0 MB, optimizer 10.0 MB
 //   data        train: 1,024 sequences; evaluation: 64 sequences
 //   batch       2 sequences x 4 micro-batches x 1 replica = 8 sequences, at most 2,048 tokens per step

@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "megalith/model/fp8/fp8_share.h"
+
 namespace megalith::plan {
 
 namespace {
@@ -84,6 +86,15 @@ std::string candidate_text(const Candidate& candidate, const Cluster& cluster) {
       fmt::format("{:.1f}", cluster.usable_bytes() / kGiB), candidate.limits(cluster));
 }
 
+// Returns one line with the share of fp8, and one per kind of products that stay in bf16; empty without fp8.
+std::string fp8_text(const RunShape& run) {
+  if (!run.options.fp8) return {};
+  const model::Fp8Share fp8 = model::fp8_share(*run.model, run.options, run.grid, run.sequence_length);
+  std::string text = fmt::format("fp8: {} of the FLOPs; in bf16:\n", model::percent_text(fp8.in_fp8));
+  for (const model::Fp8Share::Rest& rest : fp8.rest) text += fmt::format("  {}\n", model::text_of(rest));
+  return text;
+}
+
 // `yaml` is a file of options, ready for `megalith train`.
 ordered_json candidate_json(const Candidate& candidate, const Cluster& cluster) {
   return {{"layout", layout_json(candidate.run)}, {"text", candidate.text()},
@@ -124,7 +135,7 @@ std::string memory_text(const RunShape& run, const std::vector<RankMemory>& stag
   if (most.batches > 0) text += fmt::format(", of which {} are token ids", size_text(most.batches));
   if (most.state.optimizer_host > 0) text += fmt::format("; {} of host memory", size_text(most.state.optimizer_host));
   if (most.save_host > 0) text += fmt::format("; a save takes {} of host memory more", size_text(most.save_host));
-  text += '\n';
+  text += '\n' + fp8_text(run);
   if (cluster == nullptr) return text;
   const bool fits = most.peak() <= cluster->usable_bytes();
   return text + fmt::format("{}: {} of {} are for tensors: {}\n", cluster->gpu, size_text(cluster->usable_bytes()),
@@ -138,6 +149,8 @@ ordered_json memory_json(const RunShape& run, const std::vector<RankMemory>& sta
   const RankMemory& most = fullest(stages);
   json["fullest"] = most.pp_rank;
   json["peak"] = most.peak();
+  if (run.options.fp8)
+    json["fp8_share"] = model::fp8_share(*run.model, run.options, run.grid, run.sequence_length).in_fp8;
   if (cluster == nullptr) return json;
   json["usable"] = cluster->usable_bytes();
   json["fits"] = most.peak() <= cluster->usable_bytes();

@@ -14,9 +14,10 @@ namespace megalith::plan {
 // Returns name and bytes of each part at the fullest moment, without empty parts.
 std::vector<std::pair<std::string, double>> parts_of(const RankMemory& memory);
 
-// Returns a table with one line per stage. If `cluster` is nullptr, the text does not say whether the run fits.
+// Returns a table with one line per stage and, with fp8, its share of the FLOPs. If `cluster` is nullptr, the text does
+// not say whether the run fits.
 std::string memory_text(const RunShape& run, const std::vector<RankMemory>& stages, const Cluster* cluster);
-// The same as an object: layout, stages, fullest, peak and, with a cluster, usable and fits.
+// The same as an object: layout, stages, fullest, peak, with fp8 fp8_share and, with a cluster, usable and fits.
 nlohmann::ordered_json memory_json(const RunShape& run, const std::vector<RankMemory>& stages, const Cluster* cluster);
 
 // Returns the candidates with their parts and limits, and the options of the first one.

@@ -15,6 +15,7 @@
 #include "megalith/base/log.h"
 #include "megalith/base/text.h"
 #include "megalith/model/adapter.h"
+#include "megalith/model/fp8/fp8_share.h"
 #include "megalith/model/model_flops.h"
 #include "megalith/observe/energy_meter.h"
 #include "megalith/observe/observers.h"
@@ -99,8 +100,8 @@ std::string precision_of(at::ScalarType dtype) {
 }
 
 // Fills in the summary. All ranks call it: the extremes over ranks are reduced here.
-observe::StartSummary start_summary(const model::VirtualModels& models, const RunSettings& run,
-                                    const DataSummary& data) {
+observe::StartSummary start_summary(const model::VirtualModels& models, const RunSettings& run, const DataSummary& data,
+                                    const std::optional<model::Fp8Share>& fp8) {
   const parallel::ParallelContext& context = models.context();
   const model::ModelConfig& config = models.config();
   const int64_t own_elements = elements_of(models, false), trained = elements_of(models, true);
@@ -122,6 +123,10 @@ observe::StartSummary start_summary(const model::VirtualModels& models, const Ru
   const char* device = context.device().is_cuda() ? "CUDA" : "CPU";
   summary.machinery = fmt::format("{}, {}", device, precision_of(run.model.options.dtype));
   if (shape.world_size > 1) summary.machinery = fmt::format("{} on {}", context.world().backend(), summary.machinery);
+  if (fp8) {
+    summary.fp8 = model::percent_text(fp8->in_fp8) + " of the FLOPs";
+    for (const model::Fp8Share::Rest& rest : fp8->rest) summary.bf16.push_back(model::text_of(rest));
+  }
   summary.memory_bytes = planned_parts(models, run, data, summary.most_on_rank, extremes[2].item<int64_t>());
   summary.data = data.parts;
   const layout::BatchSizes sizes = batches.at(0);
@@ -133,6 +138,13 @@ observe::StartSummary start_summary(const model::VirtualModels& models, const Ru
   if (summary.max_steps == 0) summary.epochs = run.trainer.length.num_train_epochs;
   summary.output_dir = run.output.folder.string();
   return summary;
+}
+
+// Returns the share of fp8 in the run's FLOPs; nullopt without fp8.
+std::optional<model::Fp8Share> share_in_fp8(const model::VirtualModels& models, const DataSummary& data) {
+  const model::ModelOptions& options = models[0].options();
+  if (!options.fp8) return std::nullopt;
+  return model::fp8_share(models.config(), options, models.context().grid().shape(), data.sequence_length);
 }
 
 // Names a rank in traces: "rank 5: tp 1, pp 0, dp 2".
@@ -193,8 +205,10 @@ observe::EndSummary end_summary(const observe::ReportSettings& reports, const tr
 std::vector<std::unique_ptr<train::TrainerCallback>> watch_run(const model::VirtualModels& models,
                                                                const RunSettings& run, const DataSummary& data,
                                                                TraceRecorder& trace, const comm::RankLaunch& launch) {
-  print_and_log(models.context(), observe::text_of(start_summary(models, run, data)));
+  const std::optional<model::Fp8Share> fp8 = share_in_fp8(models, data);
+  print_and_log(models.context(), observe::text_of(start_summary(models, run, data, fp8)));
   observe::ObserverSetup setup = observer_setup(models, run.switches, data, trace);
+  if (fp8) setup.fp8_share = fp8->in_fp8;
   setup.launch = launch;
   if (run.reports.log_energy) setup.joules = energy_of(setup.device);
   return observe::make_observers(run.reports, setup);

@@ -18,7 +18,7 @@
 #include "megalith/io/file_io.h"
 #include "megalith/model/adapter.h"
 #include "megalith/model/families/family.h"
-#include "megalith/model/fp8_state.h"
+#include "megalith/model/fp8/fp8_state.h"
 #include "megalith/model/pretrained.h"
 #include "megalith/peft/adapter_config.h"
 

@@ -169,6 +169,10 @@ void add_precision_options(OptionList& list) {
            "how fp8 scales are found (none: tensorwise; in pretrain delayed, as Megatron)")
       .choices({"tensorwise", "delayed", "blockwise"})
       .refuse({"mxfp8"}, "it has no products here; use tensorwise, delayed or blockwise");
+  precision
+      .add("fp8_wgrad", &PrecisionConfig::fp8_wgrad,
+           "weight gradients of fp8 layers in fp8; off: in bf16, from activations kept in bf16")
+      .pretrain_only();
   precision.add("fp8_param", &PrecisionConfig::fp8_param, "keep and gather parameters in fp8; needs fp8")
       .alias({"fp8_param_gather"})
       .planned("gpu");

@@ -119,6 +119,7 @@ struct GradientSlot {
 struct Attachments {
   LowRank* update = nullptr;        // low-rank update that the layer adds to the weight (low_rank.h); set by peft
   std::shared_ptr<Fp8History> fp8;  // history of the delayed recipe (fp8_history.h); set by linear layers
+  bool in_fp8 = false;              // the layer multiplies the weight in fp8 (attach_fp8)
 };
 
 // One tensor with the three parts above. Layers keep a pointer to it; it lives as long as its ParameterSet.

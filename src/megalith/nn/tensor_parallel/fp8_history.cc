@@ -37,6 +37,17 @@ std::shared_ptr<Fp8History> fp8_history(const std::optional<ops::Fp8Recipe>& rec
   return std::make_shared<Fp8History>(*recipe, device);
 }
 
+bool applies_fp8(const std::optional<ops::Fp8Recipe>& recipe, const at::Tensor& weight) {
+  if (!recipe) return false;
+  const int64_t multiple = ops::fp8_width_multiple(recipe->scaling), out = weight.size(0), in = weight.size(1);
+  return out > 0 && in > 0 && out % multiple == 0 && in % multiple == 0;
+}
+
+void attach_fp8(Parameter& weight, const std::optional<ops::Fp8Recipe>& recipe) {
+  weight.attached.fp8 = fp8_history(recipe, weight.value.device());
+  weight.attached.in_fp8 = applies_fp8(recipe, weight.value);
+}
+
 void end_fp8_step(std::span<Parameter* const> parameters, const comm::Group& group) {
   std::vector<at::Tensor> states, seen;
   ops::Fp8Recipe recipe;

@@ -35,6 +35,13 @@ struct Fp8History {
 // Returns a new history for a weight whose products use `recipe`, or nullptr if the recipe needs none.
 std::shared_ptr<Fp8History> fp8_history(const std::optional<ops::Fp8Recipe>& recipe, at::Device device);
 
+// Whether the products with `weight` [o, i] are in fp8: `recipe` asks for it, and both sizes are multiples of
+// fp8_width_multiple().
+bool applies_fp8(const std::optional<ops::Fp8Recipe>& recipe, const at::Tensor& weight);
+// A layer calls it for a weight that it multiplies with `recipe`: attaches the history, if the recipe has one, and
+// notes whether fp8 applies. Sizes depend on the layout, but a weight has its history in all of them.
+void attach_fp8(Parameter& weight, const std::optional<ops::Fp8Recipe>& recipe);
+
 // Ends a step: the magnitudes seen, maximized over the ranks of `group`, join the history, and scales become
 // (reach / largest) / 2^margin. A scale for which nothing, or something that is not finite, was seen stays. Collective
 // over ranks that hold the same layers. Skips parameters without a history.

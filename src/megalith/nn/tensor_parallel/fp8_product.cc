@@ -7,6 +7,12 @@
 //
 // So a cast writes rows, columns or both (Orders). Forward keeps x by columns, one byte per element, instead of x
 // itself. Forward uses fast accumulation; gradients do not.
+//
+// All three sizes of a product must be multiples of a number that depends on the recipe. Tokens are padded to it with
+// rows of zeros, which change neither scales nor sums; results lose them again. Widths are the model's: where they do
+// not fit, make_product takes a dense product.
+//
+// A recipe without weight gradients computes dW from x and dy as they are. Forward then keeps x itself.
 #include <ATen/ATen.h>
 
 #include "megalith/nn/tensor_parallel/fp8_history.h"
@@ -25,9 +31,9 @@ using ops::Fp8Scaling;
 namespace {
 
 // Indices of the tensors that forward keeps in Saved::own: x in the order in which backward reads it, and the weight
-// itself, which backward casts again with the same scale. Saved::x stays undefined.
+// itself, which backward casts again with the same scale. Saved::x is set only if dW is not computed in fp8.
 enum Fp8Saved : size_t {
-  kInputColumns,       // [i, t] in fp8; undefined if the weight is frozen
+  kInputColumns,       // [i, t] in fp8, t padded; undefined if no gradient is computed from it
   kInputInverseScale,  // as in Fp8Matrix
   kWeight,             // [o, i]
   kWeightScale         // fp32 [1]; undefined if it is computed again
@@ -47,17 +53,18 @@ class Fp8Product final : public Product {
 
   at::Tensor forward(const at::Tensor& x, const ops::Addends& added, Saved& saved) const override {
     const at::Tensor weight = weight_.value.detach();
-    const Fp8Matrix x8 = cast(x, Fp8History::kInput, record_, {true, true});
+    const Fp8Matrix x8 = cast(padded(x), Fp8History::kInput, record_, {true, fp8_weight_grad()});
     const Fp8Matrix w8 = cast(weight, Fp8History::kWeight, record_, {true, false});
-    at::Tensor y = ops::fp8_mm(x8.rows, x8.inverse_scale, w8.rows, w8.inverse_scale, x.scalar_type(), /*fast=*/true);
+    at::Tensor y = ops::fp8_mm(x8.rows, x8.inverse_scale, w8.rows, w8.inverse_scale, x.scalar_type(), /*fast=*/true)
+                       .narrow(0, 0, x.size(0));
     add_addends_(y, added);
-    const bool trained = weight_.value.requires_grad();
-    saved.own = {trained ? x8.columns : at::Tensor(), x8.columns_inverse_scale, weight, w8.scale};
+    if (weight_.value.requires_grad() && !recipe_.weight_gradients) saved.x = x;
+    saved.own = {x8.columns, x8.columns_inverse_scale, weight, w8.scale};
     return y;
   }
 
   OutputGrad output_grad(const at::Tensor& dy) const override {
-    return {dy, cast(dy, Fp8History::kGradient, /*record=*/true, {true, true})};
+    return {dy, cast(padded(dy), Fp8History::kGradient, /*record=*/true, {true, fp8_weight_grad()})};
   }
 
   at::Tensor grad_through_weight(const OutputGrad& dy, const Saved& saved) const override {
@@ -65,18 +72,31 @@ class Fp8Product final : public Product {
                              ? ops::to_fp8_blocks(saved.own[kWeight], Fp8Kind::kE4m3, Fp8Blocks::kSquares, false, true)
                              : ops::to_fp8(saved.own[kWeight], {.rows = false, .scale = saved.own[kWeightScale]});
     return ops::fp8_mm(dy.in_fp8.rows, dy.in_fp8.inverse_scale, w8.columns, w8.columns_inverse_scale,
-                       dy.dy.scalar_type(), /*fast=*/false);
+                       dy.dy.scalar_type(), /*fast=*/false)
+        .narrow(0, 0, dy.dy.size(0));
   }
 
   std::vector<at::Tensor> grad_weights(const OutputGrad& dy, const Saved& saved,
-                                       const MakeInput& /*make_x*/) const override {
+                                       const MakeInput& make_x) const override {
     if (!weight_.value.requires_grad()) return {at::Tensor()};
+    if (!recipe_.weight_gradients)
+      return {weight_.grad.now_or_later(
+          [&weight = weight_, dy = dy.dy, x = input_of(saved, make_x)] { return weight.add_weight_grad(dy, x()); })};
     return {weight_.grad.now_or_later(
         [&weight = weight_, dy = dy.in_fp8, x = saved.own[kInputColumns],
          x_inverse_scale = saved.own[kInputInverseScale]] { return add_weight_grad(weight, dy, x, x_inverse_scale); })};
   }
 
  private:
+  // Whether dW is computed, and from casts.
+  bool fp8_weight_grad() const { return weight_.value.requires_grad() && recipe_.weight_gradients; }
+
+  // Returns x [t, …] with rows of zeros up to the next multiple of tokens; x itself if there is nothing to add.
+  at::Tensor padded(const at::Tensor& x) const {
+    const int64_t multiple = ops::fp8_token_multiple(recipe_.scaling), beyond = x.size(0) % multiple;
+    return beyond == 0 ? x : at::constant_pad_nd(x, {0, 0, 0, multiple - beyond});
+  }
+
   // Casts x with the scaling of the recipe: blocks, the history's scale (delayed), or a scale from x itself.
   Fp8Matrix cast(const at::Tensor& x, Fp8History::Tensor which, bool record, Orders orders) const {
     const Fp8Kind kind = which == Fp8History::kGradient ? recipe_.gradients() : Fp8Kind::kE4m3;
@@ -111,13 +131,6 @@ class Fp8Product final : public Product {
 };
 
 }  // namespace
-
-bool applies_fp8(const std::optional<Fp8Recipe>& recipe, int64_t tokens, const at::Tensor& weight) {
-  if (!recipe) return false;
-  const int64_t inputs = weight.size(1);
-  if (recipe->scaling == Fp8Scaling::kBlocks) return ops::fits_fp8_blocks(tokens, inputs, weight.size(0));
-  return ops::fits_fp8(tokens, inputs) && ops::fits_fp8(weight.size(0), inputs);
-}
 
 ProductPtr fp8_product(Parameter& weight, const Fp8Recipe& recipe, bool record) {
   return std::make_shared<Fp8Product>(weight, recipe, record);

@@ -54,7 +54,7 @@ ColumnParallelLinear::ColumnParallelLinear(const ParameterScope& scope, const st
     rows += part.padded_rows / tp_.size();
   }
   weight_ = &scope.add(std::move(weight), {rows, in});
-  weight_->attached.fp8 = fp8_history(tp_.fp8, weight_->value.device());
+  attach_fp8(*weight_, tp_.fp8);
   if (bias) bias_ = &scope.add(std::move(offset), {rows});
 }
 
@@ -73,7 +73,7 @@ RowParallelLinear::RowParallelLinear(const ParameterScope& scope, const std::str
   ParameterSpec weight{.name = name + ".weight", .init = init, .use = WeightUse::kRow, .split_over_tp = tp_.size() > 1};
   weight.parts.push_back({weight.name, {out, in}, {0, first}, {out, count}, 0});
   weight_ = &scope.add(std::move(weight), {out, count});
-  weight_->attached.fp8 = fp8_history(tp_.fp8, weight_->value.device());
+  attach_fp8(*weight_, tp_.fp8);
   // Added once, after the sum over the ranks, and so replicated; with sequence parallelism each rank sees the gradient
   // of its own tokens only.
   if (bias)

@@ -1,11 +1,12 @@
-// Code that all kinds of products share, and the choice between them. An active low-rank update goes with a dense
-// product: make_product does not combine it with fp8.
+// Code that all kinds of products share, and the choice between them. An active low-rank update is added to a dense
+// product or to one in fp8; its own products, which are narrow, stay in the dtype of the activations.
 #include "megalith/nn/tensor_parallel/product.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
 #include "megalith/nn/parameter/low_rank.h"
+#include "megalith/nn/tensor_parallel/fp8_history.h"
 #include "megalith/nn/tensor_parallel/product_internal.h"
 #include "megalith/ops/kernel/autograd_state.h"
 
@@ -83,10 +84,11 @@ void add_addends_(const at::Tensor& y, const ops::Addends& added) {
 }
 
 ProductPtr make_product(Parameter& weight, const ProductInput& input, const std::optional<ops::Fp8Recipe>& fp8) {
-  if (const LowRank* update = active_update(weight))
-    return low_rank_product(dense_product(weight), *update, low_rank_factors(*update), input);
-  if (applies_fp8(fp8, input.tokens, weight.value)) return fp8_product(weight, *fp8, at::GradMode::is_enabled());
-  return dense_product(weight);
+  const bool in_fp8 = input.tokens > 0 && applies_fp8(fp8, weight.value);
+  ProductPtr product = in_fp8 ? fp8_product(weight, *fp8, at::GradMode::is_enabled()) : dense_product(weight);
+  const LowRank* update = active_update(weight);
+  if (update == nullptr) return product;
+  return low_rank_product(std::move(product), *update, low_rank_factors(*update), input);
 }
 
 at::Tensor local_product(const at::Tensor& x, ProductPtr product, MakeInput make_x) {

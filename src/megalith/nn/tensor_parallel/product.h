@@ -4,7 +4,7 @@
 //   class             y                       dx                  weights
 //   DenseProduct      x Wᵀ                    dy W                W
 //   Fp8Product        the same with factors cast to fp8           W
-//   LowRankProduct    x Wᵀ + s (x Aᵀ) Bᵀ      dy W + s (dy B) A   W, A, B
+//   LowRankProduct    x Wᵀ + s (x Aᵀ) Bᵀ      dy W + s (dy B) A   W, A, B   (x Wᵀ and dy W may be in fp8)
 //   GroupedProduct    x_n W_nᵀ of every group of rows             W   (moe/grouped_product.h)
 //
 // All of them defer weight gradients if the weight has a queue that records (zero-bubble schedules). So a layer that
@@ -107,8 +107,9 @@ struct ProductInput {
       {};  // {first, count} of the tokens that backward sees; nullopt = all
 };
 
-// Returns the product with `weight`: with its low-rank update if one is active, else in fp8 if `fp8` asks for it and
-// the sizes allow it, else dense. Call it outside autograd functions, where the gradient mode is that of the layer.
+// Returns the product with `weight`: in fp8 if `fp8` asks for it and the weight's sizes allow it (fp8_history.h), plus
+// its low-rank update if one is active. A layer that passes `fp8` has called attach_fp8 for the weight. Call it outside
+// autograd functions, where the gradient mode is that of the layer.
 ProductPtr make_product(Parameter& weight, const ProductInput& input, const std::optional<ops::Fp8Recipe>& fp8 = {});
 
 // Applies the product with autograd and without collectives. With `make_x` its input is not kept for backward.

@@ -11,9 +11,8 @@ namespace megalith::nn {
 // In the dtype of weight and input.
 ProductPtr dense_product(Parameter& weight);
 
-// Whether `tokens` rows and `weight` [o, i] are multiplied in fp8: `recipe` asks for it and the sizes allow it.
-bool applies_fp8(const std::optional<ops::Fp8Recipe>& recipe, int64_t tokens, const at::Tensor& weight);
-// With `record` the pass is part of a step, and its magnitudes enter the weight's history (fp8_history.h).
+// With `record` the pass is part of a step, and its magnitudes enter the weight's history (fp8_history.h). Takes any
+// number of tokens, which it pads with zeros to fp8_token_multiple().
 ProductPtr fp8_product(Parameter& weight, const ops::Fp8Recipe& recipe, bool record);
 
 // Returns `base` plus `update`, whose factors are `factors`. `update` outlives the product.

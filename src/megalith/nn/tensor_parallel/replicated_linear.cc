@@ -4,12 +4,14 @@
 
 #include <ATen/ATen.h>
 
+#include "megalith/nn/tensor_parallel/fp8_history.h"
 #include "megalith/nn/tensor_parallel/product.h"
 
 namespace megalith::nn {
 
 ReplicatedLinear::ReplicatedLinear(const ParameterScope& scope, const std::string& name, int64_t in,
-                                   const std::vector<OutputPart>& out, bool bias, Init init, const TensorParallel& tp) {
+                                   const std::vector<OutputPart>& out, bool bias, Init init, const TensorParallel& tp)
+    : fp8_(tp.fp8) {
   ParameterSpec weight{.name = name + ".weight",
                        .init = init,
                        .use = WeightUse::kReplicated,
@@ -24,12 +26,13 @@ ReplicatedLinear::ReplicatedLinear(const ParameterScope& scope, const std::strin
     rows += part.rows;
   }
   weight_ = &scope.add(std::move(weight), {rows, in});
+  attach_fp8(*weight_, fp8_);
   if (bias) bias_ = &scope.add(std::move(offset), {rows});
 }
 
 at::Tensor ReplicatedLinear::forward(const at::Tensor& x) const {
-  const at::Tensor y =
-      local_product(x, make_product(*weight_, {.tokens = x.size(0), .split = weight_->spec.partial_grad_over_tp}));
+  const ProductInput input{.tokens = x.size(0), .split = weight_->spec.partial_grad_over_tp};
+  const at::Tensor y = local_product(x, make_product(*weight_, input, fp8_));
   return bias_ ? y + bias_->value : y;
 }
 

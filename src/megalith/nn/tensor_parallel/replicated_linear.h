@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ class ReplicatedLinear {
   at::Tensor forward(const at::Tensor& x) const;
 
  private:
+  std::optional<ops::Fp8Recipe> fp8_;
   Parameter* weight_;
   Parameter* bias_ = nullptr;
 };

@@ -97,6 +97,9 @@ at::Tensor turned(const at::Tensor& inverse_scale) {
 
 bool fits_fp8(int64_t rows, int64_t columns) { return rows > 0 && columns > 0 && rows % 16 == 0 && columns % 16 == 0; }
 
+int64_t fp8_width_multiple(Fp8Scaling scaling) { return scaling == Fp8Scaling::kBlocks ? 4 * kFp8Block : 16; }
+int64_t fp8_token_multiple(Fp8Scaling scaling) { return scaling == Fp8Scaling::kBlocks ? kFp8Block : 16; }
+
 Fp8Matrix to_fp8(const at::Tensor& x, const Fp8Cast& cast) {
   check(x.dim() == 2 && fits_fp8(x.size(0), x.size(1)),
         "to_fp8 takes a matrix whose sizes are multiples of 16; it got {}", shape_text(x));

@@ -36,9 +36,10 @@ enum class Fp8Scaling {
 struct Fp8Recipe {
   Fp8Format format = Fp8Format::kHybrid;
   Fp8Scaling scaling = Fp8Scaling::kTensor;
-  int64_t history = 1;      // kDelayed: number of earlier steps to consider
-  bool most_recent = true;  // kDelayed: uses the last of them, otherwise the largest
-  int margin = 0;           // kDelayed: scales are divided by 2^margin
+  int64_t history = 1;           // kDelayed: number of earlier steps to consider
+  bool most_recent = true;       // kDelayed: uses the last of them, otherwise the largest
+  int margin = 0;                // kDelayed: scales are divided by 2^margin
+  bool weight_gradients = true;  // false: weight gradients are computed in the dtype of the activations
   bool operator==(const Fp8Recipe&) const = default;
 
   // Returns the type of output gradients; inputs and weights are always e4m3.
@@ -58,6 +59,10 @@ struct Fp8Matrix {
 
 // Whether a matrix [r, c] can be multiplied with one scale per tensor: both sizes are multiples of 16.
 bool fits_fp8(int64_t rows, int64_t columns);
+// Returns the number of which the widths of a weight must be multiples (16; with blocks 512, since cuBLASLt reads the
+// scales of squares in fours), and the one to which the tokens of a product are padded (16; with blocks 128).
+int64_t fp8_width_multiple(Fp8Scaling scaling);
+int64_t fp8_token_multiple(Fp8Scaling scaling);
 
 // Options of a cast.
 struct Fp8Cast {

@@ -68,11 +68,6 @@ Fp8Matrix cast_composite(const at::Tensor& x, Fp8Kind kind, Fp8Blocks blocks, bo
 
 }  // namespace
 
-bool fits_fp8_blocks(int64_t tokens, int64_t in, int64_t out) {
-  const int64_t four = 4 * kFp8Block;  // scales of squares are read four at a time
-  return tokens > 0 && tokens % kFp8Block == 0 && in > 0 && in % four == 0 && out > 0 && out % four == 0;
-}
-
 Fp8Matrix to_fp8_blocks(const at::Tensor& x, Fp8Kind kind, Fp8Blocks blocks, bool rows, bool columns) {
   check(x.dim() == 2 && x.numel() > 0 && x.size(0) % kFp8Block == 0 && x.size(1) % kFp8Block == 0,
         "to_fp8_blocks takes a matrix whose sizes are multiples of 128; it got {}", shape_text(x));

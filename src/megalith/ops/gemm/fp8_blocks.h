@@ -20,10 +20,6 @@ enum class Fp8Blocks {
   kSquares  // 128 x 128: inverse scales are [r/128, c/128], and the transpose of it
 };
 
-// Whether x [t, i] · weight [o, i]ᵀ and both products of its backward can be multiplied in blocks: tokens are a
-// multiple of 128, the other sizes of 512, since cuBLASLt reads the scales of squares in fours.
-bool fits_fp8_blocks(int64_t tokens, int64_t in, int64_t out);
-
 // Casts x [r, c] of bf16, fp16 or fp32 in one pass; r and c are multiples of 128. The largest magnitude of a block
 // lands between half of the largest number of `kind` and that number. `rows` and `columns` select the orders to
 // compute.

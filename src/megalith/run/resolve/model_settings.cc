@@ -61,7 +61,8 @@ std::optional<ops::Fp8Recipe> fp8_recipe(const config::PrecisionConfig& precisio
                                        : ops::Fp8Scaling::kTensor,
       .history = precision.fp8_amax_history_len,
       .most_recent = precision.fp8_amax_compute_algo == "most_recent",
-      .margin = precision.fp8_margin};
+      .margin = precision.fp8_margin,
+      .weight_gradients = precision.fp8_wgrad};
 }
 
 // Returns whether a module is one of those that selective recomputation repeats.

@@ -2,7 +2,7 @@
 // Each history is a tensor of the checkpoint under the name of its weight with ".fp8" appended. Ranks of a
 // tensor-parallel group hold equal histories, since maxima are reduced over it; tp_rank is the replica, so that rank 0
 // writes.
-#include "megalith/model/fp8_state.h"
+#include "megalith/model/fp8/fp8_state.h"
 
 #include "megalith/nn/tensor_parallel/fp8_history.h"
 

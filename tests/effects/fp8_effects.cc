@@ -1,0 +1,54 @@
+// Options of fp8 products, by what they do to the numbers of a tiny run.
+#include <fmt/format.h>
+
+#include "megalith/config/derive.h"
+#include "tests/effects/effect.h"
+#include "tests/train/trainer_case.h"
+
+namespace megalith::testing {
+namespace {
+
+// Losses and gradient norms of a few steps in the precision of the arguments; nothing else of them is used.
+std::string numbers_in_fp8(const config::TrainingArguments& args) {
+  TrainerCase how;
+  how.args.precision = config::derive(args).args.precision;
+  how.args.batch.micro_batch_size = 3;
+  const auto rows = random_sequences(12, 50, 1);
+  const RunLog log = run_training(golden_folder("llama"), how, rows, rows);
+  return fmt::format("losses {} norms {}", fmt::join(log.numbers("loss"), " "),
+                     fmt::join(log.numbers("grad_norm"), " "));
+}
+
+}  // namespace
+
+Effects fp8_effects() {
+  const auto kPretrain = config::Dialect::kPretrain;
+  const Words delayed{"--bf16", "--fp8=hybrid", "--fp8_recipe=delayed"};
+  const auto and_also = [&](const char* word) {
+    Words words = delayed;
+    words.emplace_back(word);
+    return words;
+  };
+  const Observe observe = numbers_in_fp8;
+  return {
+      {"fp8", {"--bf16"}, {}, {"--fp8=hybrid"}, observe},
+      {"fp8_recipe", {"--bf16", "--fp8=e4m3"}, {"--fp8_recipe=tensorwise"}, {"--fp8_recipe=delayed"}, observe},
+      {"fp8_wgrad", {"--bf16", "--fp8=hybrid"}, {}, {"--no-fp8-wgrad"}, observe, kPretrain},
+      {"fp8_amax_history_len",
+       and_also("--fp8_amax_compute_algo=max"),
+       {},
+       {"--fp8_amax_history_len=16"},
+       observe,
+       kPretrain},
+      {"fp8_amax_compute_algo",
+       and_also("--fp8_amax_history_len=16"),
+       {},
+       {"--fp8_amax_compute_algo=max"},
+       observe,
+       kPretrain},
+      {"fp8_margin", delayed, {}, {"--fp8_margin=1"}, observe, kPretrain},
+      {"first_last_layers_bf16", delayed, {}, {"--first_last_layers_bf16"}, observe, kPretrain},
+  };
+}
+
+}  // namespace megalith::testing
