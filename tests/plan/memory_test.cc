@@ -159,6 +159,14 @@ TEST(PlannedMemory, KnowsDeltaNetsOverSlices) {
               0.15);
 }
 
+// Prediction layers are planned like the layers before them, with their share of each sequence.
+TEST(PlannedMemory, KnowsMultiTokenPredictionOverSlices) {
+  expect_ways({"--finetuning_type=full", "--moe_token_dispatcher_type=alltoall", "--moe_expert_capacity_factor=1.0",
+               "--moe_pad_expert_input_to_capacity=true", "--per_device_train_batch_size=2",
+               "--gradient_accumulation_steps=4", "--max_steps=10", "--mtp_num_layers=2"},
+              {{"glm4_moe", {}, 1}, {"glm4_moe", {"--cp=2"}, 2}, {"glm4_moe", {"--pp=2", "--cp=2"}, 4}});
+}
+
 TEST(PlannedMemory, KnowsAdapters) {
   expect_ways({"--finetuning_type=lora", "--lora_rank=16", "--per_device_train_batch_size=2",
                "--gradient_accumulation_steps=4", "--max_steps=10"},

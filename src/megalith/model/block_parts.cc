@@ -73,12 +73,6 @@ std::vector<std::string> context_parallel_problems(const ModelConfig& config, in
                                  reason));
     for (std::string& each : kind.context_parallel_problems(tp, cp)) add_new(found, std::move(each));
   });
-  // The shift by one token (shift_tokens) needs each token's right neighbor, which may be in another rank's slice.
-  if (config.mtp_layers > 0)
-    found.push_back(
-        fmt::format("context_parallel_size {} splits sequences, and multi-token prediction needs the tokens after"
-                    " each one; use context_parallel_size 1, or turn it off (num_nextn_predict_layers 0)",
-                    cp));
   return found;
 }
 
