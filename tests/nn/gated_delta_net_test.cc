@@ -1,11 +1,14 @@
-// The gated delta net under tensor parallelism against plain ATen on the full weights, token by token.
+// The gated delta net under tensor and context parallelism against plain ATen on the full weights, token by token.
 #include "megalith/nn/attention/gated_delta_net.h"
 
 #include <cmath>
 #include <numeric>
 
 #include "megalith/nn/attention/kv_cache.h"
+#include "megalith/nn/context_parallel/slice.h"
 #include "megalith/nn/parameter/init.h"
+#include "megalith/nn/recompute.h"
+#include "megalith/parallel/parallel_context.h"
 #include "tests/nn/nn_support.h"
 
 namespace megalith::nn {
@@ -128,6 +131,62 @@ INSTANTIATE_TEST_SUITE_P(Shapes, GatedDeltaNetTest,
                                            DeltaNetCase{.name = "Packed", .residual = true, .lengths = {5, 1, 7, 3}}),
                          [](const auto& test) { return test.param.name; });
 
+// A rank's sizes for context parallelism, and how it runs the layer.
+struct DeltaNetSlices {
+  int tp = 1, cp = 2;
+  bool sequence_parallel = false, recompute = false;
+  std::string name() const {
+    return "tp " + std::to_string(tp) + (sequence_parallel ? " sp" : "") + " cp " + std::to_string(cp) +
+           (recompute ? " recompute" : "");
+  }
+};
+
+// Each rank has a slice of the tokens; gradients of parameters are those of all slices together.
+void expect_slices(const DeltaNetCase& c, const DeltaNetSlices& how) {
+  SCOPED_TRACE(c.name + ", " + how.name());
+  const at::Tensor x = random_tensor({c.tokens(), kDeltaNetHidden}, 1), dy = random_tensor(x.sizes(), 2);
+  const Expected expected =
+      evaluate([&](const at::Tensor& in, const FullTensors& w) { return full_layer(in, w, c); }, x, c.weights(), dy);
+  const ops::SequenceLayout whole = ops::SequenceLayout::packed(c.lengths);
+  testing::run_ranks(how.tp * how.cp, [&](const testing::Rank& rank) {
+    parallel::ParallelContext context(rank.world,
+                                      layout::RankGrid({.world_size = how.tp * how.cp, .tp = how.tp, .cp = how.cp}));
+    const TensorParallel tp{context.tp(), how.sequence_parallel};
+    const comm::Group cp = context.cp();
+    ParameterSet set(at::kFloat, at::kCPU);
+    const GatedDeltaNet layer(ParameterScope(set), c.shape(), 0, tp, cp);
+    load(set, c.weights());
+    attach_main_grads(set);
+    const auto own = [&](const at::Tensor& of) {
+      return between_blocks(slice_tokens(of, whole, cp.rank(), cp.size()), tp);
+    };
+    const LayerInput input{.layout = slice_layout(whole, cp.rank(), cp.size()), .angles = {}};
+    const at::Tensor in = leaf(own(x));
+    const at::Tensor y =
+        how.recompute
+            ? recompute([&](const TensorList& kept) { return layer.forward(kept[0], {}, input); }, {in}, nullptr)
+            : layer.forward(in, {}, input);
+    expect_close(y, own(expected.y), "output");
+    y.backward(own(dy));
+    expect_close(in.grad(), own(expected.dx), "gradient of the input", 0,
+                 testing::kClose * expected.dx.abs().max().item<double>());
+    for (const auto& parameter : set.all()) cp.all_reduce(grad_of(*parameter));
+    expect_grads(set, expected.grads, tp);
+  });
+}
+
+TEST(GatedDeltaNet, SlicesOfSequencesGiveTheWhole) {
+  const DeltaNetCase dense{.name = "dense", .lengths = {16, 16}},
+      packed{.name = "packed", .value_heads = 4, .lengths = {8, 24, 16}};
+  for (const DeltaNetCase& c : {dense, packed}) {
+    expect_slices(c, {.cp = 2});
+    expect_slices(c, {.cp = 4});
+    expect_slices(c, {.tp = 2, .cp = 2});
+    expect_slices(c, {.tp = 2, .cp = 2, .sequence_parallel = true});
+    expect_slices(c, {.tp = 2, .cp = 2, .sequence_parallel = true, .recompute = true});
+  }
+}
+
 // One token after the other through a cache gives what all tokens at once give.
 TEST(GatedDeltaNet, ThroughACacheEqualsAllAtOnce) {
   for (const int tp_size : {1, 2})
@@ -179,6 +238,11 @@ TEST(GatedDeltaNet, RefusesHeadsThatCannotBeSplit) {
                     " tensor_model_parallel_size 4");
     expect_contains(refusal({.key_heads = 4, .value_heads = 6}), "6 value heads of linear attention cannot share 4");
   });
+  EXPECT_EQ(context_parallel_problem(DeltaNetCase{}.shape(), 2, 2), "");
+  EXPECT_EQ(context_parallel_problem(DeltaNetCase{}.shape(), 2, 4),
+            "context_parallel_size 4 cannot split the 2 key heads of linear attention that a rank has with"
+            " tensor_model_parallel_size 2: linear attention trades tokens for heads; use sizes whose product divides"
+            " the 4 key heads");
 }
 
 }  // namespace

@@ -170,11 +170,20 @@ TEST(MultiTokenPrediction, RefusesWhatCannotBe) {
     expect_error<ConfigError>([&] { model::chunk_places(stages, config, context); },
                               {"Ett|tt|m|L", "must all stand on the stage with the loss"});
   });
-  run_ranks(2, [&](const Rank& rank) {
-    parallel::ParallelContext context(rank.world, layout::RankGrid({.world_size = 2, .cp = 2}));
-    expect_error<ConfigError>(
-        [&] { const model::GptModel refused(config, {}, model::ChunkPlace::whole(config), context); },
-        {"context_parallel_size 2", "multi-token prediction", "num_nextn_predict_layers 0"});
+}
+
+TEST(MultiTokenPrediction, NeedsTheTokensAheadOfEachLayer) {
+  const MtpModel model({.mtp = 2});
+  run_ranks(1, [&](const Rank& rank) {
+    PipelineRank stage(rank, model.folder(), {});
+    const ops::SequenceLayout layout = ops::SequenceLayout::dense(1, 6);
+    const at::Tensor ids = at::arange(6, at::kLong);
+    std::vector<at::Tensor> losses;
+    model::ModelInput input{.layout = layout, .ids = ids, .hidden = {}, .targets = model::shift_labels(ids, layout)};
+    input.mtp_losses = &losses;
+    input.ahead = model::tokens_ahead(ids, input.targets, layout, 1);
+    expect_error<InternalError>([&] { stage.models()[0].forward(input); },
+                                {"2 multi-token-prediction layers got the tokens ahead for 1"});
   });
 }
 

@@ -166,7 +166,10 @@ struct PipelineRank::State {
     std::vector<at::Tensor> further;  // losses of multi-token prediction
     if (chunk.place().reads_ids()) input.ids = m.ids;
     if (call.last_stage) input.targets = m.targets;
-    if (training) input.mtp_losses = &further;
+    if (training && chunk.place().mtp) {
+      input.mtp_losses = &further;
+      input.ahead = model::tokens_ahead(m.ids, m.targets, m.layout, chunk.config().mtp_layers);
+    }
     const at::Tensor out = chunk.forward(input);
     if (!call.last_stage) return out;
     at::Tensor sum = out.sum();

@@ -68,6 +68,20 @@ json family_json(const std::string& family) {
     config["n_shared_experts"] = 6;
     config["first_k_dense_replace"] = 0;
   }
+  if (family == "qwen3_next") {  // delta nets only; narrow experts, so that these weigh most
+    config["linear_num_key_heads"] = 8;
+    config["linear_num_value_heads"] = 8;
+    config["linear_key_head_dim"] = 16;
+    config["linear_value_head_dim"] = 16;
+    config["linear_conv_kernel_dim"] = 4;
+    config["layer_types"] = json::array();
+    for (int layer = 0; layer < 8; ++layer) config["layer_types"].push_back("linear_attention");
+    config["shared_expert_intermediate_size"] = 16;
+    config["num_experts"] = 2;
+    config["num_experts_per_tok"] = 1;
+    config["moe_intermediate_size"] = 16;
+    config["partial_rotary_factor"] = 0.25;
+  }
   if (family == "qwen3_moe") {
     config["num_experts"] = 8;
     config["num_experts_per_tok"] = 2;

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "megalith/ops/sequence_layout.h"
 
@@ -30,6 +31,14 @@ struct ExtraTensor {
   ExtraOf of = ExtraOf::kTokens;
 };
 
+// The tokens that one layer of multi-token prediction reads: for each token, the one some places further on in its
+// sequence.
+struct FurtherTokens {
+  at::Tensor ids;           // int64 [t]; 0 past the end
+  at::Tensor labels;        // int64 [t]; kIgnoredLabel past the end
+  int64_t loss_tokens = 0;  // number of tokens with such a label; over all context-parallel ranks together
+};
+
 // Everything that the trainer and every pipeline stage need to know about a micro-batch, on the CPU.
 //
 // Tokens are stored sequence by sequence. labels[i] is the token that token i has to predict: labels are shifted, and
@@ -46,6 +55,9 @@ struct MicroBatch {
   bool preference = false;  // the first half of the sequences are the chosen ones, the second the rejected ones
   at::Tensor reference;     // fp32 [sequences]: log p under a reference model; undefined if the samples have none
   std::map<std::string, ExtraTensor, std::less<>> extras{};  // by name; on every pipeline stage
+  // One entry per multi-token-prediction layer: entry d is d + 1 places further on. Added by the trainer for the stage
+  // with those layers (train/step/rank_microbatches.h); the collator leaves it empty.
+  std::vector<FurtherTokens> further{};
 
   int64_t tokens() const { return layout.tokens(); }
   // Returns the fraction of the tokens that is not padding.

@@ -2,7 +2,7 @@
 // layer, its footprint and the checks alike, so that the three cannot disagree.
 //
 //   kind                 chosen by                       tokens interact through       split over tp
-//   DeltaNetKind         delta_net_layers[layer]         a recurrent state             key heads
+//   DeltaNetKind         delta_net_layers[layer]         a recurrent state             key heads (also over cp)
 //   LatentAttentionKind  latent is set (MLA)             softmax of compressed keys    heads
 //   SelfAttentionKind    otherwise                       softmax, windows, GQA         heads, key/value heads
 #include <fmt/format.h>
@@ -141,20 +141,20 @@ class LatentAttentionKind : public PartKind {
 };
 
 // Qwen3-Next's gated delta net. Its work per token is constant, so it states its multiplications itself instead of
-// counting like attention, and a state that runs through the sequence rules out context parallelism.
+// counting like attention. Its state runs through the whole sequence: context parallelism splits its heads, too.
 class DeltaNetKind : public PartKind {
  public:
-  DeltaNetKind(const ModelConfig& config, int64_t /*layer*/)
-      : shape_(delta_net_shape(config)), family_(config.family) {}
+  DeltaNetKind(const ModelConfig& config, int64_t /*layer*/) : shape_(delta_net_shape(config)) {}
 
+  // All context-parallel ranks trade tokens for heads, whatever cp_comm_type says about attention.
   std::unique_ptr<nn::BlockPart> make(const nn::ParameterScope& scope, const PartSite& site) const override {
-    return std::make_unique<nn::GatedDeltaNet>(scope, shape_, site.cache_layer, site.tp);
+    return std::make_unique<nn::GatedDeltaNet>(scope, shape_, site.cache_layer, site.tp,
+                                               nn::context_parallel(site.context, nn::ContextMode::kAllToAll).heads);
   }
   PartFacts facts() const override {
     return {.random = false,
             .cached = true,
-            .whole_sequences = fmt::format(
-                "the linear attention layers of {} models carry a state from each token to the next", family_),
+            .whole_sequences = "",
             .host_work = "",
             .multiplications = nn::multiplications(shape_)};
   }
@@ -163,6 +163,11 @@ class DeltaNetKind : public PartKind {
     return {fmt::format("tensor_model_parallel_size {} does not divide the {} key heads of linear attention", tp,
                         shape_.key_heads)};
   }
+  std::vector<std::string> context_parallel_problems(int tp, int cp) const override {
+    if (shape_.key_heads % tp != 0) return {};  // tensor_parallel_problems tells that
+    const std::string problem = nn::context_parallel_problem(shape_, tp, cp);
+    return problem.empty() ? std::vector<std::string>{} : std::vector{problem};
+  }
   std::unique_ptr<nn::PartFootprint> footprint(const nn::FootprintScope& scope,
                                                const ModelOptions& /*options*/) const override {
     return nn::make_footprint(scope, shape_);
@@ -170,7 +175,6 @@ class DeltaNetKind : public PartKind {
 
  private:
   const nn::DeltaNetShape shape_;
-  const std::string family_;
 };
 
 // A plain function per kind, as the constexpr table below needs.

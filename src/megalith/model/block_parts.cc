@@ -64,20 +64,15 @@ std::vector<std::string> tensor_parallel_problems(const ModelConfig& config, int
   return found;
 }
 
-std::vector<std::string> context_parallel_problems(const ModelConfig& config, int cp) {
+std::vector<std::string> context_parallel_problems(const ModelConfig& config, int tp, int cp) {
   std::vector<std::string> found;
   if (cp == 1) return found;
   for_each_part(config, [&](const PartKind& kind) {
     if (const std::string reason = kind.facts().whole_sequences; !reason.empty())
       add_new(found, fmt::format("context_parallel_size {} splits sequences, and {}; use context_parallel_size 1", cp,
                                  reason));
+    for (std::string& each : kind.context_parallel_problems(tp, cp)) add_new(found, std::move(each));
   });
-  // The shift by one token (shift_tokens) needs each token's right neighbor, which may be in another rank's slice.
-  if (config.mtp_layers > 0)
-    found.push_back(
-        fmt::format("context_parallel_size {} splits sequences, and multi-token prediction needs the tokens after"
-                    " each one; use context_parallel_size 1, or turn it off (num_nextn_predict_layers 0)",
-                    cp));
   return found;
 }
 

@@ -31,8 +31,9 @@ std::unique_ptr<PartKind> feed_forward_kind(const ModelConfig& config, int64_t l
 // Returns every reason why the model cannot be split over so many tensor-parallel ranks, each with the allowed values;
 // empty if it can. Experts are checked by nn::problems.
 std::vector<std::string> tensor_parallel_problems(const ModelConfig& config, int tp);
-// Returns every reason why sequences cannot be split over so many context-parallel ranks; empty if they can.
-std::vector<std::string> context_parallel_problems(const ModelConfig& config, int cp);
+// Returns every reason why sequences cannot be split over so many context-parallel ranks beside `tp` tensor-parallel
+// ones, which the model allows; empty if they can.
+std::vector<std::string> context_parallel_problems(const ModelConfig& config, int tp, int cp);
 // Returns why a CUDA graph cannot hold the layers, as a clause; empty if it can.
 std::string capture_problem(const ModelConfig& config);
 

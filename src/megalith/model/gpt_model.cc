@@ -30,8 +30,8 @@ namespace megalith::model {
 namespace {
 
 // Throws ConfigError for combinations that the parts of the model do not support.
-void check_parts(const ModelConfig& config, int cp) {
-  const auto found = context_parallel_problems(config, cp);
+void check_parts(const ModelConfig& config, const layout::GridShape& grid) {
+  const auto found = context_parallel_problems(config, grid.tp, grid.cp);
   check<ConfigError>(found.empty(), "{}", fmt::join(found, "\n"));
   const Family* family = find_family(config);
   check<ConfigError>(!family || !family->head || (!config.tied_embeddings && config.mtp_layers == 0),
@@ -51,7 +51,7 @@ GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const
       tp_(model::tensor_parallel(options, context)),
       vocab_{config.vocab_size, layout::padded_vocab_size(config.vocab_size, options.vocab_multiple, tp_.size())},
       parameters_(options.dtype, options.device) {
-  check_parts(config, context.grid().shape().cp);
+  check_parts(config, context.grid().shape());
   tp_.fp8.reset();  // tp_ is for embedding and head, whose rounding errors go straight into the loss
   const nn::ParameterScope root(parameters_);
   const nn::Init init = nn::Init::normal(config.init_std);

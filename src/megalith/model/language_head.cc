@@ -1,6 +1,7 @@
 // Final norm, projection and loss. The projection's weight is the embedding's if they are tied; on a pipeline's last
 // stage that is a copy (kTiedCopy), whose gradient is summed with the first stage's. Multi-token-prediction layers form
-// a chain: each takes the hidden states of the previous depth, and ids and targets shifted by one more token.
+// a chain: each takes the hidden states of the previous depth, and the ids and targets one more token ahead, which the
+// caller shifts: with context parallelism only it has the tokens beyond the borders of a slice.
 #include "megalith/model/language_head.h"
 
 #include <algorithm>
@@ -69,12 +70,14 @@ at::Tensor LanguageHead::token_losses(const at::Tensor& y, const at::Tensor& tar
 // Depth d predicts token i + d + 2 from the hidden state of i and the embedding of token i + d + 1. The final norm's
 // output is the first input of the chain; each layer's own final norm makes the next one.
 void LanguageHead::run_mtp(const at::Tensor& y, const ModelInput& input, const nn::LayerInput& layer_input) const {
+  check(input.ahead.size() == mtp_layers_.size(),
+        "{} multi-token-prediction layers got the tokens ahead for {}; ModelInput::ahead needs one entry per layer",
+        mtp_layers_.size(), input.ahead.size());
   const bool recomputes = input.training && site_.options.recompute.layers != RecomputePlan::Layers::kNone;
-  at::Tensor hidden = y, ids = input.ids, targets = input.targets;
-  for (const auto& layer : mtp_layers_) {
-    ids = shift_tokens(ids, input.layout, 0);  // any id will do after the end: nothing is predicted from there
-    targets = shift_labels(targets, input.layout);
-    const at::Tensor embedded = embedding_->forward(ids);
+  at::Tensor hidden = y;
+  for (size_t depth = 0; depth < mtp_layers_.size(); ++depth) {
+    const std::unique_ptr<MtpLayer>& layer = mtp_layers_[depth];
+    const at::Tensor embedded = embedding_->forward(input.ahead[depth].ids);
     if (recomputes) {
       hidden = nn::recompute([&layer = *layer, layer_input](
                                  const nn::TensorList& kept) { return layer.forward(kept[0], kept[1], layer_input); },
@@ -82,7 +85,7 @@ void LanguageHead::run_mtp(const at::Tensor& y, const ModelInput& input, const n
     } else {
       hidden = layer->forward(embedded, hidden, layer_input);
     }
-    input.mtp_losses->push_back(token_losses(hidden, targets, std::nullopt));
+    input.mtp_losses->push_back(token_losses(hidden, input.ahead[depth].targets, std::nullopt));
   }
 }
 

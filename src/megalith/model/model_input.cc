@@ -22,4 +22,15 @@ at::Tensor shift_tokens(const at::Tensor& values, const ops::SequenceLayout& lay
   return shifted.index_fill_(0, ends.narrow(0, 1, layout.sequences()).to(at::kLong) - 1, at_end);
 }
 
+std::vector<TokensAhead> tokens_ahead(const at::Tensor& ids, const at::Tensor& targets,
+                                      const ops::SequenceLayout& layout, int64_t layers) {
+  std::vector<TokensAhead> ahead;
+  TokensAhead last{ids, targets};
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    last = {shift_tokens(last.ids, layout, 0), shift_labels(last.targets, layout)};
+    ahead.push_back(last);
+  }
+  return ahead;
+}
+
 }  // namespace megalith::model

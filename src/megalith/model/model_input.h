@@ -33,6 +33,13 @@ struct ChunkPlace {
   bool reads_ids() const { return embedding || mtp; }
 };
 
+// The tokens that a multi-token-prediction layer reads besides hidden states: for each token, the one some places
+// further on in its sequence.
+struct TokensAhead {
+  at::Tensor ids;      // int64 [t]; 0 past the end of the sequence, from where nothing is predicted
+  at::Tensor targets;  // int64 [t]; -100 past the end
+};
+
 // The input of a forward pass. t is the number of tokens of the layout, with sequence parallelism a multiple of tp.
 // With several context-parallel ranks all fields describe this rank's slice (nn/context_parallel/slice.h).
 struct ModelInput {
@@ -50,6 +57,8 @@ struct ModelInput {
   // Receives the losses fp32 [t] of each multi-token-prediction layer; entry d is for the token d + 1 places after the
   // target. Used with targets, on the chunk with those layers; if nullptr, they do not run.
   std::vector<at::Tensor>* mtp_losses = nullptr;
+  // One entry per multi-token-prediction layer (tokens_ahead), with mtp_losses.
+  std::vector<TokensAhead> ahead = {};
 };
 
 // Returns the target of each token: the label of the next token of its sequence, -100 at the end. labels int64 [t] are
@@ -57,5 +66,9 @@ struct ModelInput {
 at::Tensor shift_labels(const at::Tensor& labels, const ops::SequenceLayout& layout);
 // The same for any numbers: entry i becomes that of the next token of its sequence, `at_end` at its end.
 at::Tensor shift_tokens(const at::Tensor& values, const ops::SequenceLayout& layout, int64_t at_end);
+// Returns the tokens that `layers` multi-token-prediction layers read: entry d is ids and targets of the token d + 1
+// places further on. Takes the whole, like the shifts above: a slice is cut from each tensor afterwards.
+std::vector<TokensAhead> tokens_ahead(const at::Tensor& ids, const at::Tensor& targets,
+                                      const ops::SequenceLayout& layout, int64_t layers);
 
 }  // namespace megalith::model

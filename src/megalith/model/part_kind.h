@@ -71,6 +71,11 @@ class PartKind {
   // if it can.
   virtual std::vector<std::string> tensor_parallel_problems(int /*tp*/) const { return {}; }
 
+  // Returns every reason why its heads cannot be split over so many context-parallel ranks beside `tp` tensor-parallel
+  // ones, each with the allowed values; empty if they can, or if it does not split them. For parts that work on slices
+  // (PartFacts::whole_sequences is empty).
+  virtual std::vector<std::string> context_parallel_problems(int /*tp*/, int /*cp*/) const { return {}; }
+
   // Returns its memory and work on a rank. What `scope` refers to outlives the result. nullptr means unknown: the model
   // can be trained, but the planner refuses it.
   virtual std::unique_ptr<nn::PartFootprint> footprint(const nn::FootprintScope& /*scope*/,

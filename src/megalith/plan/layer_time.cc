@@ -89,6 +89,12 @@ class TimeMeter : public nn::WorkMeter {
     time_.backward.ep += 2 * speeds_.ep.all_to_all(bytes);
   }
 
+  // Nothing can start before it, so that all of it is exposed.
+  void head_exchange(double bytes) override {
+    time_.forward.cp += speeds_.cp.all_to_all(bytes);
+    time_.backward.cp += speeds_.cp.all_to_all(bytes);
+  }
+
   void part(const nn::PartFootprint& inner) override {
     TimeMeter meter(speeds_);
     inner.work(meter);

@@ -73,7 +73,7 @@ std::vector<std::string> layout_problems(const RunShape& run) {
   Problems problems;
   problems.add(model::tensor_parallel_problems(*run.model, run.grid.tp));
   check_experts(run, problems);
-  problems.add(model::context_parallel_problems(*run.model, run.grid.cp));
+  problems.add(model::context_parallel_problems(*run.model, run.grid.tp, run.grid.cp));
   problems.add(layout::problems(split_request(run)));
   problems.add(layout::problems(run.pipeline));
   problems.add(adapter_problems(run));

@@ -38,7 +38,7 @@ class Space {
   std::vector<LayoutChoice> all() {
     const GivenLayout& given = request_.given;
     for (const int tp : given_or(given.tp, tp_sizes()))
-      for (const int cp : given_or(given.cp, cp_sizes()))
+      for (const int cp : given_or(given.cp, cp_sizes(tp)))
         for (const int pp : given_or(given.pp, pp_sizes(tp * cp)))
           if (request_.gpus % (tp * cp * pp) == 0) add_experts({.tp = tp, .cp = cp, .pp = pp});
     return std::move(choices_);
@@ -53,12 +53,13 @@ class Space {
       if (model::tensor_parallel_problems(model_, tp).empty()) sizes.push_back(tp);
     return sizes;
   }
-  // Powers of two whose zigzag halves are equal and long enough.
-  std::vector<int> cp_sizes() const {
+  // Powers of two whose zigzag halves are equal and long enough, and which the model allows beside tp.
+  std::vector<int> cp_sizes(int tp) const {
     std::vector<int> sizes{1};
-    if (!model::context_parallel_problems(model_, 2).empty()) return sizes;
     for (int cp = 2; cp <= kMaxCp && request_.sequence_length / cp >= kLeastCpTokens; cp *= 2)
-      if (request_.gpus % cp == 0 && request_.sequence_length % (2 * cp) == 0) sizes.push_back(cp);
+      if (request_.gpus % cp == 0 && request_.sequence_length % (2 * cp) == 0 &&
+          model::context_parallel_problems(model_, tp, cp).empty())
+        sizes.push_back(cp);
     return sizes;
   }
   std::vector<int> pp_sizes(int others) const {

@@ -5,6 +5,14 @@
 //
 // Heads are independent, so that tensor parallelism needs no collective between the two projections. In generation the
 // KvCache keeps S and the last kernel - 1 inputs of the convolution instead of keys and values.
+//
+// Context parallelism, t tokens and m key heads on each of cp ranks:
+//
+//   projection [t, m, …] ── q k v b a ──► to_heads ─► [t·cp, m/cp, …] ─► convolution, delta rule ─► to_tokens ─┐
+//                        └─ z ─────────────────────────────────────────────────────────────► norm · SiLU(z) ◄──┘
+//
+// The columns of the projection are ordered by key head, so that those of a rank are adjacent already. The gate and the
+// norm work on each token and head alone and stay with the rank's own tokens: z does not travel.
 #include "megalith/nn/attention/gated_delta_net.h"
 
 #include <ATen/ATen.h>
@@ -13,6 +21,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/nn/attention/kv_cache.h"
+#include "megalith/nn/context_parallel/head_all_to_all_internal.h"
+#include "megalith/nn/context_parallel/slice.h"
 #include "megalith/ops/attention/delta_rule.h"
 
 namespace megalith::nn {
@@ -20,7 +30,7 @@ namespace megalith::nn {
 namespace {
 
 // Checked in the initializer list, before anything is split by these numbers.
-const DeltaNetShape& checked(const DeltaNetShape& shape, int tp) {
+const DeltaNetShape& checked(const DeltaNetShape& shape, int tp, int cp) {
   check<ConfigError>(shape.key_heads > 0 && shape.value_heads % shape.key_heads == 0,
                      "{} value heads of linear attention cannot share {} key heads; use a number of value heads that is"
                      " a multiple of the key heads",
@@ -29,6 +39,8 @@ const DeltaNetShape& checked(const DeltaNetShape& shape, int tp) {
                      "{} key heads of linear attention cannot be split over tensor_model_parallel_size {}; use a"
                      " divisor of the heads",
                      shape.key_heads, tp);
+  const std::string problem = context_parallel_problem(shape, tp, cp);
+  check<ConfigError>(problem.empty(), "{}", problem);
   return shape;
 }
 
@@ -67,14 +79,25 @@ at::Tensor unit_length(const at::Tensor& x) { return x * (x.square().sum(-1, /*k
 
 }  // namespace
 
+std::string context_parallel_problem(const DeltaNetShape& shape, int tp, int cp) {
+  if (shape.key_heads % (int64_t{tp} * cp) == 0) return {};
+  return fmt::format(
+      "context_parallel_size {} cannot split the {} key heads of linear attention that a rank has with"
+      " tensor_model_parallel_size {}: linear attention trades tokens for heads; use sizes whose product divides the {}"
+      " key heads",
+      cp, shape.key_heads / tp, tp, shape.key_heads);
+}
+
 std::vector<OutputPart> in_parts(const DeltaNetShape& shape) {
   return {{"in_qkvz", 2 * (shape.key_heads * shape.key_dim + shape.value_heads * shape.value_dim)},
           {"in_ba", 2 * shape.value_heads}};
 }
 
-GatedDeltaNet::GatedDeltaNet(const ParameterScope& scope, const DeltaNetShape& shape, int64_t layer, TensorParallel tp)
-    : shape_(checked(shape, tp.size())),
+GatedDeltaNet::GatedDeltaNet(const ParameterScope& scope, const DeltaNetShape& shape, int64_t layer, TensorParallel tp,
+                             std::optional<comm::Group> cp)
+    : shape_(checked(shape, tp.size(), cp ? cp->size() : 1)),
       layer_(layer),
+      cp_(cp && cp->size() > 1 ? std::move(cp) : std::nullopt),
       key_heads_(shape.key_heads / tp.size()),
       value_heads_(shape.value_heads / tp.size()),
       in_(scope, "in", shape.hidden, in_parts(shape), false, shape.init, tp),
@@ -88,22 +111,48 @@ GatedDeltaNet::GatedDeltaNet(const ParameterScope& scope, const DeltaNetShape& s
 GatedDeltaNet::Projected GatedDeltaNet::project(const at::Tensor& x) const {
   const int64_t d = shape_.key_dim, e = shape_.value_dim, m = key_heads_, n = value_heads_;
   const at::Tensor all = in_.forward(x);
-  // The weight is ordered by key head, [q | k | v's | z's] and [b's | a's]; the operations below want all queries, then
-  // all keys, then all values.
+  // The weight is ordered by key head, [q | k | v's | z's] and [b's | a's].
   const at::Tensor qkvz = all.narrow(1, 0, 2 * (m * d + n * e)).unflatten(1, {m, 2 * d + 2 * n / m * e});
-  const at::Tensor ba = all.narrow(1, 2 * (m * d + n * e), 2 * n).unflatten(1, {m, 2 * n / m});
+  const int64_t values = n / m * e;
+  return {.qkv = qkvz.narrow(2, 0, 2 * d + values),
+          .ba = all.narrow(1, 2 * (m * d + n * e), 2 * n).unflatten(1, {m, 2 * n / m}),
+          .z = qkvz.narrow(2, 2 * d + values, values).flatten(1).unflatten(1, {n, e})};
+}
+
+GatedDeltaNet::Mixed GatedDeltaNet::to_mixed(const Projected& projected, const ops::SequenceLayout& slice) const {
+  const int64_t d = shape_.key_dim, share = value_heads_ / key_heads_, values = share * shape_.value_dim;
+  at::Tensor qkv = projected.qkv, ba = projected.ba;
+  if (cp_) {  // one all-to-all carries everything
+    const int64_t columns = qkv.size(2) + ba.size(2);
+    const at::Tensor traded =
+        to_heads(at::cat({qkv, ba}, 2).flatten(1), slice, *cp_).unflatten(1, {key_heads_ / cp_->size(), columns});
+    qkv = traded.narrow(2, 0, qkv.size(2));
+    ba = traded.narrow(2, qkv.size(2), ba.size(2));
+  }
   const auto part = [](const at::Tensor& of, int64_t first, int64_t count) {
     return of.narrow(2, first, count).flatten(1);
   };
-  const int64_t values = n / m * e;
-  return {.qkv = at::cat({part(qkvz, 0, d), part(qkvz, d, d), part(qkvz, 2 * d, values)}, 1),
-          .z = part(qkvz, 2 * d + values, values).unflatten(1, {n, e}),
-          .b = part(ba, 0, n / m),
-          .a = part(ba, n / m, n / m)};
+  // Convolution and recurrence want all queries, then all keys, then all values.
+  return {.qkv = at::cat({part(qkv, 0, d), part(qkv, d, d), part(qkv, 2 * d, values)}, 1),
+          .b = part(ba, 0, share),
+          .a = part(ba, share, share)};
+}
+
+at::Tensor GatedDeltaNet::own_rows(const Parameter& parameter, std::initializer_list<int64_t> counts) const {
+  if (!cp_) return parameter.value;
+  std::vector<at::Tensor> rows;
+  int64_t first = 0;
+  for (const int64_t count : counts) {
+    const int64_t own = count / cp_->size();
+    rows.push_back(parameter.value.narrow(0, first + cp_->rank() * own, own));
+    first += count;
+  }
+  return at::cat(rows);
 }
 
 at::Tensor GatedDeltaNet::convolve(const at::Tensor& qkv, const LayerInput& input) const {
-  if (!input.cache) return at::silu(ops::causal_conv(qkv, conv_->value, input.layout));
+  const int64_t keys = key_heads_ * shape_.key_dim, values = value_heads_ * shape_.value_dim;
+  if (!input.cache) return at::silu(ops::causal_conv(qkv, own_rows(*conv_, {keys, keys, values}), input.layout));
   // Inputs of the preceding tokens that the convolution still reaches: at most kernel - 1.
   at::Tensor& seen = input.cache->recurrent(layer_).inputs;
   const at::Tensor all = seen.defined() ? at::cat({seen, qkv}, 0) : qkv;
@@ -113,20 +162,20 @@ at::Tensor GatedDeltaNet::convolve(const at::Tensor& qkv, const LayerInput& inpu
   return at::silu(y.narrow(0, all.size(0) - qkv.size(0), qkv.size(0)));
 }
 
-at::Tensor GatedDeltaNet::core(const at::Tensor& qkv, const at::Tensor& b, const at::Tensor& a,
-                               const LayerInput& input) const {
-  const int64_t d = shape_.key_dim, m = key_heads_, n = value_heads_;
+at::Tensor GatedDeltaNet::core(const Mixed& mixed, const LayerInput& input) const {
+  const at::Tensor& qkv = mixed.qkv;
+  const int64_t d = shape_.key_dim, n = mixed.b.size(1), m = n / (value_heads_ / key_heads_);
   // The recurrence accumulates over the whole sequence: fp32 at least.
   const at::ScalarType acc = qkv.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const auto heads = [&](int64_t first) {  // repeats each key head for the n/m value heads that share it
     return unit_length(qkv.narrow(1, first, m * d).unflatten(1, {m, d}).to(acc)).repeat_interleave(n / m, 1);
   };
-  const ops::DeltaRuleInput in{
-      .q = heads(0) / std::sqrt(static_cast<double>(d)),
-      .k = heads(m * d),
-      .v = qkv.narrow(1, 2 * m * d, n * shape_.value_dim).unflatten(1, {n, shape_.value_dim}),
-      .log_decay = -a_log_->value.to(acc).exp() * at::softplus(a.to(acc) + dt_bias_->value.to(acc)),
-      .beta = b.sigmoid()};
+  const ops::DeltaRuleInput in{.q = heads(0) / std::sqrt(static_cast<double>(d)),
+                               .k = heads(m * d),
+                               .v = qkv.narrow(1, 2 * m * d, n * shape_.value_dim).unflatten(1, {n, shape_.value_dim}),
+                               .log_decay = -own_rows(*a_log_, {value_heads_}).to(acc).exp() *
+                                            at::softplus(mixed.a.to(acc) + own_rows(*dt_bias_, {value_heads_}).to(acc)),
+                               .beta = mixed.b.sigmoid()};
   if (!input.cache) return ops::gated_delta_rule(in, input.layout).out;
   at::Tensor& state = input.cache->recurrent(layer_).state;
   const auto result = ops::gated_delta_rule(in, ops::SequenceLayout::dense(1, qkv.size(0)), state);
@@ -134,11 +183,22 @@ at::Tensor GatedDeltaNet::core(const at::Tensor& qkv, const at::Tensor& b, const
   return result.out;
 }
 
+at::Tensor GatedDeltaNet::mix(const Projected& projected, const LayerInput& input) const {
+  LayerInput whole = input;
+  if (cp_) whole.layout = join_slices(input.layout, cp_->size());
+  Mixed mixed = to_mixed(projected, input.layout);
+  mixed.qkv = convolve(mixed.qkv, whole);
+  const at::Tensor out = core(mixed, whole).to(projected.z.scalar_type());
+  if (!cp_) return out;
+  return to_tokens(out.flatten(1), input.layout, *cp_).unflatten(1, {value_heads_, shape_.value_dim});
+}
+
 at::Tensor GatedDeltaNet::forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& input) const {
+  check(!cp_ || !input.cache, "linear attention over context-parallel ranks has no cache");
   const Projected projected = project(x);
-  const at::Tensor mixed = core(convolve(projected.qkv, input), projected.b, projected.a, input);
-  const at::Tensor gate = at::silu(projected.z.to(mixed.scalar_type()));
-  const at::Tensor gated = norm_.forward(mixed.to(x.scalar_type())).to(mixed.scalar_type()) * gate;  // [t, n, e]
+  const at::Tensor mixed = norm_.forward(mix(projected, input));  // [t, n, e]
+  const at::ScalarType acc = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor gated = mixed.to(acc) * at::silu(projected.z.to(acc));
   return out_.forward(gated.to(x.scalar_type()).flatten(1), residual);
 }
 

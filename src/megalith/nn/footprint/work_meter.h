@@ -40,6 +40,9 @@ class WorkMeter {
   virtual void launches(double count) = 0;
   // Rows of so many bytes in total that travel to the ranks of their experts and back.
   virtual void expert_exchange(double bytes) = 0;
+  // Columns of so many bytes in total, for which context-parallel ranks trade their tokens (or the other way round);
+  // their gradients travel back in backward.
+  virtual void head_exchange(double bytes) = 0;
   // A part nested in this one.
   virtual void part(const PartFootprint& inner) = 0;
 };

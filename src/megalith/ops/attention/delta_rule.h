@@ -33,11 +33,14 @@ struct DeltaRuleOutput {
   at::Tensor state;  // [sequences, n, d, e] fp32, after the last token of each sequence
 };
 
+// Tokens of a chunk: products within it grow with its square, steps from chunk to chunk shrink with its size.
+inline constexpr int64_t kDeltaRuleChunk = 64;
+
 // Computes, with S the state (0 at the start of each sequence, or `initial` [sequences, n, d, e]), for each token
 //   S ← exp(log_decay) S;   S ← S + k ⊗ beta (v − Sᵀ k);   out = Sᵀ q
 // in fp32 (fp64 for fp64), in chunks of up to `chunk` tokens: matrix products within a chunk, one step of the
 // recurrence from chunk to chunk. Sequences run side by side, whatever their lengths. Differentiable in all tensors.
 DeltaRuleOutput gated_delta_rule(const DeltaRuleInput& input, const SequenceLayout& layout,
-                                 const at::Tensor& initial = {}, int64_t chunk = 64);
+                                 const at::Tensor& initial = {}, int64_t chunk = kDeltaRuleChunk);
 
 }  // namespace megalith::ops

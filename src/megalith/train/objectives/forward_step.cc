@@ -35,7 +35,7 @@ MicrobatchLoss ForwardStepObjective::run_head(const data::MicroBatch& batch, con
                                               at::Tensor hidden, int microbatch, Phase phase) const {
   model::ModelInput input = inputs(batch, chunk, std::move(hidden), phase);
   std::vector<at::Tensor> further;
-  if (phase == Phase::kTraining) input.mtp_losses = &further;
+  if (phase == Phase::kTraining) request_mtp(batch, chunk, further, input);
   const ForwardStepResult result = settings_.forward_step(
       {.batch = batch, .chunk = chunk, .input = std::move(input), .microbatch = microbatch, .phase = phase});
   // A filler of an evaluation group: it takes part in the collectives of the pass, but its loss counts for nothing.

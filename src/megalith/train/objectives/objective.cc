@@ -88,7 +88,7 @@ MicrobatchLoss Objective::run_head(const data::MicroBatch& batch, const model::G
   model::ModelInput input = inputs(batch, chunk, std::move(hidden), phase);
   std::vector<at::Tensor> further;
   if (phase == Phase::kTraining) {
-    if (trains_attached()) input.mtp_losses = &further;
+    if (trains_attached()) request_mtp(batch, chunk, further, input);
     // With a known gradient the head can run forward and backward chunk by chunk.
     if (loss_grad_ && batch.samples > 0 && sums_token_losses()) input.loss_grad = loss_grad_(batch.loss_tokens);
   }
@@ -105,23 +105,13 @@ std::vector<std::string> attached_loss_names(const model::ModelConfig& config) {
   return names;
 }
 
-namespace {
-
-// Counts the labels from place `depth` of each sequence: tokens whose target, `depth` places further on, is in the same
-// sequence. `labels` is [t] int64 in host memory, as the collator makes it, so that counting waits for no device.
-int64_t targets_at_depth(const at::Tensor& labels, const ops::SequenceLayout& layout, int64_t depth) {
-  check(labels.device().is_cpu(), "targets of multi-token prediction are counted on the host, and these are on {}",
-        labels.device().str());
-  const at::Tensor contiguous = labels.contiguous();
-  const int64_t* values = contiguous.const_data_ptr<int64_t>();
-  const std::vector<int64_t>& ends = layout.cumulative();
-  int64_t count = 0;
-  for (size_t sequence = 0; sequence + 1 < ends.size(); ++sequence)
-    for (int64_t token = ends[sequence] + depth; token < ends[sequence + 1]; ++token) count += values[token] >= 0;
-  return count;
+void request_mtp(const data::MicroBatch& batch, const model::GptModel& chunk, std::vector<at::Tensor>& token_losses,
+                 model::ModelInput& input) {
+  const at::Device device = chunk.options().device;
+  input.mtp_losses = &token_losses;
+  for (const data::FurtherTokens& further : batch.further)
+    input.ahead.push_back({ops::to_device(further.ids, device), ops::to_device(further.labels, device)});
 }
-
-}  // namespace
 
 // The factor is shared by all depths, as in Megatron.
 std::vector<AttachedLoss> mtp_losses(const model::ModelConfig& config, const std::vector<at::Tensor>& token_losses,
@@ -131,7 +121,7 @@ std::vector<AttachedLoss> mtp_losses(const model::ModelConfig& config, const std
   for (size_t depth = 0; depth < token_losses.size(); ++depth)
     losses.push_back({.name = names[depth],
                       .sum = token_losses[depth].sum(),
-                      .count = targets_at_depth(batch.labels, batch.layout, static_cast<int64_t>(depth) + 1),
+                      .count = batch.further.at(depth).loss_tokens,
                       .factor = config.mtp_loss_factor / static_cast<double>(token_losses.size())});
   return losses;
 }

@@ -71,6 +71,10 @@ struct MicrobatchLoss {
 
 // Returns the names of a model's attached losses: mtp_1_loss, …
 std::vector<std::string> attached_loss_names(const model::ModelConfig& config);
+// Makes the chunk with the head run its multi-token-prediction layers on the micro-batch and write their losses to
+// `token_losses`, which outlives the pass.
+void request_mtp(const data::MicroBatch& batch, const model::GptModel& chunk, std::vector<at::Tensor>& token_losses,
+                 model::ModelInput& input);
 // Returns the losses of the multi-token-prediction layers, from the outputs of GptModel::forward for a micro-batch.
 std::vector<AttachedLoss> mtp_losses(const model::ModelConfig& config, const std::vector<at::Tensor>& token_losses,
                                      const data::MicroBatch& batch);

@@ -14,32 +14,14 @@
 #include <algorithm>
 
 #include "megalith/base/log.h"
-#include "megalith/nn/context_parallel/slice.h"
 #include "megalith/nn/parameter/weight_grad_queue.h"
+#include "megalith/train/step/rank_microbatches.h"
 
 namespace megalith::train {
 
 using pipeline::StageCall;
 
 namespace {
-
-// Returns this context-parallel rank's slices of ids, labels, token-wise extra tensors and layout. Counts (loss_tokens,
-// samples, …) and other extra tensors stay those of the whole micro-batch. With cp = 1, returns the micro-batches
-// themselves.
-std::vector<data::MicroBatch> context_slices(std::span<const data::MicroBatch> batches,
-                                             const parallel::ParallelContext& context) {
-  std::vector<data::MicroBatch> slices(batches.begin(), batches.end());
-  const int rank = context.place().cp_rank, size = context.grid().shape().cp;
-  if (size == 1) return slices;
-  for (data::MicroBatch& batch : slices) {
-    for (at::Tensor* tokens : {&batch.ids, &batch.labels})
-      if (tokens->defined()) *tokens = nn::slice_tokens(*tokens, batch.layout, rank, size);
-    for (auto& [name, extra] : batch.extras)
-      if (extra.of == data::ExtraOf::kTokens) extra.values = nn::slice_tokens(extra.values, batch.layout, rank, size);
-    batch.layout = nn::slice_layout(batch.layout, rank, size);
-  }
-  return slices;
-}
 
 // Every stage has the extra tensors, so all ranks of a replica refuse a micro-batch together, before one waits for
 // another.
@@ -118,6 +100,14 @@ std::vector<std::string> MicrobatchRunner::attached_losses() const {
   return attached_loss_names(models_.config());
 }
 
+std::vector<data::MicroBatch> MicrobatchRunner::own_part(std::span<const data::MicroBatch> whole, Phase phase) const {
+  const bool predicts = std::ranges::any_of(models_, [](const auto& chunk) { return chunk->place().mtp; });
+  const bool trains = predicts && phase == Phase::kTraining;
+  return rank_microbatches(whole, {.cp_rank = context_.place().cp_rank,
+                                   .cp = context_.grid().shape().cp,
+                                   .mtp_layers = trains ? std::ssize(attached_losses()) : 0});
+}
+
 bool MicrobatchRunner::smooths_labels() const { return models_[0].options().loss.label_smoothing > 0; }
 
 layout::PipelineShape MicrobatchRunner::shape(int microbatches, Phase phase) const {
@@ -177,7 +167,7 @@ at::Tensor MicrobatchRunner::forward(const StageCall& call, const data::MicroBat
 
 std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroBatch> whole, const BackwardPass& pass) {
   check_extras(whole, objective_);
-  const std::vector<data::MicroBatch> batches = context_slices(whole, context_);
+  const std::vector<data::MicroBatch> batches = own_part(whole, Phase::kTraining);
   objective_.begin(whole, Phase::kTraining);
   // Known before the forward pass, so that a fused head can compute gradients together with the loss.
   objective_.set_loss_grad([this, scale = pass.loss_scale, count = batches.size()](int64_t tokens) {
@@ -253,7 +243,7 @@ void MicrobatchRunner::run_graphs(std::span<const data::MicroBatch> batches, con
 // Forward only: the same engine and schedule without backward actions, and never with graphs.
 std::vector<MicrobatchLoss> MicrobatchRunner::evaluate(std::span<const data::MicroBatch> whole) {
   check_extras(whole, objective_);
-  const std::vector<data::MicroBatch> batches = context_slices(whole, context_);
+  const std::vector<data::MicroBatch> batches = own_part(whole, Phase::kEvaluation);
   objective_.begin(whole, Phase::kEvaluation);
   std::vector<MicrobatchLoss> losses;
   pipeline::StageWork work;

@@ -74,6 +74,8 @@ class MicrobatchRunner {
   bool counts_for_replica() const;  // true on the last stage for the first tensor- and context-parallel rank
 
  private:
+  // Returns what this rank reads of whole micro-batches.
+  std::vector<data::MicroBatch> own_part(std::span<const data::MicroBatch> whole, Phase phase) const;
   pipeline::StepPlan plan(std::span<const data::MicroBatch> batches, Phase phase) const;
   layout::PipelineShape shape(int microbatches, Phase phase) const;
   // Returns hidden states for the next stage; on the last stage, appends the loss to `losses` and returns its sum.
