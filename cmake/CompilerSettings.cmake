@@ -15,6 +15,8 @@ add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
 # that bits would depend on what was inlined where. Kernels that want it say so (src/megalith/ops).
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+# Plug-ins lie in lib beside bin, in the build tree as where the program is installed.
+set(CMAKE_BUILD_RPATH "$ORIGIN/../lib")
 
 add_library(megalith_compile_options INTERFACE)
 target_compile_options(megalith_compile_options INTERFACE -Wall -Wextra -Wshadow)

@@ -31,6 +31,36 @@ megalith_find_optional(SENTENCEPIECE sentencepiece_processor.h sentencepiece "to
 megalith_find_optional(ZLIB zlib.h z "corpora packed with gzip cannot be read")
 megalith_find_optional(ZSTD zstd.h zstd "corpora packed with Zstandard cannot be read")
 
+# Arrow and Parquet, for the plug-in that reads their files (src/megalith/data): ARROW_DIR, a folder with include/ and lib/, or
+# the link that scripts/setup.sh makes, or those of the system. The first two lie outside of a sysroot.
+set(_arrow_dirs "${ARROW_DIR}" "$ENV{ARROW_DIR}" "${MEGALITH_DEPS_DIR}/arrow")
+if(NOT CMAKE_CROSSCOMPILING)
+  list(APPEND _arrow_dirs "${PROJECT_SOURCE_DIR}/.deps/arrow")
+endif()
+list(REMOVE_ITEM _arrow_dirs "" "/arrow")
+set(MEGALITH_ARROW ON)
+foreach(_library IN ITEMS arrow parquet)
+  string(TOUPPER ${_library} _name)
+  find_library(MEGALITH_${_name}_LIBRARY ${_library} HINTS ${_arrow_dirs} PATH_SUFFIXES lib NO_DEFAULT_PATH NO_CMAKE_FIND_ROOT_PATH)
+  find_library(MEGALITH_${_name}_LIBRARY ${_library})
+  if(NOT MEGALITH_${_name}_LIBRARY)
+    set(MEGALITH_ARROW OFF)
+  endif()
+endforeach()
+find_path(MEGALITH_ARROW_INCLUDE_DIR parquet/arrow/reader.h HINTS ${_arrow_dirs} PATH_SUFFIXES include NO_DEFAULT_PATH
+          NO_CMAKE_FIND_ROOT_PATH)
+find_path(MEGALITH_ARROW_INCLUDE_DIR parquet/arrow/reader.h)
+mark_as_advanced(MEGALITH_ARROW_INCLUDE_DIR MEGALITH_ARROW_LIBRARY MEGALITH_PARQUET_LIBRARY)
+set(_arrow_version 0)
+if(MEGALITH_ARROW_INCLUDE_DIR)
+  file(STRINGS "${MEGALITH_ARROW_INCLUDE_DIR}/arrow/util/config.h" _arrow_version REGEX "define ARROW_VERSION_MAJOR ")
+  string(REGEX REPLACE ".* ([0-9]+).*" "\\1" _arrow_version "${_arrow_version}")
+endif()
+if(NOT MEGALITH_ARROW OR _arrow_version LESS 26)
+  set(MEGALITH_ARROW OFF)
+  message(STATUS "Without Arrow 26 or newer: Parquet and Arrow files cannot be read")
+endif()
+
 # cpp-httplib may be missing: then `megalith dashboard` only writes reports. It is a header, or (Debian) a header and a library
 # whose classes depend on definitions that pkg-config tells.
 find_path(MEGALITH_HTTPLIB_INCLUDE_DIR httplib.h)

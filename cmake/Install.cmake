@@ -10,6 +10,8 @@ add_library(megalith_all INTERFACE)
 set_target_properties(megalith_all PROPERTIES EXPORT_NAME megalith)
 target_link_libraries(megalith_all INTERFACE ${_modules})
 add_library(megalith::megalith ALIAS megalith_all)
+# Programs of others find the plug-ins beside the libraries.
+target_link_options(megalith_all INTERFACE "$<INSTALL_INTERFACE:LINKER:-rpath,$<INSTALL_PREFIX>/${CMAKE_INSTALL_LIBDIR}>")
 
 install(TARGETS ${_modules} megalith_all EXPORT MegalithTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT MegalithTargets NAMESPACE megalith:: DESTINATION ${_package_dir})

@@ -33,8 +33,12 @@ werror=AUTO
 export PATH="$deps/tools/bin:$PATH"
 binary_dir=$root/build/$preset
 torch=$deps/torch
-[ -z "$cross" ] || torch=$("$root/scripts/setup.sh" --torch-for "$cross")
-arguments=(--preset "$preset" "-DCMAKE_CXX_COMPILER=$cxx" "-DMEGALITH_DEPS_DIR=$deps" "-DTORCH_DIR=$torch"
+arrow=$deps/arrow
+if [ -n "$cross" ]; then
+  torch=$("$root/scripts/setup.sh" --torch-for "$cross")
+  arrow=$("$root/scripts/setup.sh" --arrow-for "$cross")
+fi
+arguments=(--preset "$preset" "-DCMAKE_CXX_COMPILER=$cxx" "-DMEGALITH_DEPS_DIR=$deps" "-DTORCH_DIR=$torch" "-DARROW_DIR=$arrow"
            "-DMEGALITH_WERROR=$werror")
 [ -z "$cross" ] || arguments+=("-DMEGALITH_SYSROOT=$deps/sysroot-$cross")
 if [ "$preset" = cuda ]; then
@@ -44,7 +48,7 @@ if [ "$preset" = cuda ]; then
   [ -z "${MEGALITH_CUDA_ARCHITECTURES:-}" ] || arguments+=("-DMEGALITH_CUDA_ARCHITECTURES=$MEGALITH_CUDA_ARCHITECTURES")
 fi
 # The inputs of a configured tree beyond its CMake files, which ninja watches itself.
-settings="${arguments[*]} torch=$(readlink -f "$torch") cxx=$("$cxx" -dumpfullversion -dumpversion)"
+settings="${arguments[*]} torch=$(readlink -f "$torch") arrow=$(readlink -f "$arrow") cxx=$("$cxx" -dumpfullversion -dumpversion)"
 [ -z "$cross" ] || settings+=" sysroot=$(stat -c %Y "$deps/sysroot-$cross")"
 
 # CMake's account of what it found is kept in a file; what it did not find is shown, and all of it when something went wrong.

@@ -2,12 +2,12 @@
 # check_arch.sh aarch64|x86_64 [targets…]: whether the program is right on such a machine, without having one (`make check-arm64`).
 #
 # On a machine of that kind it is `make test`. On any other the distribution's cross compiler builds src and tests in
-# build/check-ARCH against that machine's libtorch and libraries, and qemu-user runs `megalith --version`, previews, and the tests
-# of layout, config and tokenizer. Targets limit what is built, and what is not built is not run.
+# build/check-ARCH against that machine's libtorch and libraries, and qemu-user runs `megalith --version`, previews, a command that
+# reads a Parquet file, and the tests of layout, config and tokenizer. Targets limit what is built, and what is not built is not run.
 #
-# Fetched once, into .deps: the libtorch wheel (500 MB) and the packages of the libraries with all that they need, unpacked
-# into sysroot-ARCH and never installed: the system keeps its own architecture. Only the compiler and qemu-user are installed,
-# or named when that is not allowed. Debian and Ubuntu.
+# Fetched once, into .deps: the wheels with libtorch (500 MB) and Arrow (55 MB), and the packages of the libraries with all that
+# they need, unpacked into sysroot-ARCH and never installed: the system keeps its own architecture. Only the compiler and qemu-user
+# are installed, or named when that is not allowed. Debian and Ubuntu.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -123,6 +123,12 @@ previews_match() {
     prints "16 ranks, order tp-cp-ep-dp-pp (fastest first)" preview groups --world-size 16 --tp 2 --pp 2
 }
 
+# Through the plug-in, which has libraries of its own.
+parquet_is_read() {
+  emulated "$bin/megalith" data train-tokenizer tests/data/tables/codec_zstd.parquet --vocab_size 280 \
+    --output "build/check-$arch/tokenizer" --overwrite
+}
+
 scripts/setup.sh
 scripts/setup.sh --packages "$compiler" qemu-user
 [ -d "$sysroot" ] || make_sysroot
@@ -133,6 +139,7 @@ log=build/check-$arch/last.log
 if [ -x "$bin/megalith" ]; then
   step "megalith --version" version_matches
   step "megalith preview" previews_match
+  step "a Parquet file" parquet_is_read
 fi
 for module in layout config tokenizer; do
   if [ -x "$bin/${module}_test" ]; then step "${module}_test" emulated "$bin/${module}_test" --gtest_brief=1; fi

@@ -16,8 +16,11 @@ mkdir -p "$package"/{bin,lib,licenses}
 DESTDIR= cmake --install "$build_dir" --prefix "$package" --component program --strip >/dev/null
 
 # Before the search path is cut to $ORIGIN/../lib, ldd still finds everything where the build found it.
-ldd "$build_dir/bin/megalith" | awk '/=> not found/ { print "missing: " $1 > "/dev/stderr"; bad = 1 }
-  $2 == "=>" && $3 ~ /^\// { print $1, $3 } END { exit bad }' >"$stage/libraries"
+arrow_plugin=$build_dir/lib/libmegalith_arrow.so
+programs=("$build_dir/bin/megalith")
+[ ! -e "$arrow_plugin" ] || programs+=("$arrow_plugin")
+ldd "${programs[@]}" | awk '/=> not found/ { print "missing: " $1 > "/dev/stderr"; bad = 1 }
+  $2 == "=>" && $3 ~ /^\// && !seen[$1]++ { print $1, $3 } END { exit bad }' >"$stage/libraries"
 while read -r library path; do
   case $library in
     libc.so.*|libm.so.*|libdl.so.*|librt.so.*|libpthread.so.*|libutil.so.*|libresolv.so.*|libanl.so.*|ld-linux*) continue ;;
@@ -31,19 +34,25 @@ while read -r library path; do
     cp -L "/usr/share/doc/$owner/copyright" "$package/licenses/$owner.txt"
   fi
 done <"$stage/libraries"
-torch_library=$(awk '$1 == "libtorch_cpu.so" { print $2 }' "$stage/libraries")
-if [ -n "$torch_library" ]; then
-  for info in "$(dirname "$torch_library")"/../../{torch-*,nvidia_cuda_runtime-*,nvidia_cuda_cupti-*}.dist-info; do
+# copy_licenses FOLDER…: those of unpacked wheels; a folder that is not there has none.
+copy_licenses() {
+  local info file
+  for info in "$@"; do
     [ -d "$info" ] || continue
-    find "$info" -iname '*licen[sc]e*' -type f | while IFS= read -r file; do
+    find "$info" \( -iname '*licen[sc]e*' -o -iname 'notice*' \) -type f | while IFS= read -r file; do
       cp "$file" "$package/licenses/$(basename "$info" .dist-info)-$(basename "$file")"
     done
   done
-fi
+}
+# folder_of LIBRARY_PATTERN: where the library lies on this machine.
+folder_of() { awk -v name="$1" '$1 ~ name { print $2; exit }' "$stage/libraries" | xargs -r dirname; }
+copy_licenses "$(folder_of '^libtorch_cpu[.]so')"/../../{torch-*,nvidia_cuda_runtime-*,nvidia_cuda_cupti-*}.dist-info
+copy_licenses "$(folder_of '^libarrow[.]so')"/../pyarrow-*.dist-info
 [ ! -e "$root/LICENSE" ] || cp "$root/LICENSE" "$package/"
 cp "$root/VERSION" "$package/"
 echo 'file(RPATH_SET FILE "${FILE}" NEW_RPATH "$ORIGIN/../lib")' >"$stage/rpath.cmake"
 cmake -DFILE="$package/bin/megalith" -P "$stage/rpath.cmake"
+[ ! -e "$arrow_plugin" ] || cmake -DFILE="$package/lib/libmegalith_arrow.so" -P "$stage/rpath.cmake"
 
 compress=(gzip -1)
 if command -v pigz >/dev/null; then compress=(pigz -1); fi

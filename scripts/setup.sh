@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Everything a build needs: system packages, libtorch, and the pinned formatter. Called by make; safe to call again, and
-# then it does nothing. `setup.sh --all` adds what `make test-all` needs: Clang and the pinned clang-tidy.
+# Everything a build needs: system packages, libtorch, Arrow, and the pinned formatter. Called by make; safe to call again,
+# and then it does nothing. `setup.sh --all` adds what `make test-all` needs: Clang and the pinned clang-tidy.
 #
 # For scripts that compile for another machine (scripts/check_arch.sh):
 #   setup.sh --torch-for aarch64|x86_64  only fetches libtorch for the CPU of such a machine, and prints its folder
+#   setup.sh --arrow-for aarch64|x86_64  the same for Arrow's libraries
 #   setup.sh --libraries                 only prints the Debian packages of the libraries that a build needs
 #   setup.sh --packages PACKAGE…         only installs those of these Debian packages that are missing
 #
 #   TORCH_DIR            the `torch` folder (with include/ and lib/) to use instead of looking for one
+#   ARROW_DIR            Arrow and Parquet (a folder with include/ and lib/) to use instead of those of the pyarrow wheel
 #   MEGALITH_CPU_ONLY=1  never fetch the CUDA libraries, even on a machine with a GPU
 #   MEGALITH_DEPS_DIR    where fetched things go (default: .deps in the tree)
 #
@@ -21,6 +23,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 deps=${MEGALITH_DEPS_DIR:-$root/.deps}
 torch_version=2.11.0
 torch_oldest=2.11
+arrow_version=26.0.1
 clang_format_version=16.0.6
 clang_tidy_version=16.0.4
 cmake_oldest=3.25
@@ -28,7 +31,7 @@ cmake_version=3.31.6
 want_all=no
 [ "${1:-}" = --all ] && want_all=yes
 machine=$(uname -m)  # that wheels are fetched for
-[ "${1:-}" = --torch-for ] && machine=$2
+case ${1:-} in --torch-for|--arrow-for) machine=$2 ;; esac
 source "$root/scripts/gpu.sh"
 source "$root/scripts/progress.sh"
 
@@ -342,6 +345,53 @@ link_torch() {
   say "libtorch: $torch_home"
 }
 
+# -------------------------------------------------------------------------------------------------------------- Arrow
+
+# Why the folder $1 does not serve; empty when it does.
+arrow_problem() {
+  local file
+  for file in include/arrow/util/config.h include/parquet/arrow/reader.h lib/libarrow.so lib/libparquet.so; do
+    [ -e "$1/$file" ] || { echo "it has no $file"; return; }
+  done
+}
+
+# Two libraries and their headers out of the pyarrow wheel, into $fetched_arrow.
+fetch_arrow() {
+  local unpacked=$work/arrow-home library name
+  mkdir -p "$work/arrow-wheel" "$unpacked/lib"
+  timed "fetching pyarrow $arrow_version (55 MB, for Parquet and Arrow files)" \
+    pip_download "$work/arrow-wheel" "pyarrow==$arrow_version" || return
+  unzip -q -DD "$work"/arrow-wheel/pyarrow-*.whl 'pyarrow/include/*' 'pyarrow/libarrow.so.*' 'pyarrow/libparquet.so.*' \
+    'pyarrow-*.dist-info/*' -d "$unpacked" || return
+  mv "$unpacked/pyarrow/include" "$unpacked/include"
+  for library in "$unpacked"/pyarrow/lib*.so.*; do
+    name=$(basename "$library")
+    mv "$library" "$unpacked/lib/$name"
+    ln -s "$name" "$unpacked/lib/${name%%.so.*}.so"  # the name that linkers look for
+  done
+  rm -rf "$unpacked/pyarrow"
+  chmod -R u+rwX,go+rX "$unpacked"
+  [ -z "$(arrow_problem "$unpacked")" ] || { say "the wheel cannot be used: $(arrow_problem "$unpacked")"; return 1; }
+  mv "$unpacked" "$fetched_arrow"
+}
+
+# Makes .deps/arrow a link to Arrow's libraries. A build can do without them, so a machine that cannot fetch them is asked
+# once only; on CI's it is an error.
+provide_arrow() {
+  local problem
+  if [ -n "${ARROW_DIR:-}" ]; then
+    problem=$(arrow_problem "$ARROW_DIR")
+    [ -z "$problem" ] || fail "ARROW_DIR=$ARROW_DIR cannot be used: $problem"
+    ln -sfn "$(cd "$ARROW_DIR" && pwd)" "$deps/arrow"
+  elif [ -d "$fetched_arrow" ] || fetch_arrow; then
+    ln -sfn "$(basename "$fetched_arrow")" "$deps/arrow"
+  else
+    rm -f "$deps/arrow"
+    [ "${CI:-}" != true ] || fail "could not fetch pyarrow $arrow_version; see pip's message above"
+    say "going on without Arrow: Parquet and Arrow files will be refused (to try again: rm $arrow_stamp)"
+  fi
+}
+
 # ------------------------------------------------------------------------------------------------------- what is to do
 
 if [ "${1:-}" = --packages ]; then
@@ -364,6 +414,17 @@ if [ "${1:-}" = --torch-for ]; then
   echo "$fetched_torch/torch"
   exit
 fi
+fetched_arrow=$deps/arrow-$arrow_version
+if [ "${1:-}" = --arrow-for ]; then
+  fetched_arrow+=-$machine
+  mkdir -p "$work"
+  if [ ! -d "$fetched_arrow" ]; then
+    { pip_found && have unzip; } || fail "no Python with pip, or no unzip, was found; install python3-pip and unzip"
+    fetch_arrow || fail "could not fetch pyarrow $arrow_version; see pip's message above"
+  fi
+  echo "$fetched_arrow"
+  exit
+fi
 [ "$(machine_kind)" = cpu ] || fetched_torch+=-cuda
 
 # The stamp stands for libtorch and the tools; the system packages are looked at every time, which takes no time.
@@ -371,6 +432,11 @@ key="$(cksum <"${BASH_SOURCE[0]}") TORCH_DIR=${TORCH_DIR:-} $(machine_kind)"
 stamp=$deps/setup.stamp
 torch_done=no
 [ -e "$deps/torch/lib/libtorch_cpu.so" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && torch_done=yes
+
+arrow_stamp=$deps/arrow.stamp
+arrow_key="$arrow_version ARROW_DIR=${ARROW_DIR:-}"
+arrow_done=no
+[ "$(cat "$arrow_stamp" 2>/dev/null)" = "$arrow_key" ] && arrow_done=yes
 
 tool_done() { [ -x "$deps/tools/bin/$1" ] && [ "$(readlink "$deps/tools/bin/$1")" = "../$1-$2/bin/$1" ]; }
 tools=()
@@ -381,6 +447,7 @@ mkdir -p "$work"
 [ $torch_done = yes ] || choose_torch
 fetch=no
 { [ $torch_done = no ] && [ -z "$torch_home" ]; } || [ ${#tools[@]} -gt 0 ] && fetch=yes
+if [ $arrow_done = no ] && [ -z "${ARROW_DIR:-}" ] && [ ! -d "$fetched_arrow" ]; then fetch=yes; fi
 # Distributions with an older CMake get it as a wheel.
 if have cmake && ! cmake_found; then fetch=yes; fi
 
@@ -398,4 +465,8 @@ if [ $torch_done = no ]; then
   [ -n "$torch_home" ] || fetch_torch "$(machine_kind)"
   link_torch
   echo "$key" >"$stamp"
+fi
+if [ $arrow_done = no ]; then
+  provide_arrow
+  echo "$arrow_key" >"$arrow_stamp"
 fi

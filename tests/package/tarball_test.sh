@@ -19,7 +19,16 @@ clean "$program" --version
 clean "$program" preview groups --world-size 8 --tp 2 --pp 2 --json >"$work/groups.json"
 grep -q '"tp"' "$work/groups.json"
 
-foreign=$(clean ldd "$program" | awk '/=>/ && index($0, "/some where else/") == 0 { print $1 }' |
+# The plug-in for Parquet and Arrow files, with the libraries that it needs.
+programs=("$program")
+plugin=$(dirname "$program")/../lib/libmegalith_arrow.so
+if [ -e "$build_dir/lib/libmegalith_arrow.so" ]; then
+  programs+=("$plugin")
+  clean "$program" data train-tokenizer "$here/../data/tables/codec_zstd.parquet" --vocab_size 280 --output "$work/tokenizer"
+  ls "$(dirname "$plugin")"/../licenses/pyarrow-* >/dev/null
+fi
+
+foreign=$(clean ldd "${programs[@]}" | awk '/=>/ && index($0, "/some where else/") == 0 { print $1 }' |
   grep -vE '^(libc|libm|libdl|librt|libpthread|libutil|libresolv|libanl)\.so|^ld-linux' || true)
 if [ -n "$foreign" ]; then
   echo "taken from the machine instead of the package:" $foreign

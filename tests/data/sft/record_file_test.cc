@@ -70,11 +70,14 @@ TEST(RecordFile, errors_name_file_and_line) {
   expect_contains(record_error("d.json", "[{\"a\":1},]"), "d.json:1: a record is missing between commas");
 }
 
-TEST(RecordFile, other_types_are_refused_with_the_command_that_converts_them) {
-  expect_contains(record_error("d.parquet", "x"), "pandas.read_parquet(");
-  expect_contains(record_error("d.csv", "x"), "pandas.read_csv(");
-  expect_contains(record_error("d.arrow", "x"), "Dataset.from_file(");
-  expect_contains(record_error("d.xml", "x"), "give .json, .jsonl or .txt");
+TEST(RecordFile, reads_rows_of_tables) {
+  EXPECT_EQ(all_records("d.csv", "a,b\n1,\"x\ny\"\n2,\n"), R"([{"a":"1","b":"x\ny"},{"a":"2","b":null}])");
+  EXPECT_EQ(all_records("D.TSV", "a\tb\n1\t2\n"), R"([{"a":"1","b":"2"}])");
+  expect_contains(record_error("d.csv", "a\nx\n\xff\n"), "d.csv:3: byte 6 (0xff) is not valid UTF-8");
+}
+
+TEST(RecordFile, other_types_are_refused) {
+  expect_contains(record_error("d.xml", "x"), "give .json, .jsonl, .txt, .csv, .tsv, .parquet or .arrow");
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace {
 // In the order of --help.
 const std::vector<Command>& data_commands() {
   static const std::vector<Command> table{
-      {"tokenize", "JSON lines into .bin/.idx files", data_tokenize},
+      {"tokenize", "JSON lines or tables into .bin/.idx files", data_tokenize},
       {"inspect", "what a pair of files holds", data_inspect},
       {"verify", "check every byte of a pair of files", data_verify},
       {"merge", "several pairs of files into one", data_merge},

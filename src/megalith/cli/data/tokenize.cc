@@ -1,5 +1,5 @@
-// `megalith data tokenize`: converts JSON lines to .bin/.idx files. Output goes to temporary files that are renamed at
-// the end; a signal discards them (InterruptGuard), so a pair of files is either complete or absent.
+// `megalith data tokenize`: converts JSON lines and tables to .bin/.idx files. Output goes to temporary files that are
+// renamed at the end; a signal discards them (InterruptGuard), so a pair of files is either complete or absent.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -24,10 +24,10 @@ using Clock = std::chrono::steady_clock;
 
 // The text of --help.
 constexpr const char* kDataTokenizeUsage =
-    R"(megalith data tokenize FILE… --tokenizer DIR --output PREFIX: JSON lines into .bin/.idx files
+    R"(megalith data tokenize FILE… --tokenizer DIR --output PREFIX: JSON lines or tables into .bin/.idx files
 
-Every line of the files is a JSON object and becomes a document; FILE may be compressed (gzip, Zstandard), and - is
-stdin. The files PREFIX_KEY_document.bin and .idx are those of Megatron's preprocess_data.py, byte for byte.
+Every line of a file is a JSON object and becomes a document; FILE may be compressed (gzip, Zstandard), and - is stdin.
+So does every row of a .csv, .tsv, .parquet or .arrow file, whose columns are the fields. The files PREFIX_KEY_document.bin and .idx are those of Megatron's preprocess_data.py, byte for byte.
 
   --json_keys KEYS      fields to tokenize, with commas between them (default: text); a list of strings makes several
                         sequences of one document

@@ -13,7 +13,9 @@
 #include "megalith/cli/data/data_internal.h"
 #include "megalith/cli/preview/preview_internal.h"
 #include "megalith/config/parser.h"
+#include "megalith/data/table/table_reader.h"
 #include "megalith/io/file_io.h"
+#include "megalith/io/json_text.h"
 #include "megalith/io/staged_folder.h"
 #include "megalith/tokenizer/training/bpe_trainer.h"
 
@@ -30,14 +32,15 @@ constexpr const char* kDataTrainTokenizerUsage =
 
 Trains a byte-level BPE tokenizer and writes the folder that Megalith and transformers read: tokenizer.json,
 tokenizer_config.json (with a ChatML chat template), special_tokens_map.json, generation_config.json. Merges are those
-of Hugging Face's trainer. A text is a line of a .txt file, or the field "text" of a line of a .jsonl file.
+of Hugging Face's trainer. A text is a line of a .txt file, the field "text" of a line of a .jsonl file, or the column
+"text" of a .csv, .tsv, .parquet or .arrow file.
 
   --vocab_size N        tokens in all: special ones, 256 bytes and merges
   --output DIR          where the folder goes; it appears when it is complete
   --special_tokens A,B  default <|endoftext|>,<|im_start|>,<|im_end|>; the first one ends texts and pads
   --min_frequency N     pairs that are rarer are not merged (default 2)
   --pre_tokenizer NAME  how texts are cut into words: qwen2 (default) or gpt2
-  --text_key NAME       the field of .jsonl lines that holds the text (default text)
+  --text_key NAME       the field or column that holds the text (default text)
   --threads N           threads that count words (default: all cores); the result does not depend on it
   --overwrite           replace DIR if it exists
   --json                print a JSON object that describes the result
@@ -59,7 +62,7 @@ struct TrainFlags {
                                                      {"special_tokens", "with commas", &special_tokens},
                                                      {"min_frequency", "rarer pairs are not merged", &min_frequency},
                                                      {"pre_tokenizer", "qwen2 or gpt2", &pre_tokenizer},
-                                                     {"text_key", "field of .jsonl lines", &text_key},
+                                                     {"text_key", "field or column", &text_key},
                                                      {"threads", "threads that count words", &threads},
                                                      {"overwrite", "replace the folder", &overwrite},
                                                      {"json", "print a JSON object", &json},
@@ -105,6 +108,31 @@ struct TrainFlags {
   }
 };
 
+// Texts of one column are counted in blocks, so that a table need not fit into memory. Empty fields are null.
+void add_table(const std::string& file, const std::string& column, tokenizer::WordCounter& counter) {
+  constexpr size_t kBlockBytes = size_t{32} << 20;
+  const auto table = data::open_table(file);
+  std::vector<std::string> texts;
+  std::string row_text;
+  int64_t number = 0;
+  size_t bytes = 0;
+  while (table->next(row_text, number)) {
+    const std::string place = fmt::format("{}:{}", file, number);
+    io::Json row = io::parse_json(row_text, place);
+    const auto value = row.find(column);
+    check<DataError>(value != row.end() && (value->is_string() || value->is_null()),
+                     "{}: the column \"{}\" is {}; texts are expected (--text_key names the column)", place, column,
+                     value == row.end() ? "missing" : io::json_in_words(*value));
+    if (value->is_null()) continue;
+    bytes += texts.emplace_back(std::move(value->get_ref<std::string&>())).size();
+    if (bytes < kBlockBytes) continue;
+    counter.add(texts);
+    texts.clear();
+    bytes = 0;
+  }
+  counter.add(texts);
+}
+
 }  // namespace
 
 int data_train_tokenizer(Words words) {
@@ -119,7 +147,13 @@ int data_train_tokenizer(Words words) {
   // Staged first: a folder that cannot be written is reported before the corpus is read.
   io::StagedFolder staged(*flags.output, fmt::format("train-{}", ::getpid()), {.overwrite = flags.overwrite});
   tokenizer::WordCounter counter(flags.kind(), flags.thread_count());
-  for (const std::string& file : flags.files) counter.add_file(file, flags.text_key.value_or("text"));
+  for (const std::string& file : flags.files) {
+    const std::string text_key = flags.text_key.value_or("text");
+    if (data::table_format(file))
+      add_table(file, text_key, counter);
+    else
+      counter.add_file(file, text_key);
+  }
   check<DataError>(counter.bytes() > 0, "there is no text in {}", list_in_words(flags.files));
   const tokenizer::TrainedBpe model = train_bpe(counter, options);
   // A small corpus runs out of pairs; the tokenizer is still good.

@@ -22,6 +22,11 @@ LineBlocks::LineBlocks(std::vector<std::string> inputs, size_t block_bytes)
 std::optional<LineBlock> LineBlocks::next(const std::stop_token& stop) {
   size_t line_bytes = 0;  // bytes of whole lines in held_; between calls it holds only an incomplete line
   while (current_ < inputs_.size()) {
+    if (table_format(inputs_[current_])) {
+      if (auto block = next_rows()) return block;
+      ++current_;
+      continue;
+    }
     if (!source_) source_ = open_bytes(inputs_[current_], stop);
     const size_t filled = held_.size();
     held_.resize(filled + std::min(block_bytes_, kReadBytes));
@@ -43,6 +48,23 @@ std::optional<LineBlock> LineBlocks::next(const std::stop_token& stop) {
                      "{} line {}: more than 1 GiB without an end of line; is this JSON with one object per line?",
                      inputs_[current_], line_);
   }
+  return std::nullopt;
+}
+
+// The end of a table resets line_, as the end of any input does.
+std::optional<LineBlock> LineBlocks::next_rows() {
+  if (!table_) table_ = open_table(inputs_[current_]);
+  LineBlock block{.input = inputs_[current_], .first_line = line_, .text = {}, .is_table = true};
+  std::string row;
+  int64_t number = 0;
+  while (block.text.size() < block_bytes_ && table_->next(row, number)) {
+    block.text += row;
+    block.text += '\n';
+    ++line_;
+  }
+  if (!block.text.empty()) return block;
+  table_.reset();
+  line_ = 1;
   return std::nullopt;
 }
 

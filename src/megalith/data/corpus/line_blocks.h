@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "megalith/data/corpus/byte_source.h"
+#include "megalith/data/table/table_reader.h"
 
 namespace megalith::data {
 
@@ -16,19 +17,23 @@ struct LineBlock {
   std::string input;       // the name of the file
   int64_t first_line = 1;  // number of the first line within the file, counted from 1
   std::string text;        // whole lines with their line ends; the last one of a file may have none
+  bool is_table = false;   // lines are the rows of a table, as JSON
 };
 
 // Not thread-safe. Holds one block and one incomplete line in memory.
 class LineBlocks {
  public:
-  // `inputs` are read one after the other, each opened when its turn comes ("-" is stdin).
+  // `inputs` are read one after the other, each opened when its turn comes ("-" is stdin). A table (table_reader.h), by
+  // its name, is read as lines of JSON, one per row; anything else has lines of its own.
   explicit LineBlocks(std::vector<std::string> inputs, size_t block_bytes = size_t{1} << 20);
 
   // Returns the next block, of about `block_bytes` (more if a line is longer); std::nullopt after the last input.
-  // Throws a DataError like ByteSource, and for a line of more than 1 GiB.
+  // Throws a DataError like ByteSource and TableReader, and for a line of more than 1 GiB.
   std::optional<LineBlock> next(const std::stop_token& stop = {});
 
  private:
+  // Returns the next rows of the table in progress; std::nullopt at its end.
+  std::optional<LineBlock> next_rows();
   // Returns the first `bytes` of held_ as a block and counts their lines; std::nullopt for 0.
   std::optional<LineBlock> take(size_t bytes);
 
@@ -37,6 +42,7 @@ class LineBlocks {
   size_t block_bytes_;
   size_t current_ = 0;  // index into inputs_
   std::unique_ptr<ByteSource> source_;
+  std::unique_ptr<TableReader> table_;
   std::string held_;  // read and not yet returned
   int64_t line_ = 1;  // number of the first line in held_
 };

@@ -54,7 +54,7 @@ class BlockEncoder {
       const std::string_view text = rest.substr(0, end);
       rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
       try {
-        add_document(encoded, read_texts(text, fmt::format("{} line {}", block.input, line)));
+        add_document(encoded, read_texts(text, block, line));
       } catch (const DataError& error) {
         if (!options_.skip_bad_lines) throw;
         ++encoded.bad_lines;
@@ -68,7 +68,8 @@ class BlockEncoder {
   using Texts = std::vector<std::string>;
 
   // Returns the texts of each key. Finds everything that can be wrong with a line, before any of it is added.
-  std::vector<Texts> read_texts(std::string_view line, const std::string& place) const {
+  std::vector<Texts> read_texts(std::string_view line, const LineBlock& block, int64_t number) const {
+    const std::string place = fmt::format("{} {} {}", block.input, block.is_table ? "row" : "line", number);
     check<DataError>(!trim(line).empty(), "{}: the line is empty; every line must be a JSON object", place);
     io::Json document = io::parse_json(line, place);
     check<DataError>(document.is_object(), "{}: {} is given; every line must be a JSON object", place,
@@ -78,7 +79,11 @@ class BlockEncoder {
       const auto field = document.find(key);
       check<DataError>(field != document.end(), "{}: there is no \"{}\"; --json-keys says which fields are tokenized",
                        place, key);
-      texts.push_back(texts_of(*field, fmt::format("{}: \"{}\"", place, key)));
+      // CSV has no other way to write an empty text than a missing one.
+      if (block.is_table && field->is_null())
+        texts.emplace_back();
+      else
+        texts.push_back(texts_of(*field, fmt::format("{}: \"{}\"", place, key)));
     }
     return texts;
   }
@@ -136,7 +141,7 @@ void write_key(const EncodedKey& key, IndexedWriter& writer) {
 
 // Before any file is created: a mistake in the options leaves nothing behind.
 void check_options(const tokenizer::Tokenizer& tokenizer, const TokenizeCorpusOptions& options) {
-  check<ConfigError>(!options.inputs.empty(), "no input is given; name files of JSON lines, or - for stdin");
+  check<ConfigError>(!options.inputs.empty(), "no input is given; name files of JSON lines, tables, or - for stdin");
   check<ConfigError>(std::ranges::count(options.inputs, "-") <= 1, "- (stdin) is given twice");
   check<ConfigError>(options.workers >= 1, "workers is {}; it must be at least 1", options.workers);
   check<ConfigError>(!options.json_keys.empty(), "json_keys is empty; name the fields to tokenize");

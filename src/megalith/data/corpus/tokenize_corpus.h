@@ -1,4 +1,4 @@
-// Turns JSON lines into indexed datasets, like Megatron's tools/preprocess_data.py.
+// Turns JSON lines and tables into indexed datasets, like Megatron's tools/preprocess_data.py.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace megalith::data {
 // Options of tokenize_corpus, as of the command `data tokenize`. The same inputs and options give the same files, byte
 // for byte, for any number of workers.
 struct TokenizeCorpusOptions {
-  std::vector<std::string> inputs;             // files of JSON lines, compressed or not; "-" is stdin
-  std::string output;                          // files are named OUTPUT_KEY_document.bin and .idx
+  std::vector<std::string> inputs;  // tables (table_reader.h), or JSON lines, compressed or not; "-" is stdin
+  std::string output;               // files are named OUTPUT_KEY_document.bin and .idx
   std::vector<std::string> json_keys{"text"};  // fields to tokenize: a string, or a list of strings (several sequences)
   bool append_eod = false;                     // append the tokenizer's EOS token to each document that is not empty
   bool add_special_tokens = false;             // add the tokenizer's special tokens to each text (BOS, for example)
@@ -42,9 +42,9 @@ struct TokenizeCorpusResult {
   std::vector<std::string> bad_line_messages;  // for the first 10 bad lines
 };
 
-// Tokenizes the inputs. Every line is one document, even if its text is empty. Writes into `files`, which the caller
-// commits. Runs a reader thread and `workers` threads; the calling thread writes. Memory is bounded by a few MB per
-// worker and the longest line. `progress` is called on the calling thread about once per MB of input.
+// Tokenizes the inputs. Every line, or row of a table, is one document, even if its text is empty. Writes into `files`,
+// which the caller commits. Runs a reader thread and `workers` threads; the calling thread writes. Memory is bounded by
+// a few MB per worker and the longest line. `progress` is called on the calling thread about once per MB of input.
 //
 // Throws a DataError that names the file and the line if a line is not a JSON object in UTF-8, lacks a key or has no
 // text there, and if there are no tokens at all. Throws a ConfigError for invalid options.

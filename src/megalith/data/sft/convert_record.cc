@@ -93,8 +93,9 @@ class Converter {
   }
 
   Conversation alpaca() const {
-    // One of its columns must exist; otherwise a wrong file would silently give only empty prompts.
-    if (find(columns_.prompt) == nullptr && find(columns_.query) == nullptr) required(columns_.prompt);
+    // One of its columns must exist; otherwise a wrong file would silently give only empty prompts. It may be null, as
+    // an empty field of a CSV file is: an empty prompt, as in LLaMA-Factory.
+    if (!record_.contains(columns_.prompt) && !record_.contains(columns_.query)) required(columns_.prompt);
     Conversation result{.system = text(columns_.system), .tools = tools()};
     if (const Json* history = find(columns_.history)) add_history(*history, result);
     result.prompt.push_back({Role::kUser, joined_prompt()});

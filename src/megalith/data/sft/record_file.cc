@@ -3,15 +3,12 @@
 // longest record. Records are parsed later, by the threads that encode them.
 #include "megalith/data/sft/record_file.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <nlohmann/json.hpp>
-#include <system_error>
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
+#include "megalith/data/read_at_internal.h"
 #include "megalith/tokenizer/text/utf8.h"
 
 namespace megalith::data {
@@ -25,30 +22,6 @@ bool is_blank(int byte) { return byte == ' ' || byte == '\t' || byte == '\r' || 
 // The limit catches, for example, a list whose closing quote is missing.
 std::string too_long() { return fmt::format("a record of more than {} MB", kMaxRecordBytes >> 20); }
 
-// Reads up to `bytes` bytes; fewer only at the end of the file. pread, so that threads can share the descriptor.
-size_t read_at(const io::FileHandle& file, uint64_t offset, char* to, size_t bytes) {
-  size_t done = 0;
-  while (done < bytes) {
-    const ssize_t got = ::pread(file.descriptor(), to + done, bytes - done, static_cast<off_t>(offset + done));
-    if (got < 0 && errno == EINTR) continue;
-    check<DataError>(got >= 0, "cannot read {}: {}", file.path().string(), std::generic_category().message(errno));
-    if (got == 0) break;
-    done += static_cast<size_t>(got);
-  }
-  return done;
-}
-
-// Returns the command that converts a file of another type to JSON lines.
-std::string convert_command(const std::filesystem::path& path, const std::string& extension) {
-  const std::string from = path.string();
-  const std::string to = std::filesystem::path(path).replace_extension(".jsonl").string();
-  if (extension == ".arrow")
-    return fmt::format("python -c 'from datasets import Dataset; Dataset.from_file(\"{}\").to_json(\"{}\")'", from, to);
-  return fmt::format(
-      "python -c 'import pandas; pandas.read_{}(\"{}\").to_json(\"{}\", orient=\"records\", lines=True)'",
-      extension.substr(1), from, to);
-}
-
 }  // namespace
 
 // By extension only: the content of a wrong file would give a much worse message.
@@ -56,16 +29,27 @@ RecordFormat record_format(const std::filesystem::path& path) {
   const std::string extension = to_lower(path.extension().string());
   if (extension == ".json" || extension == ".jsonl") return RecordFormat::kJson;
   if (extension == ".txt") return RecordFormat::kText;
-  const bool convertible = extension == ".parquet" || extension == ".arrow" || extension == ".csv";
-  check<DataError>(convertible, "{}: Megalith does not read files of type \"{}\"; give .json, .jsonl or .txt",
-                   path.string(), extension);
-  throw DataError(fmt::format("{}: Megalith does not read {} files. Convert it once and give the new file: {}",
-                              path.string(), extension, convert_command(path, extension)));
+  if (const auto table = table_format(path)) {
+    switch (*table) {
+      case TableFormat::kCsv:
+        return RecordFormat::kCsv;
+      case TableFormat::kTsv:
+        return RecordFormat::kTsv;
+      case TableFormat::kParquet:
+        return RecordFormat::kParquet;
+      case TableFormat::kArrow:
+        return RecordFormat::kArrow;
+    }
+  }
+  throw DataError(fmt::format(
+      "{}: Megalith does not read files of type \"{}\"; give .json, .jsonl, .txt, .csv, .tsv, .parquet or .arrow",
+      path.string(), extension));
 }
 
 RecordScanner::RecordScanner(const std::filesystem::path& path)
     : file_(io::FileHandle::open_for_reading(path)), format_(record_format(path)) {
   file_.size();  // throws if it is not a regular file
+  if (table_format(path)) table_ = open_table(path);
 }
 
 void RecordScanner::fail(const std::string& problem) const {
@@ -103,6 +87,7 @@ void RecordScanner::skip_blanks() {
 
 // Blank lines between JSON records are skipped; in a text file every line is a record, even an empty one.
 bool RecordScanner::next(std::string& text, RecordPlace& place) {
+  if (table_) return table_->next(text, place.line);
   text.clear();
   if (format_ == RecordFormat::kText) return next_line(text, place);
   if (!begun_) begin();
@@ -203,8 +188,13 @@ io::Json parse_record(const std::string& text, RecordFormat format, const std::f
 }
 
 // One pass over the file; for gigabytes of JSON it is bounded by the disk, since nothing is parsed.
-RecordFile::RecordFile(const std::filesystem::path& path)
-    : file_(io::FileHandle::open_for_reading(path)), format_(record_format(path)) {
+RecordFile::RecordFile(const std::filesystem::path& path, const std::filesystem::path& scratch_folder)
+    : path_(path), format_(record_format(path)) {
+  if (table_format(path)) {
+    table_ = open_table_by_number(path, scratch_folder);
+    return;
+  }
+  file_ = io::FileHandle::open_for_reading(path);
   RecordScanner scanner(path);
   std::string text;
   RecordPlace place;
@@ -212,6 +202,7 @@ RecordFile::RecordFile(const std::filesystem::path& path)
 }
 
 io::Json RecordFile::record(int64_t index) const {
+  if (table_) return parse_record(table_->text(index), format_, path(), line_of(index));
   const RecordPlace& place = places_.at(static_cast<size_t>(index));
   std::string text(place.bytes, '\0');
   check<DataError>(read_at(file_, place.offset, text.data(), text.size()) == text.size(),
@@ -219,8 +210,10 @@ io::Json RecordFile::record(int64_t index) const {
   return parse_record(text, format_, path(), place.line);
 }
 
-std::string RecordFile::place(int64_t index) const {
-  return fmt::format("{}:{}", path().string(), places_.at(static_cast<size_t>(index)).line);
+int64_t RecordFile::line_of(int64_t index) const {
+  return table_ ? table_->number(index) : places_.at(static_cast<size_t>(index)).line;
 }
+
+std::string RecordFile::place(int64_t index) const { return fmt::format("{}:{}", path().string(), line_of(index)); }
 
 }  // namespace megalith::data

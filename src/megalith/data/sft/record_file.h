@@ -1,4 +1,4 @@
-// Reads the records of a data file: JSON lists, JSON lines or plain text.
+// Reads the records of a data file: JSON lists, JSON lines, plain text, or the rows of a table (table_reader.h).
 //
 // Memory is bounded by the longest record, plus 24 bytes per record for random access; a file is never in memory as a
 // whole.
@@ -10,9 +10,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "megalith/data/table/table_reader.h"
 #include "megalith/io/file_io.h"
 #include "megalith/io/json_text.h"
 
@@ -22,29 +24,34 @@ namespace megalith::data {
 enum class RecordFormat {
   kJson,  // a list of values, or one value per line
   kText,  // one record per line: {"text": line}
+  // Tables, whose rows are read as JSON objects.
+  kCsv,
+  kTsv,
+  kParquet,
+  kArrow,
 };
 
-// Returns the format by the file's extension. Throws a DataError for any other than .json, .jsonl and .txt; for
-// .parquet, .arrow and .csv with the command that converts the file.
+// Returns the format by the file's extension. Throws a DataError for any other than .json, .jsonl, .txt, .csv, .tsv,
+// .parquet and .arrow.
 RecordFormat record_format(const std::filesystem::path& path);
 
 // The position of a record in its file. 24 bytes: RecordFile keeps one for each record.
 struct RecordPlace {
   uint64_t offset = 0;  // offset of its first byte
   uint64_t bytes = 0;
-  int64_t line = 1;  // counted from 1
+  int64_t line = 1;  // counted from 1; in Parquet and Arrow files the row
 };
 
-// Reads a file sequentially, from the first record to the last. Not thread-safe. Text is returned as it is in the file;
-// parse_record() decides whether it is a record.
+// Reads a file sequentially, from the first record to the last. Not thread-safe. Text is returned as it is in the file,
+// a row of a table as JSON; parse_record() decides whether it is a record.
 class RecordScanner {
  public:
-  // Throws a DataError if the file cannot be read.
+  // Throws a DataError if the file cannot be read, and a ConfigError for a table that this installation cannot read.
   explicit RecordScanner(const std::filesystem::path& path);
 
   // Reads the text of the next record; returns false at the end. Throws a DataError that names file and line if a list
-  // is not closed or has anything between or after its records, and for a record of more than 256 MB. `text` is reused
-  // from call to call, so that its memory is.
+  // is not closed or has anything between or after its records, for a damaged table, and for a record of more than 256
+  // MB. `text` is reused from call to call, so that its memory is. Only the line of a row's place is set.
   bool next(std::string& text, RecordPlace& place);
 
   // The file and its format, for parse_record.
@@ -67,6 +74,7 @@ class RecordScanner {
 
   io::FileHandle file_;
   RecordFormat format_;
+  std::unique_ptr<TableReader> table_;  // for a table; the members below are for other files
   std::string buffer_;
   size_t at_ = 0;              // position in the buffer
   uint64_t buffer_start_ = 0;  // offset of the buffer in the file
@@ -81,20 +89,25 @@ io::Json parse_record(const std::string& text, RecordFormat format, const std::f
 // descriptor without a lock.
 class RecordFile {
  public:
-  // Reads the file once to find the records; their content is checked when they are read.
-  explicit RecordFile(const std::filesystem::path& path);
+  // Reads the file once to find the records; their content is checked when they are read. Of a Parquet or Arrow file
+  // only the number of rows is read; open_table_by_number says how `scratch_folder` is used for those.
+  explicit RecordFile(const std::filesystem::path& path, const std::filesystem::path& scratch_folder = {});
 
   // The number of records, and the file.
-  int64_t size() const { return std::ssize(places_); }
-  const std::filesystem::path& path() const { return file_.path(); }
+  int64_t size() const { return table_ ? table_->size() : std::ssize(places_); }
+  const std::filesystem::path& path() const { return path_; }
   // Requires 0 <= index < size(). Throws like parse_record.
   io::Json record(int64_t index) const;
   // Returns "data/train.jsonl:17", for messages.
   std::string place(int64_t index) const;
 
  private:
-  io::FileHandle file_;
+  int64_t line_of(int64_t index) const;
+
+  std::filesystem::path path_;
   RecordFormat format_;
+  std::unique_ptr<TableFile> table_;  // for a table; the members below are for other files
+  io::FileHandle file_;
   std::vector<RecordPlace> places_;
 };
 

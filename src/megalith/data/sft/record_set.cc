@@ -12,11 +12,12 @@
 namespace megalith::data {
 
 // Scans all files once, to count records and find where they begin.
-RecordSet::RecordSet(std::vector<DatasetDescription> datasets) : datasets_(std::move(datasets)) {
+RecordSet::RecordSet(std::vector<DatasetDescription> datasets, const std::filesystem::path& scratch_folder)
+    : datasets_(std::move(datasets)) {
   for (const DatasetDescription& dataset : datasets_) {
     std::vector<RecordFile> files;
     int64_t size = 0;
-    for (const auto& path : dataset.files) size += files.emplace_back(path).size();
+    for (const auto& path : dataset.files) size += files.emplace_back(path, scratch_folder).size();
     check<DataError>(size > 0, "dataset {} has no records ({})", dataset.name, dataset.files.front().string());
     files_.push_back(std::move(files));
     sizes_.push_back(size);

@@ -30,8 +30,9 @@ struct SelectionOptions {
 // each is read by its place.
 class RecordSet {
  public:
-  // Throws a DataError for a dataset without records.
-  explicit RecordSet(std::vector<DatasetDescription> datasets);
+  // Throws a DataError for a dataset without records. Parquet and Arrow files keep their rows in `scratch_folder`, as
+  // RecordFile says.
+  explicit RecordSet(std::vector<DatasetDescription> datasets, const std::filesystem::path& scratch_folder = {});
 
   const std::vector<DatasetDescription>& datasets() const { return datasets_; }
   // The number of records of a dataset, one of its records, and the "file:line" of that.

@@ -231,7 +231,9 @@ TokenizedData load_tokenized_data(const DataRequest& request) {
   if (tokenized_path && fs::exists(*tokenized_path)) return open_folder(*tokenized_path, request);
   check<ConfigError>(!request.data.dataset.empty(), "dataset is not set; give names of dataset_info.json or paths");
   const auto encoder = make_record_encoder(request);
-  const RecordSet records(find_datasets(request.data.dataset, request.data.dataset_dir));
+  // Beside the tokens, which take more room than the texts that may have to wait there.
+  const fs::path scratch_folder = tokenized_path ? fs::absolute(*tokenized_path).parent_path() : request.cache_folder;
+  const RecordSet records(find_datasets(request.data.dataset, request.data.dataset_dir), scratch_folder);
   for (const DatasetDescription& dataset : records.datasets()) encoder->check_dataset(dataset);
   if (!tokenized_path && request.cache_folder.empty()) return in_memory(request, *encoder, records);
   // All ranks compute the same name, so they meet at the same lock.
