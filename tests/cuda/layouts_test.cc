@@ -75,7 +75,15 @@ std::vector<DeviceCase> expert_cases() {
        .dp = 2,
        .layout = {"--sequence_parallel", "--ep=2", "--etp=1"}},
       {.name = "delta_net_tp2", .family = "qwen3_next", .tp = 2, .layout = {"--sequence_parallel", "--etp=2"}},
+      {.name = "delta_net_packed_cp2", .family = "qwen3_next", .cp = 2, .run = kPacked},
+      {.name = "delta_net_tp2_cp2",
+       .family = "qwen3_next",
+       .tp = 2,
+       .cp = 2,
+       .layout = {"--sequence_parallel", "--etp=2", "--cp_comm_type=a2a"}},
       {.name = "moe_packed_cp2_ep2", .family = "qwen3_moe", .cp = 2, .layout = {"--ep=2"}, .run = kPacked},
+      {.name = "mtp_packed_cp2", .family = "deepseek_v3_mtp", .cp = 2, .run = kPacked},
+      {.name = "mtp_pp2_cp2_ep2", .family = "glm4_moe_mtp", .pp = 2, .cp = 2, .layout = {"--ep=2"}},
   };
 }
 

@@ -141,6 +141,21 @@ std::vector<RankCase> expert_cases() {
        .data = clear,
        .layout = {"--sequence_parallel", "--etp=2"}},
       {.name = "delta_net_dp2_zero1", .family = "qwen3_next", .dp = 2, .data = clear, .layout = kShards},
+      {.name = "delta_net_cp2", .family = "qwen3_next", .cp = 2, .data = clear},
+      {.name = "delta_net_cp4_packed", .family = "qwen3_next", .cp = 4, .data = clear, .run = kPacked},
+      {.name = "delta_net_tp2_cp2",
+       .family = "qwen3_next",
+       .tp = 2,
+       .cp = 2,
+       .data = clear,
+       .layout = {"--sequence_parallel", "--etp=2", "--cp_comm_type=a2a"},
+       .run = kPacked},
+      {.name = "delta_net_pp2_cp2_recompute",
+       .family = "qwen3_next",
+       .pp = 2,
+       .cp = 2,
+       .data = clear,
+       .layout = {"--recompute_granularity=full", "--ep=2"}},
   };
 }
 
@@ -183,6 +198,21 @@ std::vector<RankCase> method_cases() {
        .run = history},
       {.name = "mtp_pp2", .family = "deepseek_v3", .pp = 2, .data = samples, .run = prediction},
       {.name = "mtp_tp2_ep2", .family = "glm4_moe", .tp = 2, .data = samples, .layout = kOwnExperts, .run = prediction},
+      {.name = "mtp_cp2", .family = "deepseek_v3_mtp", .cp = 2, .data = samples},
+      {.name = "mtp_packed_cp4_a2a_p2p",
+       .family = "deepseek_v3_mtp",
+       .cp = 4,
+       .data = samples,
+       .layout = {"--cp_comm_type=a2a+p2p", "--hierarchical_context_parallel_sizes", "2", "2"},
+       .run = kPacked},
+      {.name = "mtp_tp2_cp2_ep2", .family = "glm4_moe_mtp", .tp = 2, .cp = 2, .data = samples, .layout = kOwnExperts},
+      {.name = "mtp_pp2_vpp2_cp2",
+       .family = "megatron_gpt_mtp",
+       .pp = 2,
+       .cp = 2,
+       .data = samples,
+       .layout = {"--vpp=2", "--cp_comm_type=all_gather"},
+       .run = kPacked},
   };
 }
 

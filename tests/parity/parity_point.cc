@@ -18,6 +18,11 @@ std::vector<std::string> expert_families() {
   return {"mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v3", "glm4_moe", "qwen3_next", "megatron_gpt_moe"};
 }
 
+// Models whose tokens need others of their sequence outside of attention.
+std::vector<std::string> border_families() {
+  return {"qwen3_next", "deepseek_v3_mtp", "glm4_moe_mtp", "megatron_gpt_mtp"};
+}
+
 bool valid(const ParityPoint& p) {
   if (p.ranks() > kMaxRanks) return false;
   if (p.sequence_parallel && p.tp == 1) return false;
@@ -28,8 +33,16 @@ bool valid(const ParityPoint& p) {
 // Experts split their tokens over tp, so it comes with sequence parallelism.
 bool valid_with_experts(const ParityPoint& p) { return valid(p) && (p.tp == 1 || p.sequence_parallel); }
 
-// Delta nets see their sequences whole.
+using CanTake = bool (*)(const std::string& family, const ParityPoint& p);
+
+// Delta nets split their heads over tp·cp and have their own points with cp.
 bool can_take(const std::string& family, const ParityPoint& p) { return p.cp == 1 || family != "qwen3_next"; }
+
+bool can_take_borders(const std::string& family, const ParityPoint& p) {
+  const ReferenceConfig config = parity_config(family);
+  if (config.delta_net && config.delta_net->key_heads % (p.tp * p.cp) != 0) return false;
+  return config.experts || p.ep == 1;
+}
 
 // Ways that the heads of the family allow.
 std::vector<std::string> ways_of(const ParityPoint& p) {
@@ -47,10 +60,12 @@ std::vector<std::string> ways_of(const ParityPoint& p) {
 // Hands out families and ways in turn.
 class Turns {
  public:
+  explicit Turns(CanTake can_take) : can_take_(can_take) {}
+
   void take(const std::vector<std::string>& families, ParityPoint point, std::vector<ParityPoint>& points) {
     do {
       point.family = families[family_++ % families.size()];
-    } while (!can_take(point.family, point));
+    } while (!can_take_(point.family, point));
     point.all_gather_experts = has_experts(point.family) && ++dispatch_ % 2 == 0;
     if (point.cp > 1) {
       const std::vector<std::string> ways = ways_of(point);
@@ -60,6 +75,7 @@ class Turns {
   }
 
  private:
+  const CanTake can_take_;
   size_t family_ = 0, way_ = 0, dispatch_ = 0;
 };
 
@@ -119,14 +135,15 @@ std::vector<std::string> parity_families() {
   return all;
 }
 
-bool has_experts(const std::string& family) {
-  const std::vector<std::string> families = expert_families();
-  return std::find(families.begin(), families.end(), family) != families.end();
-}
+bool has_experts(const std::string& family) { return parity_config(family).experts.has_value(); }
 
 ReferenceConfig parity_config(const std::string& family) {
-  ReferenceConfig config = ReferenceConfig::of_family(family.starts_with("megatron_gpt") ? "megatron_gpt" : family);
+  const std::string suffix = "_mtp";
+  const std::string base = family.ends_with(suffix) ? family.substr(0, family.size() - suffix.size()) : family;
+  ReferenceConfig config = ReferenceConfig::of_family(base.starts_with("megatron_gpt") ? "megatron_gpt" : base);
+  if (family != base) config.mtp = 2;
   if (family == "megatron_gpt_moe") set_deepseek_v2(config);
+  if (family == "megatron_gpt_mtp") config.qk_norm = true;  // qwen3 with prediction layers
   config.num_layers = 8;
   config.hidden_size = 32;
   config.intermediate_size = config.is_gpt2() ? 4 * config.hidden_size : 24;
@@ -200,9 +217,9 @@ TrainerCase ParityPoint::trainer_case() const {
   return how;
 }
 
-std::vector<ParityPoint> all_points() {
+std::vector<ParityPoint> lattice_points() {
   std::vector<ParityPoint> points;
-  Turns turns;
+  Turns turns(can_take);
   each_size({1}, {1}, [&](const ParityPoint& p) {
     if (valid(p)) turns.take(dense_families(), p, points);
   });
@@ -212,8 +229,17 @@ std::vector<ParityPoint> all_points() {
   return points;
 }
 
+std::vector<ParityPoint> border_points() {
+  std::vector<ParityPoint> points;
+  Turns turns(can_take_borders);
+  each_size({1, 2}, {1}, [&](const ParityPoint& p) {
+    if (valid_with_experts(p) && p.cp > 1 && p.dp == 1) turns.take(border_families(), p, points);
+  });
+  return points;
+}
+
 std::vector<ParityPoint> sample_points(uint64_t seed, size_t count) {
-  std::vector<ParityPoint> points = all_points();
+  std::vector<ParityPoint> points = lattice_points();
   std::mt19937_64 random(seed);
   for (size_t i = 0; i + 1 < points.size() && i < count; ++i)
     std::swap(points[i], points[i + random() % (points.size() - i)]);

@@ -29,7 +29,7 @@ struct ParityPoint {
   TrainerCase trainer_case() const;
 };
 
-// The families, each with the small model that its points train.
+// The families of the lattice, each with the small model that its points train.
 std::vector<std::string> parity_families();
 bool has_experts(const std::string& family);
 // 8 layers; sizes that tp 4 and cp 4 can split.
@@ -38,8 +38,12 @@ ReferenceConfig parity_config(const std::string& family);
 // Every valid point with at most 16 ranks: TP {1,2,4} × SP × PP {1,2,4} × VPP {1,2} × CP {1,2,4} × EP {1,2,4} × ETP
 // {1,2} × DP {1,2} × packed × recompute × distributed optimizer. Families, ways of context parallelism and of
 // dispatch to experts take turns.
-std::vector<ParityPoint> all_points();
+std::vector<ParityPoint> lattice_points();
 // Some of them, by seed, without repetition.
 std::vector<ParityPoint> sample_points(uint64_t seed, size_t count);
+
+// Points of models in which tokens outside of attention read others across the borders of slices: multi-token
+// prediction (families that end with _mtp) and delta nets. CP {2,4}, EP {1,2}, without ETP and DP; otherwise as above.
+std::vector<ParityPoint> border_points();
 
 }  // namespace megalith::testing

@@ -115,6 +115,17 @@ class ParityRank {
   train::MicrobatchRunner runner_;
 };
 
+// The weighted sum of the losses of multi-token prediction; labels [1, s] beside their tokens.
+at::Tensor mtp_loss(const ReferenceOutput& out, at::Tensor labels) {
+  at::Tensor sum = at::zeros({}, at::kDouble);
+  const double weight = ParityPoint{}.trainer_case().args.shape.mtp_loss_scaling_factor;
+  for (const at::Tensor& logits : out.mtp_logits) {
+    labels = at::constant_pad_nd(labels.slice(1, 1), {0, 1}, -100);
+    sum = sum + reference_token_losses(logits, labels).sum() * (weight / static_cast<double>(out.mtp_logits.size()));
+  }
+  return sum;
+}
+
 // max|a-b| / max|b|.
 double difference(const at::Tensor& a, const at::Tensor& b) {
   const double error = (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
@@ -177,7 +188,7 @@ double ParityModel::compute_expected(uint64_t seed) {
   const double rate = ParityPoint{}.trainer_case().args.optimizer.learning_rate.value();
   for (int step = 0; step < kSteps; ++step) {
     model.zero_grad();
-    at::Tensor sum = at::zeros({}, at::kDouble);
+    at::Tensor sum = at::zeros({}, at::kDouble), further = sum;
     int64_t tokens = 0;
     for (int i = 0; i < kParitySamples; ++i) {
       const data::Sequence& s = samples_[static_cast<size_t>(step * kParitySamples + i)];
@@ -188,11 +199,11 @@ double ParityModel::compute_expected(uint64_t seed) {
       const at::Tensor losses = reference_token_losses(out.logits, labels);
       if (step == 0) expected_.token_losses.push_back(losses.detach()[0].narrow(0, 0, ids.size(1) - 1));
       sum = sum + losses.sum();
+      further = further + mtp_loss(out, labels);
       tokens += reference_label_count(labels);
     }
-    const at::Tensor loss = sum / tokens;
-    loss.backward();
-    expected_.losses.push_back(loss.item<double>());
+    ((sum + further) / tokens).backward();
+    expected_.losses.push_back(sum.item<double>() / static_cast<double>(tokens));
     expected_.grad_norms.push_back(model.grad_norm());
     const at::NoGradGuard no_grad;
     for (const auto& [name, parameter] : model.parameters()) {
@@ -286,14 +297,13 @@ void ParityReport::add(const ParityPoint& point, const ParityErrors& errors) {
   row.errors.raise_to(errors);
 }
 
-std::string ParityReport::summary() const {
+std::string ParityReport::summary(size_t valid) const {
   ParityErrors largest;
   for (const auto& [layout, row] : rows_) largest.raise_to(row.errors);
   return fmt::format(
       "{} points run, {} points valid; largest differences: loss {:.1e}, token losses {:.1e}, gradient norm {:.1e}, "
       "gradients {:.1e}, parameters {:.1e}\n",
-      run_, all_points().size(), largest.loss, largest.token_losses, largest.grad_norm, largest.gradients,
-      largest.parameters);
+      run_, valid, largest.loss, largest.token_losses, largest.grad_norm, largest.gradients, largest.parameters);
 }
 
 std::string ParityReport::csv() const {

@@ -54,8 +54,8 @@ class ParityReport {
   // Runs points, `at_once` of them at the same time, until one fails.
   void run(const std::vector<ParityPoint>& points, int at_once = 1);
 
-  // Returns one line: the number of points, and the largest differences of all of them.
-  std::string summary() const;
+  // Returns one line: the number of points, of how many valid ones, and the largest differences of all of them.
+  std::string summary(size_t valid) const;
 
   // Returns the file docs/parity.csv: a header, then a row per layout, e.g. `"tp 2, pp 1, cp 1, dp 1",8,1.0e-07,…`.
   std::string csv() const;

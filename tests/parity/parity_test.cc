@@ -16,8 +16,10 @@ constexpr size_t kSampled = 96;
 constexpr uint64_t kSeed = 20;
 
 TEST(ParityLattice, HasEnoughPoints) {
-  const std::vector<ParityPoint> points = all_points();
-  EXPECT_GE(points.size(), 500);
+  std::vector<ParityPoint> points = lattice_points();
+  EXPECT_EQ(points.size(), 3048);
+  for (ParityPoint& point : border_points()) points.push_back(std::move(point));
+  EXPECT_EQ(points.size(), 3048 + 352);
   std::set<std::string> names;
   for (const ParityPoint& point : points) names.insert(point.name());
   EXPECT_EQ(names.size(), points.size());
@@ -47,10 +49,43 @@ TEST_P(ParitySample, EqualsThePlainModel) {
   for (size_t i = GetParam(); i < all.size(); i += 4) own.push_back(all[i]);
   ParityReport report;
   report.run(own);
-  fmt::print("{}", report.summary());
+  fmt::print("{}", report.summary(lattice_points().size()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Quarters, ParitySample, ::testing::Range<size_t>(0, 4));
+
+// Tokens that layers outside of attention read across the borders of slices, in every kind of layout with cp.
+TEST(ParityBorders, MultiTokenPredictionOverSlices) {
+  const std::string mla = "deepseek_v3_mtp", glm = "glm4_moe_mtp", dense = "megatron_gpt_mtp";
+  ParityReport report;
+  report.run({
+      {.family = mla, .cp = 2},
+      {.family = mla, .cp = 4, .packed = true, .cp_comm_type = "a2a+p2p"},
+      {.family = mla, .tp = 2, .cp = 2, .ep = 2, .sequence_parallel = true, .packed = true, .cp_comm_type = "a2a"},
+      {.family = mla, .pp = 2, .vpp = 2, .cp = 2, .recompute = true, .cp_comm_type = "all_gather"},
+      {.family = glm, .cp = 2, .ep = 2, .packed = true},
+      {.family = glm, .tp = 2, .pp = 2, .cp = 2, .sequence_parallel = true},
+      {.family = dense, .cp = 4, .packed = true},
+      {.family = dense, .tp = 2, .cp = 2, .recompute = true},
+      {.family = dense, .pp = 2, .cp = 2, .dp = 2, .distributed_optimizer = true, .cp_comm_type = "a2a"},
+  });
+  fmt::print("{}", report.summary(border_points().size()));
+}
+
+TEST(ParityBorders, DeltaNetsOverSlices) {
+  const std::string family = "qwen3_next";
+  ParityReport report;
+  report.run({
+      {.family = family, .cp = 2},
+      {.family = family, .cp = 4, .packed = true, .cp_comm_type = "a2a+p2p"},
+      {.family = family, .cp = 4, .recompute = true, .cp_comm_type = "all_gather"},
+      {.family = family, .tp = 2, .cp = 2, .sequence_parallel = true, .packed = true, .cp_comm_type = "a2a"},
+      {.family = family, .tp = 2, .cp = 2, .ep = 2, .etp = 2, .sequence_parallel = true, .recompute = true},
+      {.family = family, .pp = 2, .cp = 2, .packed = true},
+      {.family = family, .pp = 2, .vpp = 2, .cp = 2, .dp = 2, .ep = 2, .distributed_optimizer = true},
+  });
+  fmt::print("{}", report.summary(border_points().size()));
+}
 
 // The message of a failure.
 TEST(ParityLattice, FailureNamesLayoutParameterAndLayer) {

@@ -74,6 +74,7 @@ struct ReferenceConfig {
   std::optional<ReferenceExperts> experts;
   std::optional<ReferenceLatent> latent;
   std::optional<ReferenceDeltaNet> delta_net;
+  int64_t mtp = 0;  // multi-token-prediction layers, numbered after the others; families that name them like DeepSeek
   bool operator==(const ReferenceConfig&) const = default;
   bool has_experts(int64_t layer) const { return experts && layer >= experts->first_dense; }
   bool has_delta_net(int64_t layer) const { return delta_net && (layer + 1) % 4 != 0; }

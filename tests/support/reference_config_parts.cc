@@ -18,6 +18,7 @@ bool is_deepseek_like(const std::string& type) { return is_one_of(type, {"deepse
 bool has_experts(const std::string& type) {
   return is_deepseek_like(type) || is_one_of(type, {"mixtral", "qwen2_moe", "qwen3_moe", "qwen3_next"});
 }
+bool numbers_mtp_layers(const std::string& type) { return is_deepseek_like(type) || type == "megatron_gpt"; }
 bool has_gated_shared_expert(const std::string& type) { return is_one_of(type, {"qwen2_moe", "qwen3_next"}); }
 
 // The key that holds the number of experts; published files and newer ones differ for qwen3_moe.
@@ -110,6 +111,7 @@ void set_parts_of_family(ReferenceConfig& model) {
 void read_parts(const json& config, ReferenceConfig& model) {
   if (model.experts) read_experts(config, model);
   if (model.model_type == "glm4_moe") model.qk_norm = get(config, "use_qk_norm", false);
+  if (numbers_mtp_layers(model.model_type)) model.mtp = get<int64_t>(config, "num_nextn_predict_layers", 0);
   if (model.delta_net)
     model.delta_net = {.key_heads = config.at("linear_num_key_heads"),
                        .value_heads = config.at("linear_num_value_heads"),
@@ -154,6 +156,7 @@ void write_switches(const ReferenceConfig& model, json& config) {
 void write_parts(const ReferenceConfig& model, json& config) {
   if (model.experts) write_experts(model, config);
   if (model.model_type == "glm4_moe") config["use_qk_norm"] = model.qk_norm;
+  if (model.mtp > 0) config["num_nextn_predict_layers"] = model.mtp;
   if (model.delta_net) {
     config["linear_num_key_heads"] = model.delta_net->key_heads;
     config["linear_num_value_heads"] = model.delta_net->value_heads;

@@ -40,11 +40,31 @@ class Pass {
     }
     x = config_.is_gpt2() ? parts_.layer_norm(x, "transformer.ln_f") : parts_.norm(x, "model.norm");
     out.hidden_states.push_back(x);
-    out.logits = at::matmul(x, parts_.weight(config_.tied ? embedding_name() : "lm_head.weight").t());
+    out.logits = head(x);
+    check(config_.mtp == 0 || input.cu_seqlens.empty(), "the reference predicts further tokens of whole rows only");
+    at::Tensor ahead = ids;
+    for (int64_t layer = config_.num_layers; layer < config_.num_layers + config_.mtp; ++layer) {
+      // The ids one more place ahead; any id past the end, from where nothing is predicted.
+      ahead = at::constant_pad_nd(ahead.slice(1, 1), {0, 1});
+      x = mtp_layer(x, ahead, layer, out.router_margin);
+      out.mtp_logits.push_back(head(x));
+    }
     return out;
   }
 
  private:
+  at::Tensor head(const at::Tensor& x) const {
+    return at::matmul(x, parts_.weight(config_.tied ? embedding_name() : "lm_head.weight").t());
+  }
+
+  // DeepSeek-V3's: [norm(embedding of the token ahead) | norm(hidden)], a projection, a layer, a norm.
+  at::Tensor mtp_layer(const at::Tensor& x, const at::Tensor& ahead, int64_t layer, double& margin) const {
+    const std::string name = "model.layers." + std::to_string(layer) + ".";
+    const at::Tensor embedded = parts_.norm(parts_.weight(embedding_name()).index({ahead}), name + "enorm");
+    const at::Tensor both = at::cat({embedded, parts_.norm(x, name + "hnorm")}, -1);
+    return parts_.norm(llama_layer(parts_.linear(both, name + "eh_proj"), layer, margin), name + "shared_head.norm");
+  }
+
   std::string embedding_name() const {
     return config_.is_gpt2() ? "transformer.wte.weight" : "model.embed_tokens.weight";
   }
@@ -109,8 +129,10 @@ at::Tensor shifted(const at::Tensor& labels, const std::vector<int64_t>& cumulat
 ReferenceModel ReferenceModel::from_folder(const std::filesystem::path& folder, const std::string& config_name) {
   std::ifstream text(folder / config_name);
   check<DataError>(text.good(), "{} cannot be read", (folder / config_name).string());
-  const auto config = ReferenceConfig::from_json(nlohmann::json::parse(text));
+  auto config = ReferenceConfig::from_json(nlohmann::json::parse(text));
   const hf::WeightFiles files(folder);
+  // transformers writes the number of prediction layers and not their weights.
+  if (!files.contains("model.layers." + std::to_string(config.num_layers) + ".eh_proj.weight")) config.mtp = 0;
   std::map<std::string, at::Tensor> tensors;
   for (const auto& [name, shape] : reference_tensors(config)) {
     const std::string prefix = "transformer.";

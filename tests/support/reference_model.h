@@ -29,6 +29,7 @@ struct ReferenceInput {
 
 struct ReferenceOutput {
   at::Tensor logits;                      // [b, s, v]
+  std::vector<at::Tensor> mtp_logits;     // [b, s, v] of each prediction layer: of the token 2, 3, … places ahead
   std::vector<at::Tensor> hidden_states;  // l+1 of [b, s, h]: embedding, layers; the last follows the final norm
   // The smallest gap of any choice of experts: a model that rounds may choose otherwise where it is tiny.
   double router_margin = std::numeric_limits<double>::infinity();

@@ -45,6 +45,12 @@ class LayerTensors {
       add_mlp("mlp.", c_.intermediate_size, c_.mlp_bias);
   }
 
+  // Adds the tensors that only a multi-token-prediction layer has.
+  void add_mtp() {
+    for (const char* each : {"enorm", "hnorm", "shared_head.norm"}) norm(each, c_.hidden_size);
+    linear("eh_proj", 2 * c_.hidden_size, c_.hidden_size);
+  }
+
  private:
   void vector(const std::string& what, int64_t size) { list_.push_back({name_ + what, {size}}); }
   void norm(const std::string& what, int64_t size) {
@@ -140,6 +146,11 @@ Shapes reference_tensors(const ReferenceConfig& config) {
       add_gpt2_layer(list, config, "transformer.h." + std::to_string(i) + ".");
     else
       LayerTensors(list, config, "model.layers." + std::to_string(i) + ".").add(i);
+  }
+  for (int64_t i = config.num_layers; i < config.num_layers + config.mtp; ++i) {
+    LayerTensors layer(list, config, "model.layers." + std::to_string(i) + ".");
+    layer.add(i);
+    layer.add_mtp();
   }
   list.push_back({config.is_gpt2() ? "transformer.ln_f.weight" : "model.norm.weight", {h}});
   if (config.is_gpt2()) list.push_back({"transformer.ln_f.bias", {h}});
