@@ -123,6 +123,10 @@ struct CheckpointConfig {
   bool use_checkpoint_args = false;
   bool load_main_params = false;
   std::optional<std::string> pretrained_checkpoint;
+  // Checkpoints between those of save_interval, of which the newest is kept.
+  std::optional<int64_t> non_persistent_interval;
+  std::optional<std::string> non_persistent_type;
+  std::optional<std::string> non_persistent_dir;
   bool operator==(const CheckpointConfig&) const = default;
 };
 

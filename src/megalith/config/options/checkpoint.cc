@@ -89,6 +89,27 @@ void add_files(OptionList& list) {
   checkpoint.add("no_save_rng", &CheckpointConfig::no_save_rng, "leave out random states").pretrain_only();
 }
 
+// Rolling checkpoints, from which a run continues after a failure and which nobody keeps.
+void add_non_persistent(OptionList& list) {
+  auto checkpoint = list.part(&TrainingArguments::checkpoint);
+  checkpoint
+      .add("non_persistent_save_interval", &CheckpointConfig::non_persistent_interval,
+           "steps between checkpoints of which only the newest is kept")
+      .at_least(1)
+      .pretrain_only();
+  checkpoint
+      .add("non_persistent_ckpt_type", &CheckpointConfig::non_persistent_type,
+           "global: such checkpoints are written in full, and load takes the newest one if it is not older")
+      .choices({"global"})
+      .refuse({"local", "in_memory"},
+              "checkpoints are not written to the disks or the memory of single machines; use global")
+      .pretrain_only();
+  checkpoint
+      .add("non_persistent_global_ckpt_dir", &CheckpointConfig::non_persistent_dir,
+           "their folder (none: non_persistent in the folders of save and load)")
+      .pretrain_only();
+}
+
 // Everything is read back by default; the options leave parts out or take them from elsewhere.
 void add_loading(OptionList& list) {
   auto checkpoint = list.part(&TrainingArguments::checkpoint);
@@ -124,6 +145,7 @@ void add_checkpoint_options(OptionList& list) {
   list.topic("Saving and resuming");
   add_saving(list);
   add_files(list);
+  add_non_persistent(list);
   add_loading(list);
 }
 

@@ -7,6 +7,7 @@
 #include "megalith/config/derive.h"
 #include "megalith/config/help_and_yaml.h"
 #include "megalith/run/resolve/optimizer_settings.h"
+#include "megalith/run/resolve/run_settings.h"
 #include "megalith/run/resolve/schedule.h"
 
 namespace megalith::run {
@@ -76,6 +77,8 @@ train::SaveSettings save_settings(const TrainingArguments& args) {
           .in_background = args.checkpoint.async_save,
           .merged_model = save.merged_model,
           .sharded_optimizer = args.optimizer.use_distributed_optimizer,
+          .rolling = {rolling_folder(args.checkpoint, save.output_dir),
+                      args.checkpoint.non_persistent_interval.value_or(0)},
           .arguments = config::to_yaml(args)};
 }
 

@@ -88,6 +88,13 @@ struct EvalPlan {
   bool loads_best_at_end = false;  // finally load the best save point into the model
 };
 
+// Save points between those of the run that only serve to continue after a failure: the newest alone is kept. A step at
+// which the run saves anyway has none.
+struct RollingSaves {
+  std::filesystem::path folder;  // its own, outside of the run's save points
+  int64_t interval = 0;          // steps between them; 0: none
+};
+
 // When a run saves, and what. Save points are written by RunSaver.
 struct SaveSettings {
   std::filesystem::path output_dir;  // folder of all files; if empty, the run writes none
@@ -101,6 +108,7 @@ struct SaveSettings {
   bool in_background = false;              // continue training while a save point is written
   bool merged_model = false;               // export an adapter merged into the model
   bool sharded_optimizer = false;          // recorded in the save point: optimizer state is split over ranks
+  RollingSaves rolling;                    // in addition to the run's own save points
   std::string arguments;                   // every effective option as YAML: the text of args.yaml
 
   // Whether the run writes save points on its way.
