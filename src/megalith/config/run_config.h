@@ -53,6 +53,7 @@ struct LoggingConfig {
   std::string timing_log_option = "minmax";
   int tensorboard_log_interval = 1;
   bool log_energy = false;
+  bool log_progress = false;
   bool log_throughput = false;
   bool log_params_norm = false;
   bool log_num_zeros_in_grad = false;

@@ -186,6 +186,8 @@ observe::ReportSettings report_settings(const TrainingArguments& args, const lay
   settings.log_throughput = logging.log_throughput;
   settings.log_num_zeros = logging.log_num_zeros_in_grad;
   settings.log_energy = logging.log_energy;
+  settings.log_progress = logging.log_progress;
+  settings.sequence_length = args.shape.seq_length.value_or(0);
   settings.log_straggler = args.fault.log_straggler;
   settings.straggler_count = args.fault.straggler_minmax_count;
   // Megatron gives the numbers of steps done before the first recorded one and after the last.
