@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "megalith/base/error.h"
 #include "megalith/checkpoint/manifest.h"
@@ -122,6 +123,27 @@ std::string pretrained(const TrainingArguments& args, bool resumes) {
   return run(mine);
 }
 
+// A run with a head of its own that loads a checkpoint with tied embeddings.
+std::string loads_without_head(const TrainingArguments& args) {
+  const TempFolder saved;
+  std::string text;
+  run_ranks(1, [&](const Rank& rank) {
+    TrainingArguments mine = args;
+    mine.save.output_dir = saved.path().string();
+    run::pretrain(*run::initialize_megatron(mine, {.allow_no_cuda = true, .world = &rank.world}));
+    mine.shape.untie_embeddings = true;
+    mine.save.load = std::exchange(mine.save.output_dir, std::nullopt);
+    mine.run.max_steps = 5;
+    const auto context = run::initialize_megatron(mine, {.allow_no_cuda = true, .world = &rank.world});
+    try {
+      text = fmt::format("{} steps", run::pretrain(*context).state.global_step);
+    } catch (const DataError& error) {
+      text = error.what();
+    }
+  });
+  return text;
+}
+
 // Returns the checkpoints that a run leaves in its folder, in the non-persistent one and in one beside it, and the one
 // that it would continue from.
 std::string rolls(const TrainingArguments& args) {
@@ -232,6 +254,7 @@ Effects checkpoint_effects() {
       {"use_checkpoint_opt_param_scheduler", tiny, {}, {"--use_checkpoint_opt_param_scheduler"}, continues, kPretrain},
       {"no_load_optim", longer, {}, {"--no_load_optim"}, continues, kPretrain},
       {"load_main_params_from_ckpt", without_moments, {}, {"--load_main_params_from_ckpt"}, continues, kPretrain},
+      {"dist_ckpt_strictness", longer, {}, {"--dist_ckpt_strictness=log_unexpected"}, loads_without_head, kPretrain},
       {"no_load_rng", longer, {}, {"--no_load_rng"}, continues, kPretrain},
       {"finetune", longer, {}, {"--finetune"}, continues, kPretrain},
       {"ckpt_step", tiny, {}, {"--ckpt_step=2"}, begins_with, kPretrain},

@@ -124,7 +124,7 @@ std::optional<train::ResumePoint> load_checkpoint(RunContext& run, const model::
   if (!load.folder) return std::nullopt;
   const RunSettings& settings = run.settings();
   const std::filesystem::path folder = verified(run, load);
-  train::load_checkpoint_weights(models, folder, settings.trainer.seed);
+  train::load_checkpoint_weights(models, folder, settings.trainer.resume.keys);
   if (load.weights_only) return std::nullopt;
   train::ResumePoint point = train::read_resume_point(folder, settings.trainer, run.context());
   if (const auto counts_from = settings.pretrain.load.counts_from) point.state.global_step = *counts_from;

@@ -60,11 +60,12 @@ void add_files(OptionList& list) {
       .add("checkpoint_files", &CheckpointConfig::files,
            "optimizer state in files that all ranks write into, or one for each rank, for network file systems")
       .choices({"shared", "per_writer"});
-  checkpoint.add("dist_ckpt_strictness", &CheckpointConfig::strictness, "what missing or unexpected keys do")
+  checkpoint
+      .add("dist_ckpt_strictness", &CheckpointConfig::strictness,
+           "what tensors do that the checkpoint lacks (unexpected) or that the run has no use for (missing)")
       .choices({"assume_ok_unexpected", "log_unexpected", "log_all", "raise_unexpected", "raise_all",
                 "return_unexpected", "return_all", "ignore_all"})
-      .pretrain_only()
-      .planned("checkpoint");
+      .pretrain_only();
   // Switches of the reference for what always holds here.
   checkpoint.add("ckpt_fully_parallel_save", &CheckpointConfig::fully_parallel_save, "every rank writes its share")
       .pretrain_only()

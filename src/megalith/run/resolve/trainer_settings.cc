@@ -3,6 +3,7 @@
 #include "megalith/run/resolve/trainer_settings.h"
 
 #include <algorithm>
+#include <map>
 
 #include "megalith/config/derive.h"
 #include "megalith/config/help_and_yaml.h"
@@ -102,6 +103,22 @@ std::filesystem::path tensorboard_dir(const TrainingArguments& args) {
   return std::filesystem::path(*args.save.output_dir) / "tensorboard";
 }
 
+// Megatron calls tensors that the checkpoint lacks unexpected, and those that the run does not ask for missing. Its
+// pretrain has no use for returned names; here they are logged. Its default leaves the error to the reader, which stops
+// at the first name; here it is the error of raise_unexpected.
+train::KeyActions key_actions(const std::string& strictness) {
+  using enum train::KeyAction;
+  static const std::map<std::string, train::KeyActions> kActions{{"assume_ok_unexpected", {kFail, kIgnore}},
+                                                                 {"raise_unexpected", {kFail, kIgnore}},
+                                                                 {"raise_all", {kFail, kFail}},
+                                                                 {"log_unexpected", {kWarn, kIgnore}},
+                                                                 {"log_all", {kWarn, kWarn}},
+                                                                 {"return_all", {kWarn, kWarn}},
+                                                                 {"return_unexpected", {kWarn, kIgnore}},
+                                                                 {"ignore_all", {kIgnore, kIgnore}}};
+  return kActions.at(strictness);
+}
+
 }  // namespace
 
 bool trains_adapter(const TrainingArguments& args) { return args.run.finetuning_type == config::FinetuningType::kLora; }
@@ -158,7 +175,8 @@ train::TrainerSettings trainer_settings(const TrainingArguments& args, const lay
                      .main_params = args.checkpoint.load_main_params,
                      .rng = !args.checkpoint.no_load_rng,
                      .restarts_epoch = args.sampler.ignore_data_skip,
-                     .data_may_change = args.dialect == Dialect::kPretrain};
+                     .data_may_change = args.dialect == Dialect::kPretrain,
+                     .keys = key_actions(args.checkpoint.strictness)};
   settings.rerun = rerun_settings(args);
   settings.check_weight_hash_interval = args.fault.check_weight_hash_interval.value_or(0);
   if (args.comm.timeout_after_first_iteration_s)

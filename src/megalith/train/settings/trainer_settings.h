@@ -115,6 +115,13 @@ struct SaveSettings {
   bool saves_points() const { return !output_dir.empty() && strategy != config::Interval::kNo; }
 };
 
+// The reaction to tensors that a run and a save point do not both have. Shapes must agree in any case.
+enum class KeyAction { kIgnore, kWarn, kFail };
+struct KeyActions {
+  KeyAction absent = KeyAction::kFail;    // the save point lacks a tensor; without kFail it keeps its initial values
+  KeyAction unread = KeyAction::kIgnore;  // the run has no use for a tensor of the save point
+};
+
 // The parts of a save point, besides the weights, that a run restores when it continues from it.
 struct ResumeSettings {
   bool optimizer = true;         // including the schedule and the loss scale
@@ -122,6 +129,7 @@ struct ResumeSettings {
   bool rng = true;               // random streams; reseeded if the layout differs from the one that saved
   bool restarts_epoch = false;   // start the epoch again instead of continuing in the middle of it
   bool data_may_change = false;  // data that differs from the save point's causes a warning, not an error
+  KeyActions keys;               // for weights and optimizer state, each as far as it is restored
 };
 
 // All settings of a run. Plain data: equal on all ranks, and never changed by the trainer.
