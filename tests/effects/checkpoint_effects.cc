@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "megalith/base/error.h"
 #include "megalith/checkpoint/manifest.h"
@@ -122,6 +123,43 @@ std::string pretrained(const TrainingArguments& args, bool resumes) {
   return run(mine);
 }
 
+// A run with a head of its own that loads a checkpoint with tied embeddings.
+std::string loads_without_head(const TrainingArguments& args) {
+  const TempFolder saved;
+  std::string text;
+  run_ranks(1, [&](const Rank& rank) {
+    TrainingArguments mine = args;
+    mine.save.output_dir = saved.path().string();
+    run::pretrain(*run::initialize_megatron(mine, {.allow_no_cuda = true, .world = &rank.world}));
+    mine.shape.untie_embeddings = true;
+    mine.save.load = std::exchange(mine.save.output_dir, std::nullopt);
+    mine.run.max_steps = 5;
+    const auto context = run::initialize_megatron(mine, {.allow_no_cuda = true, .world = &rank.world});
+    try {
+      text = fmt::format("{} steps", run::pretrain(*context).state.global_step);
+    } catch (const DataError& error) {
+      text = error.what();
+    }
+  });
+  return text;
+}
+
+// Returns the checkpoints that a run leaves in its folder, in the non-persistent one and in one beside it, and the one
+// that it would continue from.
+std::string rolls(const TrainingArguments& args) {
+  const TempFolder out, beside;
+  TrainingArguments mine = args;
+  mine.save.output_dir = out.path().string();
+  if (mine.checkpoint.non_persistent_dir) mine.checkpoint.non_persistent_dir = beside.path().string();
+  run_ranks(1, [&](const Rank& rank) {
+    run::pretrain(*run::initialize_megatron(mine, {.allow_no_cuda = true, .world = &rank.world}));
+  });
+  std::string text = folders_in(out.path()) + "; " + folders_in(beside.path());
+  if (const fs::path inside = out / "non_persistent"; fs::exists(inside)) text += "; " + folders_in(inside);
+  mine.save.load = mine.save.output_dir;
+  return text + "; " + run::find_load(run::load_settings(mine)).folder.value_or("none").filename().string();
+}
+
 const TempFolder& checkpoints_of_tiny() {
   static const TempFolder saved;
   return saved;
@@ -186,6 +224,16 @@ Effects checkpoint_effects() {
     return words;
   };
   const auto kPretrain = Dialect::kPretrain;
+  Words seldom = tiny;  // saves at the second of four steps only
+  std::ranges::replace(seldom, "--save_interval=1", "--save_interval=2");
+  std::ranges::replace(seldom, "--train_iters=4", "--train_iters=3");
+  const auto seldom_and = [&](const Words& words) {
+    Words all = seldom;
+    all.insert(all.end(), words.begin(), words.end());
+    return all;
+  };
+  const Words global{"--non_persistent_ckpt_type=global"};
+  const Words each_step = seldom_and({"--non_persistent_ckpt_type=global", "--non_persistent_save_interval=1"});
   const Words longer = tiny_and("--override_opt_param_scheduler");  // the run that continues is longer
   Words without_moments = longer;
   without_moments.insert(without_moments.end(), {"--bf16", "--no_load_optim"});
@@ -197,12 +245,16 @@ Effects checkpoint_effects() {
       {"ignore_data_skip", small, {}, {"--ignore_data_skip"}, position},
       {"resume_from_checkpoint", {}, {}, {"--resume_from_checkpoint=nowhere"}, resumed},
       {"save_retain_interval", tiny, {}, {"--save_retain_interval=2"}, leaves, kPretrain},
+      {"non_persistent_save_interval", seldom_and(global), {}, {"--non_persistent_save_interval=1"}, rolls, kPretrain},
+      {"non_persistent_ckpt_type", seldom, {}, {global[0], "--non_persistent_save_interval=1"}, rolls, kPretrain},
+      {"non_persistent_global_ckpt_dir", each_step, {}, {"--non_persistent_global_ckpt_dir=x"}, rolls, kPretrain},
       {"no_save_optim", tiny, {}, {"--no_save_optim"}, leaves, kPretrain},
       {"no_save_rng", tiny, {}, {"--no_save_rng"}, leaves, kPretrain},
       {"override_opt_param_scheduler", tiny, {}, {"--override_opt_param_scheduler"}, continues, kPretrain},
       {"use_checkpoint_opt_param_scheduler", tiny, {}, {"--use_checkpoint_opt_param_scheduler"}, continues, kPretrain},
       {"no_load_optim", longer, {}, {"--no_load_optim"}, continues, kPretrain},
       {"load_main_params_from_ckpt", without_moments, {}, {"--load_main_params_from_ckpt"}, continues, kPretrain},
+      {"dist_ckpt_strictness", longer, {}, {"--dist_ckpt_strictness=log_unexpected"}, loads_without_head, kPretrain},
       {"no_load_rng", longer, {}, {"--no_load_rng"}, continues, kPretrain},
       {"finetune", longer, {}, {"--finetune"}, continues, kPretrain},
       {"ckpt_step", tiny, {}, {"--ckpt_step=2"}, begins_with, kPretrain},

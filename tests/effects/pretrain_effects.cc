@@ -43,6 +43,26 @@ std::string run_pretraining(const TrainingArguments& args) {
   return text;
 }
 
+// Bytes of activations that a run has sent to the host.
+std::string offloaded(const TrainingArguments& args) {
+  std::string text;
+  run_ranks(1, [&](const Rank& rank) {
+    const auto context = run::initialize_megatron(args, {.allow_no_cuda = true, .world = &rank.world});
+    struct Ended : train::TrainerCallback {
+      Ended(const model::VirtualModels& models, std::string& into) : models_(models), into_(into) {}
+      void on_train_end(train::TrainerEvent&) override { into_ = fmt::format("{}", models_[0].offloaded_bytes()); }
+      const model::VirtualModels& models_;
+      std::string& into_;
+    };
+    run::pretrain(*context, {.callbacks = [&](run::RunContext&, model::VirtualModels& models) {
+      Observers callbacks;
+      callbacks.push_back(std::make_unique<Ended>(models, text));
+      return callbacks;
+    }});
+  });
+  return text;
+}
+
 // The steps at which the same run has a point of its loss in TensorBoard; no line is logged after the first.
 std::string tensorboard_steps(TrainingArguments args) {
   const TempFolder folder;
@@ -86,8 +106,17 @@ Effects pretrain_effects() {
                    "--vocab_size=30",     "--train_iters=3",  "--max_position_embeddings=8",    "--lr=1e-3",
                    "--mock_data",         "--eval_iters=1",   "--tokenizer_type=NullTokenizer", "--use_cpu",
                    "--micro_batch_size=2"};
+  const Words wide = also(tiny, {"--num_layers=3", "--hidden_size=64", "--seq_length=1024",
+                                 "--max_position_embeddings=1024"});  // activations of 256 KiB and more
   const Words batch{"--micro_batch_size=1", "--global_batch_size=4"};
   return {
+      {"cpu_offloading", wide, {}, {"--cpu_offloading"}, offloaded, Dialect::kPretrain},
+      {"cpu_offloading_num_layers",
+       wide,
+       {"--cpu_offloading_num_layers=1"},
+       {"--cpu_offloading_num_layers=2"},
+       offloaded,
+       Dialect::kPretrain},
       {"exit_duration_in_mins", tiny, {}, {"--exit_duration_in_mins=0"}, run_pretraining, Dialect::kPretrain},
       {"tensorboard_log_interval",
        also(tiny, {"--report_to=tensorboard", "--log_interval=100", "--train_iters=4"}),

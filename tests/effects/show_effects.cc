@@ -51,6 +51,7 @@ struct Shown {
   std::string said;      // on stderr
   std::string picture;   // loss.svg
   std::string timeline;  // trace.json
+  std::string jobs;      // progress.txt
 };
 
 // A run of four steps that are all logged.
@@ -82,12 +83,14 @@ Shown show(TrainingArguments args) {
   });
   shown.picture = content(folder / "loss.svg");
   shown.timeline = content(folder / "trace.json");
+  shown.jobs = content(folder / "progress.txt");
   return shown;
 }
 
 std::string said(const TrainingArguments& args) { return words_of(show(args).said); }
 std::string picture(const TrainingArguments& args) { return show(args).picture; }
 std::string timeline(const TrainingArguments& args) { return words_of(show(args).timeline); }
+std::string jobs(const TrainingArguments& args) { return words_of(show(args).jobs); }
 std::string tensorboard_folder(const TrainingArguments& args) {
   return run::report_settings(config::derive(args).args, {.world_size = 1}).tensorboard_dir.string();
 }
@@ -103,6 +106,7 @@ Effects show_effects() {
       {"timing_log_level", {}, {}, {"--timing_log_level=1"}, said},
       {"timing_log_option", {}, {}, {"--timing_log_option=max"}, said},
       {"log_throughput", {}, {}, {"--log_throughput"}, said, Dialect::kPretrain},
+      {"log_progress", {}, {}, {"--log_progress"}, jobs, Dialect::kPretrain},
       {"log_energy", {}, {}, {"--log_energy"}, said, Dialect::kPretrain},
       {"profile", {"--profile_step_start=0", "--profile_step_end=2"}, {}, {"--profile"}, timeline},
       {"profile_step_start",

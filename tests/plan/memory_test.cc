@@ -214,6 +214,25 @@ TEST(PlannedMemory, NamesAdaptersThatAreNotCounted) {
   refused("--additional_target=lm_head");
 }
 
+// Each layer on the host frees what it keeps; two of them are on the device at a time.
+TEST(PlannedMemory, OffloadedLayersAreNotOnTheDevice) {
+  const auto chunk_of = [](int64_t offloaded) {
+    RunShape run = memory_case("offload", testing::plan_model("llama"), {"--finetuning_type=full"}, 1, 512).shape();
+    run.options.offload.num_layers = offloaded;
+    const model::ModelFootprint planned(*run.model, run.options, rank_sizes(run));
+    return planned.chunk(run.split().stages().front(), /*defer=*/false);
+  };
+  const auto layers = testing::plan_model("llama").num_layers;
+  ASSERT_GE(layers, 4);
+  const double none = nn::total(chunk_of(0).forward.left), one = nn::total(chunk_of(1).forward.left);
+  EXPECT_LT(one, none);
+  EXPECT_NEAR(nn::total(chunk_of(3).forward.left), none - 3 * (none - one), 1);
+  EXPECT_LT(nn::total(chunk_of(3).forward.peak), nn::total(chunk_of(0).forward.peak));
+  // Backward fetches it all and frees it.
+  const model::ChunkFootprint three = chunk_of(3);
+  EXPECT_NEAR(nn::total(three.forward.left) + nn::total(three.backward.left), 0, 1);
+}
+
 // Backward gives back all that forward keeps, and so do weight gradients that wait: to the byte.
 TEST(PlannedMemory, IsGivenBackByBackward) {
   for (uint64_t seed = 100; seed < 300; ++seed) {

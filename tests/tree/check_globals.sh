@@ -7,6 +7,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 # FILE:VARIABLE, each with its reason.
 allowed=(
   src/megalith/base/log.cc:log                # there is one stderr
+  src/megalith/nn/activation_offload.cc:engine  # libtorch asks one engine per process for the hooks of saved tensors
+  src/megalith/nn/activation_offload.cc:saving  # which pass the thread is in; autograd passes no argument on
   src/megalith/run/run_context.cc:runtime     # the default Runtime of initialize_megatron; the library takes a context
 )
 

@@ -14,7 +14,8 @@
 //
 // NCCL_HOSTID may contain %r: `--nproc` then gives each rank its own host id (comm/launch/launcher.h).
 // FT_SIM_FAULT_DESC breaks a run on purpose (train/simulated_fault.h); SLURM_JOBID names the run in the tracker of
-// rejected results; MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ belong to glibc and stay in force (allocator.h).
+// rejected results, SLURM_JOB_ID in progress.txt; MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ belong to glibc and
+// stay in force (allocator.h).
 //
 // Through these functions, comm/store/rendezvous.cc reads the variables of launchers (RANK, WORLD_SIZE,
 // TORCHELASTIC_*, SLURM_*, OMPI_*), and hf/hub_cache.cc those that locate downloaded models (HF_HUB_CACHE,

@@ -53,6 +53,7 @@ struct LoggingConfig {
   std::string timing_log_option = "minmax";
   int tensorboard_log_interval = 1;
   bool log_energy = false;
+  bool log_progress = false;
   bool log_throughput = false;
   bool log_params_norm = false;
   bool log_num_zeros_in_grad = false;
@@ -123,6 +124,10 @@ struct CheckpointConfig {
   bool use_checkpoint_args = false;
   bool load_main_params = false;
   std::optional<std::string> pretrained_checkpoint;
+  // Checkpoints between those of save_interval, of which the newest is kept.
+  std::optional<int64_t> non_persistent_interval;
+  std::optional<std::string> non_persistent_type;
+  std::optional<std::string> non_persistent_dir;
   bool operator==(const CheckpointConfig&) const = default;
 };
 

@@ -130,9 +130,31 @@ void check_recompute(const TrainingArguments& args, Problems& problems) {
         full && recompute.method && args.parallel.tp.value_or(1) > 1 && !args.parallel.sequence_parallel,
         "distribute_saved_activations needs tensor_model_parallel_size > 1, recompute_granularity full with "
         "recompute_method, and sequence_parallel off");
-  if (recompute.cpu_offloading)
-    problems.require(args.parallel.pp.value_or(1) == 1 && !recompute.granularity,
-                     "cpu_offloading needs pipeline_model_parallel_size 1 and no recompute_granularity");
+}
+
+// The reference's rules. Recomputation frees the same activations in another way, a pipeline's stages hold those of
+// several micro-batches, and a graph cannot free what it replays.
+void check_offloading(const TrainingArguments& args, Problems& problems) {
+  const RecomputeConfig& recompute = args.recompute;
+  const int count = recompute.cpu_offloading_num_layers;
+  if (!recompute.cpu_offloading && count == 0) return;
+  problems.require(args.parallel.pp.value_or(1) == 1,
+                   "cpu_offloading needs pipeline_model_parallel_size 1, not {}; leave out one of the two",
+                   args.parallel.pp.value_or(1));
+  problems.require(!recompute.granularity && !recompute.gradient_checkpointing && !recompute.recompute_activations &&
+                       !recompute.moe_layer_recompute,
+                   "cpu_offloading keeps activations that recomputation does without; leave out one of the two");
+  problems.require(count > 0 || args.shape.num_layers,
+                   "cpu_offloading without num_layers needs cpu_offloading_num_layers, the number of layers whose"
+                   " activations go to the host");
+  if (args.shape.num_layers)
+    problems.require(count < *args.shape.num_layers,
+                     "cpu_offloading_num_layers {} is not less than num_layers {}; backward of the last layer follows"
+                     " its forward at once, so give at most {}",
+                     count, *args.shape.num_layers, *args.shape.num_layers - 1);
+  problems.require(args.fusion.cuda_graph_impl != "local",
+                   "cpu_offloading does not work with CUDA graphs, which keep the memory of what they replay; leave out"
+                   " one of the two");
 }
 
 // Each fp8 option needs fp8 itself, and the delayed recipe owns the options about history.
@@ -169,6 +191,7 @@ void check_model(const TrainingArguments& args, const ValidationContext& context
   check_experts(args, context, problems);
   check_router(args, problems);
   check_recompute(args, problems);
+  check_offloading(args, problems);
   check_precision(args, problems);
   check_graphs(args.fusion, problems);
 }

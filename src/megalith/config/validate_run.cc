@@ -150,6 +150,19 @@ void check_evaluation(const TrainingArguments& args, const ValidationContext& co
                    eval_steps);
 }
 
+// `train` continues from output_dir by other rules; see resume_from_checkpoint.
+void check_non_persistent(const TrainingArguments& args, Problems& problems) {
+  const CheckpointConfig& checkpoint = args.checkpoint;
+  if (!checkpoint.non_persistent_interval && !checkpoint.non_persistent_type && !checkpoint.non_persistent_dir) return;
+  problems.require(args.dialect == Dialect::kPretrain,
+                   "non-persistent checkpoints belong to `pretrain`; use save_steps with save_total_limit");
+  problems.require(
+      checkpoint.non_persistent_type.has_value(), "{} needs non_persistent_ckpt_type global",
+      checkpoint.non_persistent_interval ? "non_persistent_save_interval" : "non_persistent_global_ckpt_dir");
+  problems.require(!checkpoint.non_persistent_interval || args.save.output_dir,
+                   "non_persistent_save_interval needs save: the folder of the run");
+}
+
 // Retained checkpoints are a subset of the saved ones, so their interval must be a multiple.
 void check_saving(const TrainingArguments& args, Problems& problems) {
   const SaveConfig& save = args.save;
@@ -164,6 +177,7 @@ void check_saving(const TrainingArguments& args, Problems& problems) {
         save.steps.value_or(0) > 0 && std::fmod(static_cast<double>(*save.retain_interval), *save.steps) == 0,
         "save_retain_interval {} is not a multiple of save_interval", *save.retain_interval);
   const CheckpointConfig& checkpoint = args.checkpoint;
+  check_non_persistent(args, problems);
   problems.require(!checkpoint.load_main_params || checkpoint.no_load_optim,
                    "load_main_params_from_ckpt needs no_load_optim");
   problems.require(

@@ -143,20 +143,27 @@ std::string TensorMapping::name_in(const WeightFiles& files, const std::string& 
   return files.contains(shorter) ? shorter : name;
 }
 
-void TensorMapping::check_files(const WeightFiles& files, std::string_view whose) const {
-  // All problems of a kind are collected, because one of them alone rarely tells that the whole checkpoint is another
-  // one.
-  std::vector<std::string> missing, unexpected, misshapen, mistyped;
+std::vector<std::string> TensorMapping::unexpected_in(const WeightFiles& files) const {
   std::set<std::string, std::less<>> expected;
   for (const FileTensor& file : files_) {
-    const std::string name = name_in(files, file.name);
-    expected.insert(name);
+    expected.insert(name_in(files, file.name));
     expected.insert(file.copies.begin(), file.copies.end());
+  }
+  std::vector<std::string> unexpected;
+  for (const std::string& name : files.names()) {
+    if (expected.contains(name)) continue;
+    const auto ignored = [&](const std::string& pattern) { return matches(pattern, name); };
+    if (std::none_of(map_.ignored.begin(), map_.ignored.end(), ignored)) unexpected.push_back(name);
+  }
+  return unexpected;
+}
+
+std::string TensorMapping::problems_of_stored(const WeightFiles& files) const {
+  std::vector<std::string> misshapen, mistyped;
+  for (const FileTensor& file : files_) {
+    const std::string name = name_in(files, file.name);
     const TensorInfo* info = files.find(name);
-    if (!info) {
-      missing.push_back(name);
-      continue;
-    }
+    if (!info) continue;
     if (info->shape != file.shape)
       misshapen.push_back(fmt::format("{}: [{}] in the file, [{}] in the model", name, fmt::join(info->shape, ", "),
                                       fmt::join(file.shape, ", ")));
@@ -165,17 +172,29 @@ void TensorMapping::check_files(const WeightFiles& files, std::string_view whose
       mistyped.push_back(
           fmt::format("{}: {} in the file; F64, F32, F16 or BF16 can be read", name, hf::name(info->dtype)));
   }
-  for (const std::string& name : files.names()) {
-    if (expected.contains(name)) continue;
-    const auto ignored = [&](const std::string& pattern) { return matches(pattern, name); };
-    if (std::none_of(map_.ignored.begin(), map_.ignored.end(), ignored)) unexpected.push_back(name);
-  }
   std::string message;
-  add_problem(message, "missing", missing);
-  add_problem(message, "unexpected", unexpected);
   add_problem(message, "of another shape", misshapen);
   add_problem(message, "of another type", mistyped);
+  return message;
+}
+
+// All problems of a kind are collected, because one of them alone rarely tells that the whole checkpoint is another
+// one.
+void TensorMapping::check_files(const WeightFiles& files, std::string_view whose) const {
+  std::vector<std::string> missing;
+  for (const FileTensor& file : files_)
+    if (const std::string name = name_in(files, file.name); !files.contains(name)) missing.push_back(name);
+  std::string message;
+  add_problem(message, "missing", missing);
+  add_problem(message, "unexpected", unexpected_in(files));
+  message += problems_of_stored(files);
   check<DataError>(message.empty(), "the weights in {} are not {}:{}", files.folder().string(), whose, message);
+}
+
+void TensorMapping::check_stored(const WeightFiles& files) const {
+  const std::string message = problems_of_stored(files);
+  check<DataError>(message.empty(), "the weights in {} are not those of the model that config.json describes:{}",
+                   files.folder().string(), message);
 }
 
 void TensorMapping::read(const WeightFiles& files, const std::vector<parallel::ShardedTensor>& into) const {

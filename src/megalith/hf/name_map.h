@@ -84,6 +84,10 @@ class TensorMapping {
   // message: it says which tensors were expected.
   void check_files(const WeightFiles& files,
                    std::string_view whose = "those of the model that config.json describes") const;
+  // Does the same for the tensors that the folder has; others may be missing or unexpected.
+  void check_stored(const WeightFiles& files) const;
+  // Returns the tensors in a folder that are neither in files() nor copies of them nor ignored.
+  std::vector<std::string> unexpected_in(const WeightFiles& files) const;
   // Returns the name of one of files() in a folder: without the optional prefix if the folder omits it.
   std::string name_in(const WeightFiles& files, const std::string& name) const;
   // Copies rectangles out of the files, converting the type, and releases the pages it has read.
@@ -95,6 +99,8 @@ class TensorMapping {
     size_t file;
     int64_t first_row;  // along the outputs
   };
+  // Returns a message with the tensors of the folder that have another shape or type; empty if there are none.
+  std::string problems_of_stored(const WeightFiles& files) const;
 
   NameMap map_;
   std::vector<FileTensor> files_;

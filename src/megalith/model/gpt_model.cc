@@ -40,6 +40,15 @@ void check_parts(const ModelConfig& config, const layout::GridShape& grid) {
                      config.family);
 }
 
+// Recomputation takes the data out of storages that autograd has saved, and puts it back into the same ones.
+void check_offload(const ModelOptions& options, int64_t num_layers) {
+  check<ConfigError>(options.offload.num_layers < std::max<int64_t>(num_layers, 1),
+                     "cpu_offloading_num_layers {} is not less than the {} layers of the model",
+                     options.offload.num_layers, num_layers);
+  check<ConfigError>(options.offload.num_layers == 0 || !options.recompute.any(),
+                     "cpu_offloading keeps activations that recomputation does without; use one of them");
+}
+
 }  // namespace
 
 GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const ChunkPlace& place,
@@ -52,6 +61,9 @@ GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const
       vocab_{config.vocab_size, layout::padded_vocab_size(config.vocab_size, options.vocab_multiple, tp_.size())},
       parameters_(options.dtype, options.device) {
   check_parts(config, context.grid().shape());
+  check_offload(options, config.num_layers);
+  if (options.offload.num_layers > 0 && !options.device.is_meta())
+    offload_.emplace(options.device, options.offload.min_bytes);
   tp_.fp8.reset();  // tp_ is for embedding and head, whose rounding errors go straight into the loss
   const nn::ParameterScope root(parameters_);
   const nn::Init init = nn::Init::normal(config.init_std);
@@ -220,7 +232,24 @@ at::Tensor GptModel::run_group(const at::Tensor& x, const nn::LayerInput& input,
   return out;
 }
 
+// The input of a layer must be gone when its end decides what to send.
+at::Tensor GptModel::run_offloaded(at::Tensor x, const nn::LayerInput& input) const {
+  nn::ActivationOffload::Pass pass = offload_->begin();
+  const int64_t sent = options_.offload.num_layers;
+  for (int64_t i = 0; i < static_cast<int64_t>(layers_.size()); ++i) {
+    {
+      std::optional<nn::ActivationOffload::LayerScope> scope;
+      if (i < sent) scope.emplace(pass);
+      x = run_group(x, input, static_cast<size_t>(i), 1);
+    }
+    // One layer more: its end frees the last copies, and its backward fetches them.
+    if (i <= sent) pass.end_layer(i, x);
+  }
+  return x;
+}
+
 at::Tensor GptModel::run_layers(at::Tensor x, const nn::LayerInput& input) const {
+  if (offload_ && input.training && at::GradMode::is_enabled()) return run_offloaded(std::move(x), input);
   const RecomputePlan& plan = options_.recompute;
   // Runs a group of layers of which only the input is kept.
   const auto recomputed = [&](const at::Tensor& in, size_t first, size_t count) {

@@ -21,6 +21,7 @@
 #include "megalith/model/model_input.h"
 #include "megalith/model/model_options.h"
 #include "megalith/model/transformer_block.h"
+#include "megalith/nn/activation_offload.h"
 #include "megalith/nn/moe/router.h"
 #include "megalith/nn/parameter/parameter.h"
 #include "megalith/nn/tensor_parallel/embedding.h"
@@ -67,6 +68,9 @@ class GptModel {
   using BeforePart = std::function<void(std::span<nn::Parameter* const>)>;
   void set_before_part(BeforePart before_part) { before_part_ = std::move(before_part); }
 
+  // Returns the bytes of activations that forward passes have sent to the host so far.
+  int64_t offloaded_bytes() const { return offload_ ? offload_->bytes() : 0; }
+
   // The routers of this chunk in order, with the numbers of their layers in the whole model.
   struct RouterPlace {
     int64_t layer;
@@ -96,6 +100,8 @@ class GptModel {
   void before_part(size_t part) const;
   // Layers first … first + count - 1 of the chunk, without recomputation.
   at::Tensor run_group(const at::Tensor& x, const nn::LayerInput& input, size_t first, size_t count) const;
+  // All layers, with the activations of the first ones in host memory.
+  at::Tensor run_offloaded(at::Tensor x, const nn::LayerInput& input) const;
 
   // Constant after construction, except for the cache of angles and the two setters.
   ModelConfig config_;
@@ -111,6 +117,7 @@ class GptModel {
   std::vector<std::unique_ptr<TransformerBlock>> layers_;
   std::unique_ptr<Head> head_;
   std::unique_ptr<peft::Adapters> adapters_;
+  std::optional<nn::ActivationOffload> offload_;
   // Facts about the parts, collected by the constructor.
   bool trains_ = false;                             // some parameter of the chunk is trained
   bool random_ = false;                             // layers draw random numbers in training

@@ -37,6 +37,12 @@ struct RecomputePlan {
   }
 };
 
+// The activations that are kept in host memory until backward; see nn/activation_offload.h. Not with a RecomputePlan.
+struct OffloadPlan {
+  int64_t num_layers = 0;          // layers of each chunk, from the first
+  int64_t min_bytes = 256 * 1024;  // smaller tensors stay on the device: a copy of them costs more than it frees
+};
+
 // The choices of a run about one model. All ranks use the same; only `device` may differ.
 struct ModelOptions {
   at::ScalarType dtype = at::kFloat;  // type of parameters and activations
@@ -52,6 +58,7 @@ struct ModelOptions {
   ops::CrossEntropyOptions loss;
   double neftune_alpha = 0;  // noise on embeddings in training, if > 0
   RecomputePlan recompute;
+  OffloadPlan offload;
   std::vector<nn::ContextMode> context_modes;  // one for all layers or one per layer; empty = kRing
   // Dispatch, overlap and recomputation of experts; unused without them.
   nn::MoeOptions moe;

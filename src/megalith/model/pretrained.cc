@@ -9,11 +9,13 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
@@ -60,6 +62,20 @@ void fill_new_rows(const parallel::ShardedTensor& tensor, int64_t old_vocab, con
   tensor.local.narrow(0, old_here, fresh)
       .copy_(new_vocab_rows(sum.div_(static_cast<double>(old_vocab)).cpu(), tensor.name, tensor.global_shape,
                             tensor.offset[0] + old_here, fresh, seed));
+}
+
+// Tensors of the same name must have the same shape, whatever else differs between two configurations.
+void check_shapes(const std::vector<hf::GlobalTensor>& wanted, const std::vector<hf::GlobalTensor>& stored,
+                  const fs::path& folder) {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const hf::GlobalTensor& tensor : stored) shapes[tensor.name] = tensor.shape;
+  std::vector<std::string> misshapen;
+  for (const hf::GlobalTensor& tensor : wanted)
+    if (const auto found = shapes.find(tensor.name); found != shapes.end() && found->second != tensor.shape)
+      misshapen.push_back(fmt::format("{} is [{}] there and [{}] in this model", tensor.name,
+                                      fmt::join(found->second, ", "), fmt::join(tensor.shape, ", ")));
+  check<DataError>(misshapen.empty(), "the weights in {} have other shapes: {}", folder.string(),
+                   list_in_words(misshapen, 8));
 }
 
 // Returns the name of a dtype in config.json.
@@ -132,6 +148,42 @@ void load_weights(const VirtualModels& models, const fs::path& folder, const Mod
   if (!fresh.empty())
     log_warning("{} has no multi-token-prediction layers; they start with fresh weights ({}, …)", folder.string(),
                 fresh);
+}
+
+// Names are compared as ours, because two families may store the same tensor under different names, and told as those
+// of the files, which users see.
+KeyDifference compare_weights(const VirtualModels& models, const fs::path& folder, const ModelConfig& in_files) {
+  const hf::WeightFiles files(folder);
+  const std::vector<hf::GlobalTensor> wanted = global_tensors(models.config()), stored = global_tensors(in_files);
+  const hf::TensorMapping there(name_map(in_files), stored), here(name_map(models.config()), wanted);
+  there.check_stored(files);
+  check_shapes(wanted, stored, folder);
+  std::set<std::string> absent, read;
+  for (const hf::GlobalTensor& tensor : wanted) {
+    const bool known = there.holds(tensor.name);
+    const std::string name = there.name_in(files, (known ? there : here).file_of(tensor.name).name);
+    (known && files.contains(name) ? read : absent).insert(name);
+  }
+  KeyDifference difference{.absent = {absent.begin(), absent.end()}, .unread = there.unexpected_in(files)};
+  for (const hf::FileTensor& file : there.files())
+    if (const std::string name = there.name_in(files, file.name); files.contains(name) && !read.contains(name))
+      difference.unread.push_back(name);
+  std::ranges::sort(difference.unread);
+  return difference;
+}
+
+void load_common_weights(const VirtualModels& models, const fs::path& folder, const ModelConfig& in_files) {
+  const at::NoGradGuard no_grad;
+  const hf::WeightFiles files(folder);
+  const hf::TensorMapping mapping(name_map(in_files), global_tensors(in_files));
+  for (const nn::Parameter* parameter : models.parameters()) {
+    if (parameter->value.is_meta() || parameter->spec.role == nn::ParameterRole::kAdapter) continue;
+    std::vector<parallel::ShardedTensor> parts = parameter->sharded();
+    std::erase_if(parts, [&](const parallel::ShardedTensor& part) {
+      return !mapping.holds(part.name) || !files.contains(mapping.name_in(files, mapping.file_of(part.name).name));
+    });
+    mapping.read(files, parts);
+  }
 }
 
 std::string config_json(const ModelConfig& config, at::ScalarType dtype) {

@@ -27,6 +27,20 @@ ModelConfig read_pretrained_config(const std::filesystem::path& folder, const st
 void load_weights(const VirtualModels& models, const std::filesystem::path& folder, const ModelConfig& in_files,
                   uint64_t seed);
 
+// Tensors of which the model and a folder do not both have one, by their names in the files.
+struct KeyDifference {
+  std::vector<std::string> absent;  // in the model alone
+  std::vector<std::string> unread;  // in the files alone
+  bool empty() const { return absent.empty() && unread.empty(); }
+};
+// Compares the whole model, over all ranks, with the weights in `folder`, whose own configuration is `in_files`. Every
+// rank returns the same. Throws DataError that lists the tensors whose shape or type differs.
+KeyDifference compare_weights(const VirtualModels& models, const std::filesystem::path& folder,
+                              const ModelConfig& in_files);
+// Fills the model from the files where both have a tensor; everything else keeps its values. Requires the shapes that
+// compare_weights has checked.
+void load_common_weights(const VirtualModels& models, const std::filesystem::path& folder, const ModelConfig& in_files);
+
 // Returns rows first … first+count-1 of a grown vocabulary, fp64 [count, h]. `mean` is that of the old rows, fp64 [h];
 // `name` and `global_shape` (grown) are those of the tensor.
 at::Tensor new_vocab_rows(const at::Tensor& mean, const std::string& name, at::IntArrayRef global_shape, int64_t first,

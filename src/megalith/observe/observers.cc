@@ -4,6 +4,7 @@
 // of them are collective over the world; the list must therefore be the same on every rank, and only the callbacks
 // themselves decide that just world process zero writes.
 #include "megalith/observe/observers.h"
+#include "megalith/observe/progress_log.h"
 
 #include <algorithm>
 
@@ -39,6 +40,9 @@ void add_files(Callbacks& callbacks, const ReportSettings& settings, const Obser
     callbacks.push_back(std::make_unique<RunFilesCallback>(folder, settings.arguments));
     callbacks.push_back(std::make_unique<LossPlotCallback>(folder, settings.run_name));
   }
+  if (settings.log_progress && !settings.output_dir.empty())
+    callbacks.push_back(
+        std::make_unique<ProgressLogCallback>(settings.output_dir, setup.world.size(), settings.sequence_length));
   if (!settings.tensorboard_dir.empty())
     callbacks.push_back(std::make_unique<TensorboardCallback>(
         settings.tensorboard_dir,

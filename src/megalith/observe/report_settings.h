@@ -44,6 +44,8 @@ struct ReportSettings {
   std::string timing_log_option = "minmax";  // see timer_text
   bool log_throughput = false;               // TFLOP/s in Megatron's line
   bool log_num_zeros = false;                // zeros of the gradients in it
+  bool log_progress = false;                 // Megatron's progress.txt in output_dir
+  int64_t sequence_length = 0;               // tokens per sample, to count those of progress.txt; 0 if they differ
   // Slow ranks and the timeline.
   bool log_energy = false;            // joules and watts of the GPUs
   bool log_straggler = false;         // name slow ranks

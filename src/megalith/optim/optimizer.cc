@@ -241,18 +241,20 @@ int64_t Optimizer::read_progress(const std::string& progress, const std::string&
   return saved["step"].get<int64_t>();
 }
 
+bool Optimizer::is_main(const std::string& name) { return name.starts_with(kMain); }
+
 // All problems are reported at once, and before any state changes.
-void Optimizer::check_tensors(const StateSource& source, bool only_main) const {
+void Optimizer::check_tensors(const StateSource& source, bool only_main, bool may_lack) const {
   std::map<std::string, std::vector<int64_t>> saved;
   for (auto& tensor : source.tensors()) saved[tensor.name] = tensor.global_shape;
   std::map<std::string, std::string> problems;  // by tensor: each once
   for (const parallel::ShardedTensor& wanted : sharded_state()) {
     const auto stored = saved.find(wanted.name);
-    const bool main = wanted.name.starts_with(kMain);
+    const bool main = is_main(wanted.name);
     if (only_main && !main) continue;
     if (stored == saved.end()) {
       // Main parameters may be missing: load_state derives them from the model's.
-      if (!main) problems[wanted.name] = fmt::format("{} is missing", wanted.name);
+      if (!main && !may_lack) problems[wanted.name] = fmt::format("{} is missing", wanted.name);
     } else if (stored->second != wanted.global_shape) {
       problems[wanted.name] = fmt::format("{} is [{}] there and [{}] in this model", wanted.name,
                                           fmt::join(stored->second, ", "), fmt::join(wanted.global_shape, ", "));
@@ -266,9 +268,9 @@ void Optimizer::check_tensors(const StateSource& source, bool only_main) const {
 
 // Order matters: main parameters come from the model first, then from the source where it has them, and at last the
 // model is rounded from main, so that both agree on every rank.
-void Optimizer::load_state(const StateSource& source, const std::string& progress) {
+void Optimizer::load_state(const StateSource& source, const std::string& progress, bool may_lack) {
   const int64_t steps = read_progress(progress, source.name());
-  check_tensors(source, /*only_main=*/false);
+  check_tensors(source, /*only_main=*/false, may_lack);
   const at::NoGradGuard no_grad;
   std::set<std::string> saved;
   for (const auto& tensor : source.tensors()) saved.insert(tensor.name);

@@ -94,13 +94,16 @@ class Optimizer {
   // Returns the prefixes of those names, one per kind of state, the same on all ranks. Every tensor trained in the
   // dtype `parameter` has all of them. fp32 has no main prefix, even where offloaded state keeps copies.
   std::vector<std::string> state_prefixes(at::ScalarType parameter) const;
+  // Returns whether such a name is that of a main parameter.
+  static bool is_main(const std::string& name);
   // Returns the state that is not a tensor, the number of steps and the rule's name, as one JSON object.
   std::string progress_json() const;
 
   // Loads state saved in any layout and in any format; `progress` comes from progress_json. Main parameters that the
-  // source lacks are taken from the model. Collective. Throws a DataError that lists every tensor that is missing or
-  // has another shape, or a ConfigError if the state belongs to another update rule; nothing has changed then.
-  void load_state(const StateSource& source, const std::string& progress);
+  // source lacks are taken from the model; with `may_lack`, it may lack other state too, which keeps its values.
+  // Collective. Throws a DataError that lists every tensor that is missing or has another shape, or a ConfigError if
+  // the state belongs to another update rule; nothing has changed then.
+  void load_state(const StateSource& source, const std::string& progress, bool may_lack = false);
   // Loads only the main parameters, as far as the source has them, and rounds the model's from them; moments and steps
   // stay as they are. Collective. Throws a DataError for tensors of another shape; nothing has changed then.
   void load_main_params(const StateSource& source);
@@ -129,7 +132,7 @@ class Optimizer {
   void gather_params();
   void check_groups() const;
   int64_t read_progress(const std::string& progress, const std::string& origin) const;  // -> steps
-  void check_tensors(const StateSource& source, bool only_main) const;
+  void check_tensors(const StateSource& source, bool only_main, bool may_lack = false) const;
 
   std::vector<DistributedDataParallel*> chunks_;
   OptimizerSettings settings_;

@@ -108,16 +108,25 @@ PretrainEnd end_of(const train::Trainer& trainer, const train::TrainOutput& outp
                                                                     : PretrainEnd::kFinished;
 }
 
+// Returns the checkpoint to load, or its fallback if the content is damaged. Collective.
+std::filesystem::path verified(RunContext& run, const LoadRequest& load) {
+  const auto problems = checkpoint::verify(*load.folder, run.context());
+  const std::string text = fmt::format("{} is broken: {}", load.folder->string(), list_in_words(problems, 8));
+  if (problems.empty()) return *load.folder;
+  check<DataError>(load.fallback.has_value(), "{}", text);
+  if (run.rank() == 0) log_warning("{}; the run continues from {}", text, load.fallback->string());
+  return verified(run, {.folder = load.fallback, .weights_only = load.weights_only});
+}
+
 // Loads the weights and returns the point to resume from; std::nullopt without a checkpoint or with weights only.
 std::optional<train::ResumePoint> load_checkpoint(RunContext& run, const model::VirtualModels& models,
                                                   const LoadRequest& load) {
   if (!load.folder) return std::nullopt;
   const RunSettings& settings = run.settings();
-  const auto problems = checkpoint::verify(*load.folder, run.context());
-  check<DataError>(problems.empty(), "{} is broken: {}", load.folder->string(), list_in_words(problems, 8));
-  train::load_checkpoint_weights(models, *load.folder, settings.trainer.seed);
+  const std::filesystem::path folder = verified(run, load);
+  train::load_checkpoint_weights(models, folder, settings.trainer.resume.keys);
   if (load.weights_only) return std::nullopt;
-  train::ResumePoint point = train::read_resume_point(*load.folder, settings.trainer, run.context());
+  train::ResumePoint point = train::read_resume_point(folder, settings.trainer, run.context());
   if (const auto counts_from = settings.pretrain.load.counts_from) point.state.global_step = *counts_from;
   return point;
 }
@@ -212,7 +221,7 @@ PretrainOutput pretrain(RunContext& run, PretrainFunctions functions) {
   const RunSettings& settings = run.settings();
   const bool trains = !settings.pretrain.skip_train;
   check_length(settings);
-  const LoadRequest load = find_load(settings.pretrain.load);
+  const LoadRequest load = find_load(settings.pretrain.load, run.rank() == 0);
   if (const auto& folder = settings.pretrain.load.folder; folder && !load.folder && run.rank() == 0)
     log_warning("load {} holds no checkpoint: the run starts from random weights", folder->string());
 

@@ -37,6 +37,8 @@ namespace megalith::run {
 
 namespace {
 
+namespace fs = std::filesystem;
+
 // A run on a connected rank, after all ranks have agreed which start of the job this is.
 struct StartedRun {
   const RunPlan& plan;
@@ -65,7 +67,8 @@ StartedRun start_run(const RunPlan& plan, comm::RankLaunch launch, const train::
     }
   }
   const OutputSettings& output = plan.settings.output;
-  const bool continues_itself = launch.restarts > 0 && holds_checkpoints(output.folder);
+  const fs::path& rolling = plan.settings.trainer.save.rolling.folder;
+  const bool continues_itself = launch.restarts > 0 && (holds_checkpoints(output.folder) || holds_checkpoints(rolling));
   if (record != nullptr && rendezvous.rank == 0) {
     check_output_folder(output, launch.restarts == 0);
     record->begin();
@@ -74,6 +77,7 @@ StartedRun start_run(const RunPlan& plan, comm::RankLaunch launch, const train::
   if (output.folder.empty()) return run;
   if (record != nullptr) context.world().world().barrier("output_dir");
   train::check_shared_folder(output.folder, context.world());
+  if (!rolling.empty()) train::check_shared_folder(rolling, context.world());
   // From now on this rank's messages are also kept in its log.
   add_log_file(output.folder / "log" / fmt::format("rank-{}.log", rendezvous.rank));
   return run;
@@ -164,7 +168,11 @@ std::vector<std::pair<std::string, std::string>> describe(const data::PerSplit<i
 
 void pretrain_on_rank(StartedRun& started, PretrainFunctions functions) {
   RunSettings settings_now = started.plan.settings;
-  if (started.continues_itself) settings_now.pretrain.load.folder = settings_now.output.folder;
+  if (started.continues_itself) {
+    LoadSettings& load = settings_now.pretrain.load;
+    load.folder = settings_now.output.folder;
+    if (const fs::path& rolling = settings_now.trainer.save.rolling.folder; !rolling.empty()) load.rolling = rolling;
+  }
   RunContext run(started.plan.options, std::move(settings_now),
                  {.stop = &started.stop,
                   .heartbeat = started.launch.heartbeat,

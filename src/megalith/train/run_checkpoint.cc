@@ -21,6 +21,7 @@
 #include "megalith/model/fp8/fp8_state.h"
 #include "megalith/model/pretrained.h"
 #include "megalith/peft/adapter_config.h"
+#include "megalith/train/saving/key_check.h"
 
 namespace megalith::train {
 
@@ -33,16 +34,22 @@ constexpr uint64_t kMaxTextBytes = 1'000'000'000;
 constexpr const char *kProgress = "progress.json", *kState = "trainer_state.json";
 constexpr const char* kFp8 = "fp8";  // stem of the files with fp8 histories
 
+// Returns the optimizer state of the whole model, the same on all ranks.
+std::vector<hf::WeightSpec> planned_state(const model::VirtualModels& models, const optim::Optimizer& optimizer) {
+  std::vector<hf::WeightSpec> planned;
+  for (const auto& [tensor, dtype] : model::trained_tensors(models))
+    for (const std::string& prefix : optimizer.state_prefixes(dtype))
+      planned.push_back({prefix + tensor.name, hf::Dtype::kF32, tensor.shape});
+  return planned;
+}
+
 // The plan lists the state of every tensor of the model on all ranks; `held` lists the shards of this rank.
 checkpoint::TensorFiles optimizer_files(const model::VirtualModels& models, const optim::Optimizer& optimizer,
                                         bool file_per_writer) {
-  checkpoint::TensorFiles files{.stem = "optimizer", .tensors = {}, .held = {}, .per_writer = file_per_writer};
+  checkpoint::TensorFiles files{
+      .stem = "optimizer", .tensors = planned_state(models, optimizer), .held = {}, .per_writer = file_per_writer};
   std::set<std::string> planned;
-  for (const auto& [tensor, dtype] : model::trained_tensors(models))
-    for (const std::string& prefix : optimizer.state_prefixes(dtype)) {
-      files.tensors.push_back({prefix + tensor.name, hf::Dtype::kF32, tensor.shape});
-      planned.insert(prefix + tensor.name);
-    }
+  for (const hf::WeightSpec& tensor : files.tensors) planned.insert(tensor.name);
   for (const parallel::ShardedTensor& part : optimizer.sharded_state())
     if (planned.contains(part.name))
       files.held.push_back({part.name, part.offset, part.local, part.replica, part.load});
@@ -105,16 +112,31 @@ void restore_rng(const fs::path& folder, const checkpoint::Manifest& manifest, b
     log_info("{} was saved by {}; random streams are reseeded", folder.string(), manifest.layout.in_words());
 }
 
+// Main parameters that are not stored can be made from the weights, so they are not missing.
+model::KeyDifference compare_state(const std::vector<hf::WeightSpec>& wanted, const checkpoint::StateFiles& files) {
+  std::set<std::string> unread;
+  for (const auto& tensor : files.tensors()) unread.insert(tensor.name);
+  model::KeyDifference difference;
+  for (const hf::WeightSpec& tensor : wanted)
+    if (unread.erase(tensor.name) == 0 && !optim::Optimizer::is_main(tensor.name))
+      difference.absent.push_back(tensor.name);
+  difference.unread.assign(unread.begin(), unread.end());
+  return difference;
+}
+
 // The optimizer reads only the shards that this rank needs now, whatever layout wrote them.
 void restore_optimizer(const fs::path& folder, const checkpoint::Manifest& manifest, const RunProgress& progress,
-                       OptimizedModel& model) {
+                       const KeyActions& keys, OptimizedModel& model) {
   check<DataError>(manifest.has("optimizer"),
                    "{} holds no optimizer state (save_only_model, no_save_optim), so a run cannot continue from"
                    " it; use it as a model (model_name_or_path), or set no_load_optim or finetune",
                    folder.string());
   const std::string origin = (folder / kProgress).string();
   const int rank = model.models().context().rank();
-  model.optimizer().load_state(checkpoint::StateFiles(folder, manifest, "optimizer", rank), progress.optimizer);
+  const checkpoint::StateFiles files(folder, manifest, "optimizer", rank);
+  apply_key_actions(compare_state(planned_state(model.models(), model.optimizer()), files), keys, "optimizer state",
+                    folder, rank == 0);
+  model.optimizer().load_state(files, progress.optimizer, /*may_lack=*/keys.absent != KeyAction::kFail);
   model.scheduler().load(optim::parse_scheduler_state(progress.scheduler, origin));
   model.scaler().load(optim::parse_grad_scaler_state(progress.scaler, origin));
 }
@@ -193,7 +215,7 @@ ResumePoint read_resume_point(const fs::path& folder, const TrainerSettings& set
   const bool same_layout = manifest.layout == layout_of(settings.save, context);
   point.restore = [=, &context](OptimizedModel& model) {
     if (parts.optimizer)
-      restore_optimizer(folder, manifest, progress, model);
+      restore_optimizer(folder, manifest, progress, parts.keys, model);
     else if (parts.main_params)
       restore_main_params(folder, manifest, model);
     else
@@ -215,7 +237,7 @@ ResumePoint read_resume_point(const fs::path& folder, const TrainerSettings& set
 }
 
 // Compares the sizes first: a missing or misshapen tensor would give a far less helpful message.
-void load_checkpoint_weights(const model::VirtualModels& models, const fs::path& folder, uint64_t seed) {
+void load_checkpoint_weights(const model::VirtualModels& models, const fs::path& folder, const KeyActions& keys) {
   if (model::has_adapter(models)) return model::load_adapter(models, folder);
   const model::ModelConfig& config = models.config();
   const model::ModelConfig saved = model::read_model_config(folder, config.own_family);
@@ -231,7 +253,9 @@ void load_checkpoint_weights(const model::VirtualModels& models, const fs::path&
   compare("the vocabulary", saved.vocab_size, config.vocab_size);
   check<ConfigError>(differences.empty(), "{} contains a different model: {}", folder.string(),
                      fmt::join(differences, "; "));
-  model::load_weights(models, folder, saved, seed);
+  apply_key_actions(model::compare_weights(models, folder, saved), keys, "weights", folder,
+                    models.context().rank() == 0);
+  model::load_common_weights(models, folder, saved);
 }
 
 // Compares texts, so an option that is written differently but means the same counts as changed.

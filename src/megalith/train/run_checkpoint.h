@@ -48,9 +48,11 @@ struct ResumePoint {
 // DataError for a missing part, naming the option that does without it. Collective.
 ResumePoint read_resume_point(const std::filesystem::path& folder, const TrainerSettings& settings,
                               parallel::ParallelContext& context);
-// Loads only the weights; for a model with an adapter, only those of the adapter. Throws ConfigError, naming each size,
-// when the checkpoint's model has another shape.
-void load_checkpoint_weights(const model::VirtualModels& models, const std::filesystem::path& folder, uint64_t seed);
+// Loads only the weights; for a model with an adapter, only those of the adapter. `keys` says what happens if the
+// tensors are not the same ones; those that the checkpoint lacks keep their values. Throws ConfigError, naming each
+// size, when the checkpoint's model has another shape.
+void load_checkpoint_weights(const model::VirtualModels& models, const std::filesystem::path& folder,
+                             const KeyActions& keys);
 
 // Returns "learning_rate: 0.001, now 0.0001" for each option in which two args.yaml differ, except those that say where
 // a run writes and what it continues.

@@ -9,6 +9,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/checkpoint/run_folder.h"
+#include "megalith/io/file_io.h"
 #include "megalith/train/run_checkpoint.h"
 
 namespace megalith::train {
@@ -23,13 +24,20 @@ void RunSaver::wait_for_earlier() {
   finish();
 }
 
-void RunSaver::save(OptimizedModel& model, RunProgress progress) {
+std::filesystem::path RunSaver::folder_of(bool rolling) const {
+  const SaveSettings& settings = setup_.settings;
+  return (rolling ? settings.rolling.folder : settings.output_dir) / checkpoint::folder_name(setup_.state.global_step);
+}
+
+void RunSaver::save(OptimizedModel& model, RunProgress progress, bool rolling) {
   TrainerState& state = setup_.state;
   setup_.heartbeat.enter(comm::Section::kCheckpointing, state.global_step);
   const auto span = setup_.trace.span({.name = "save-checkpoint", .lane = TraceLane::kHost, .level = 0});
-  folder_ = setup_.settings.output_dir / checkpoint::folder_name(state.global_step);
+  folder_ = folder_of(rolling);
+  rolling_ = rolling;
+  if (rolling && context_.rank() == 0) io::make_folders(setup_.settings.rolling.folder);
   // Set before saving, because the state with this name is part of the save point; reset if the save fails.
-  if (state.best_global_step == state.global_step) state.best_model_checkpoint = folder_.string();
+  if (!rolling && state.best_global_step == state.global_step) state.best_model_checkpoint = folder_.string();
   checkpoint::SaveRequest request = save_request(model, {.folder = folder_,
                                                          .settings = setup_.settings,
                                                          .state = state,
@@ -85,7 +93,10 @@ void RunSaver::complete(const checkpoint::SaveReport& report) {
              static_cast<double>(report.bytes) / 1e6, report.total_seconds, report.stalled_seconds);
     checkpoint::Retention keep{.total_limit = setup_.settings.total_limit,
                                .retain_interval = setup_.settings.retain_interval};
-    if (const auto& best = setup_.state.best_model_checkpoint) keep.best = *best;
+    if (rolling_)
+      keep = {.total_limit = 1, .retain_interval = std::nullopt};
+    else if (const auto& best = setup_.state.best_model_checkpoint)
+      keep.best = *best;
     for (const std::string& problem : checkpoint::rotate(report.folder.parent_path(), keep)) log_warning("{}", problem);
   }
   setup_.saved(report.folder);

@@ -36,9 +36,10 @@ class RunSaver {
 
   // Waits for a background save, if there is one. Must be called before save().
   void wait_for_earlier();
-  // Writes output_dir/checkpoint-S for the step of the state or, with in_background, starts to. All parameters must
-  // have arrived (finish_param_gather).
-  void save(OptimizedModel& model, RunProgress progress);
+  // Returns the folder of a save point at the step of the state: output_dir/checkpoint-S, or among the rolling ones.
+  std::filesystem::path folder_of(bool rolling) const;
+  // Writes that folder or, with in_background, starts to. All parameters must have arrived (finish_param_gather).
+  void save(OptimizedModel& model, RunProgress progress, bool rolling = false);
   // Completes a background save if all ranks have written theirs; does not wait.
   void poll();
   // Waits for a background save and completes it.
@@ -59,6 +60,7 @@ class RunSaver {
   const Setup setup_;
   parallel::ParallelContext& context_;
   std::filesystem::path folder_;  // folder of the save point begun last
+  bool rolling_ = false;          // whether that is a rolling one
   bool required_ = false;
   checkpoint::Saver saver_;
 };

@@ -134,7 +134,10 @@ void Trainer::begin_training() {
   saver_.require(false);
   skipped_samples_ = setup_.resume ? setup_.resume->skipped_samples : 0;
   epoch_end_pending_ = setup_.resume && setup_.resume->epoch_end_pending;
-  if (settings_.save.saves_points() && context_.rank() == 0) checkpoint::remove_leftovers(settings_.save.output_dir);
+  if (settings_.save.saves_points() && context_.rank() == 0) {
+    checkpoint::remove_leftovers(settings_.save.output_dir);
+    if (settings_.save.rolling.interval > 0) checkpoint::remove_leftovers(settings_.save.rolling.folder);
+  }
 }
 
 // Finds mistakes that would otherwise end the run only at its first step or its first save point.
@@ -206,7 +209,7 @@ void Trainer::run_epoch(EpochReader& data) {
       control_.should_training_stop = true;
       control_.should_save = settings_.save.saves_points();
     }
-    log_evaluate_save();
+    if (!log_evaluate_save()) save_rolling();
     saver_.poll();
     if (control_.should_epoch_stop || control_.should_training_stop) break;
   }
@@ -305,10 +308,17 @@ void Trainer::limit_collectives() {
 }
 
 // In this order, so that a save point contains the line and the result of the evaluation of its step.
-void Trainer::log_evaluate_save() {
+bool Trainer::log_evaluate_save() {
   if (control_.should_log && log_->steps_since_line() > 0) log(training_line());
   if (control_.should_evaluate) note_evaluation(settings_, evaluate(), state_, control_);
-  if (control_.should_save && !settings_.save.output_dir.empty()) save_point();
+  const bool saves = control_.should_save && !settings_.save.output_dir.empty();
+  if (saves) save_point();
+  return saves;
+}
+
+void Trainer::save_rolling() {
+  const int64_t interval = settings_.save.rolling.interval;
+  if (interval > 0 && state_.global_step % interval == 0) save_point(/*rolling=*/true);
 }
 
 // The optional numbers of Megatron's line; the parameter norm costs a pass over all parameters.
@@ -335,12 +345,13 @@ void Trainer::set_sample_counts(MetricList& numbers) const {
 }
 
 // Parameters must have arrived, and callbacks must have put their counters into the state, before either is saved.
-void Trainer::save_point() {
+void Trainer::save_point(bool rolling) {
   saver_.wait_for_earlier();
   model_->finish_param_gather();
+  emit(&TrainerCallback::on_save_begin, {}, saver_.folder_of(rolling));
   callbacks_.keep_records(state_);
   control_.should_save = false;
-  saver_.save(*model_, progress());
+  saver_.save(*model_, progress(), rolling);
 }
 
 RunProgress Trainer::progress() const {

@@ -131,7 +131,8 @@ class Trainer {
   void save_for_rerun(const RerunExit& exit);
   void limit_collectives();
   void compare_replicas();
-  void log_evaluate_save();
+  bool log_evaluate_save();  // returns whether it has saved
+  void save_rolling();
   MetricList training_line();
   MetricList step_numbers() const;
   void set_sample_counts(MetricList& numbers) const;
@@ -139,7 +140,7 @@ class Trainer {
 
   void emit(CallbackList::Handler event, MetricList metrics = {}, std::filesystem::path folder = {});
   void log(MetricList line);
-  void save_point();
+  void save_point(bool rolling = false);
   RunProgress progress() const;
   void load_best_model();
   EvalLoopOutput evaluate_on(const EvalData& data, const std::string& prefix);

@@ -60,11 +60,12 @@ void add_files(OptionList& list) {
       .add("checkpoint_files", &CheckpointConfig::files,
            "optimizer state in files that all ranks write into, or one for each rank, for network file systems")
       .choices({"shared", "per_writer"});
-  checkpoint.add("dist_ckpt_strictness", &CheckpointConfig::strictness, "what missing or unexpected keys do")
+  checkpoint
+      .add("dist_ckpt_strictness", &CheckpointConfig::strictness,
+           "what tensors do that the checkpoint lacks (unexpected) or that the run has no use for (missing)")
       .choices({"assume_ok_unexpected", "log_unexpected", "log_all", "raise_unexpected", "raise_all",
                 "return_unexpected", "return_all", "ignore_all"})
-      .pretrain_only()
-      .planned("checkpoint");
+      .pretrain_only();
   // Switches of the reference for what always holds here.
   checkpoint.add("ckpt_fully_parallel_save", &CheckpointConfig::fully_parallel_save, "every rank writes its share")
       .pretrain_only()
@@ -87,6 +88,27 @@ void add_files(OptionList& list) {
       .no_effect("nothing is gathered for a checkpoint");
   checkpoint.add("no_save_optim", &CheckpointConfig::no_save_optim, "leave out the optimizer").pretrain_only();
   checkpoint.add("no_save_rng", &CheckpointConfig::no_save_rng, "leave out random states").pretrain_only();
+}
+
+// Rolling checkpoints, from which a run continues after a failure and which nobody keeps.
+void add_non_persistent(OptionList& list) {
+  auto checkpoint = list.part(&TrainingArguments::checkpoint);
+  checkpoint
+      .add("non_persistent_save_interval", &CheckpointConfig::non_persistent_interval,
+           "steps between checkpoints of which only the newest is kept")
+      .at_least(1)
+      .pretrain_only();
+  checkpoint
+      .add("non_persistent_ckpt_type", &CheckpointConfig::non_persistent_type,
+           "global: such checkpoints are written in full, and load takes the newest one if it is not older")
+      .choices({"global"})
+      .refuse({"local", "in_memory"},
+              "checkpoints are not written to the disks or the memory of single machines; use global")
+      .pretrain_only();
+  checkpoint
+      .add("non_persistent_global_ckpt_dir", &CheckpointConfig::non_persistent_dir,
+           "their folder (none: non_persistent in the folders of save and load)")
+      .pretrain_only();
 }
 
 // Everything is read back by default; the options leave parts out or take them from elsewhere.
@@ -124,6 +146,7 @@ void add_checkpoint_options(OptionList& list) {
   list.topic("Saving and resuming");
   add_saving(list);
   add_files(list);
+  add_non_persistent(list);
   add_loading(list);
 }
 

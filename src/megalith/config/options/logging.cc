@@ -56,6 +56,10 @@ void add_timers(OptionList& list) {
       .at_least(1)
       .pretrain_only();
   logging.add("log_throughput", &LoggingConfig::log_throughput, "TFLOP/s per device").pretrain_only();
+  logging
+      .add("log_progress", &LoggingConfig::log_progress,
+           "jobs and checkpoints, with throughputs, in progress.txt of the save folder")
+      .pretrain_only();
   logging.add("log_energy", &LoggingConfig::log_energy, "joules per step and watts per GPU; needs NVML")
       .pretrain_only();
   logging.add("log_params_norm", &LoggingConfig::log_params_norm, "norm of the parameters").pretrain_only();

@@ -118,15 +118,15 @@ void add_recompute(OptionList& list) {
       .add("distribute_saved_activations", &RecomputeConfig::distribute_saved_activations,
            "split stored layer inputs over tp; full recompute without sequence_parallel")
       .pretrain_only();
-  recompute.add("cpu_offloading", &RecomputeConfig::cpu_offloading, "keep activations in host memory")
-      .pretrain_only()
-      .planned("gpu");
+  recompute
+      .add("cpu_offloading", &RecomputeConfig::cpu_offloading,
+           "keep the activations of all layers but the last, or of the first cpu_offloading_num_layers, in host memory")
+      .pretrain_only();
   recompute
       .add("cpu_offloading_num_layers", &RecomputeConfig::cpu_offloading_num_layers,
-           "layers whose activations are kept in host memory")
+           "the same for so many layers, from the first; above 0 it implies cpu_offloading")
       .at_least(0)
-      .pretrain_only()
-      .planned("gpu");
+      .pretrain_only();
 }
 
 // Fused kernels of the reference are the only kernels here, so most of these switches have no effect. The exceptions

@@ -80,13 +80,26 @@ class ChunkWalk {
   void layer_backward(int layer, const Borders& borders) {
     model_.layer(layer).backward(walk_, borders, layer == bottom_);
   }
+  // Returns the bytes that a layer of the chunk keeps on the host between the end of the next layer's forward and its
+  // backward; 0 for other layers. Counts the output in place of the input, which is as large.
+  double offloaded(int layer) const {
+    const int64_t first = layers_.empty() ? 0 : layers_.front();
+    if (layer < first || layer >= first + model_.options().offload.num_layers) return 0;
+    nn::MemoryWalk memory;
+    nn::LayerWalk walk(rank_, memory);
+    model_.layer(layer).forward(walk, /*keep=*/true, layer == bottom_);
+    return nn::total(memory.now());
+  }
   // Whether the inputs of recomputed groups are kept split over tp.
   bool splits_input() const { return plan_.split_over_tp && !rank_.split_tokens && rank_.tp > 1; }
 
   // A recomputed group keeps its input and output only; the streams between its layers are freed.
   void group_forward(const Group& group) {
     if (!group.recomputed) {
-      for (const int layer : group.layers) layer_forward(layer, /*keep=*/true);
+      for (const int layer : group.layers) {
+        layer_forward(layer, /*keep=*/true);
+        walk_.give(offloaded(layer - 1));  // the copies of the layer before have ended
+      }
       return;
     }
     for (const int layer : group.layers) {
@@ -101,9 +114,11 @@ class ChunkWalk {
   // A recomputed group first runs forward again, keeping everything, and then backward.
   void group_backward(const Group& group, Borders borders) {
     if (!group.recomputed) {
-      for (size_t i = group.layers.size(); i > 0; --i)
+      for (size_t i = group.layers.size(); i > 0; --i) {
+        walk_.take(offloaded(group.layers[i - 1] - 1));  // fetched ahead
         layer_backward(group.layers[i - 1],
                        {borders.grad_held && i == group.layers.size(), borders.input_held && i == 1});
+      }
       return;
     }
     if (splits_input() && !borders.input_held) walk_.take(rank_.stream(), Use::kCommunication);

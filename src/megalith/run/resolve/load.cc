@@ -38,6 +38,29 @@ std::optional<fs::path> checkpoint_in(const fs::path& folder) {
   return all.empty() ? std::nullopt : std::optional(all.back().folder);
 }
 
+int64_t step_of(const fs::path& checkpoint) { return checkpoint::read_manifest(checkpoint).step; }
+
+// Non-persistent checkpoints win ties, as in Megatron. A damaged one is passed over: it was never meant to last.
+void take_rolling(const fs::path& folder, LoadRequest& request, bool logs) {
+  const auto all = checkpoint::list_checkpoints(folder);
+  for (auto rolling = all.rbegin(); rolling != all.rend(); ++rolling) {
+    std::string problem;
+    try {
+      check_complete(rolling->folder);
+      const bool older =
+          request.folder && checkpoint::has_manifest(*request.folder) && rolling->step < step_of(*request.folder);
+      if (older) problem = fmt::format("{} is older than {}", rolling->folder.string(), request.folder->string());
+    } catch (const DataError& error) {
+      problem = error.what();
+    }
+    if (problem.empty()) {
+      request.fallback = std::exchange(request.folder, rolling->folder);
+      return;
+    }
+    if (logs) log_warning("{}; this non-persistent checkpoint is not used", problem);
+  }
+}
+
 }  // namespace
 
 void check_resume(const std::optional<std::string>& wanted, const fs::path& run_folder) {
@@ -58,15 +81,20 @@ std::optional<fs::path> find_resume(const std::optional<std::string>& wanted, co
   return choice.folder;
 }
 
-LoadRequest find_load(const LoadSettings& settings) {
+LoadRequest find_load(const LoadSettings& settings, bool logs) {
   check<ConfigError>(!settings.counts_from || !settings.weights_only,
                      "override_ckpt_iteration and finetune, which begins at iteration 0, exclude each other");
   LoadRequest request{.folder = {}, .weights_only = settings.weights_only};
   if (settings.folder) {
     const fs::path& folder = *settings.folder;
     request.folder = settings.step ? folder / checkpoint::folder_name(*settings.step) : checkpoint_in(folder);
+  }
+  // A step that is asked for by name is not replaced by another one.
+  if (settings.rolling && !settings.step) take_rolling(*settings.rolling, request, logs);
+  if (settings.folder) {
     check<ConfigError>(request.folder || !settings.must_exist,
-                       "load {} holds no checkpoint, and exit_on_missing_checkpoint is given", folder.string());
+                       "load {} holds no checkpoint, and exit_on_missing_checkpoint is given",
+                       settings.folder->string());
   }
   // The fallback brings weights only: it belongs to another run, whose steps do not count here.
   if (!request.folder && settings.pretrained) {

@@ -23,10 +23,14 @@ std::optional<std::filesystem::path> find_resume(const std::optional<std::string
 struct LoadRequest {
   std::optional<std::filesystem::path> folder;
   bool weights_only = false;  // finetune, or pretrained_checkpoint: the run begins at iteration 0
+  // The newest checkpoint of `load`, to use if `folder`, a non-persistent one, turns out to be damaged.
+  std::optional<std::filesystem::path> fallback{};
 };
 // Finds it without reading its content. A folder without checkpoints means a fresh start, or ConfigError with
-// exit_on_missing_checkpoint. Throws ConfigError or DataError for a checkpoint that is missing or incomplete.
-LoadRequest find_load(const LoadSettings& settings);
+// exit_on_missing_checkpoint. A non-persistent checkpoint is taken if it is complete and not older than the newest one
+// of `load`; one that is not taken is named in a warning on the rank with `logs`. Throws ConfigError or DataError for a
+// checkpoint that is missing or incomplete.
+LoadRequest find_load(const LoadSettings& settings, bool logs = false);
 
 // With use_checkpoint_args: takes the options that describe the model and its tokenizer from the checkpoint (load or
 // pretrained_checkpoint), except those that were given, and adds a note that lists them. Does nothing if neither folder

@@ -50,6 +50,13 @@ model::RecomputePlan recompute_plan(const config::RecomputeConfig& recompute) {
   return plan;
 }
 
+// Without a number, all layers but the last one: backward of that one comes at once.
+model::OffloadPlan offload_plan(const config::TrainingArguments& args) {
+  const config::RecomputeConfig& recompute = args.recompute;
+  if (recompute.cpu_offloading_num_layers > 0) return {.num_layers = recompute.cpu_offloading_num_layers};
+  return {.num_layers = recompute.cpu_offloading ? args.shape.num_layers.value_or(1) - 1 : 0};
+}
+
 // Names of recipes are Transformer Engine's.
 std::optional<ops::Fp8Recipe> fp8_recipe(const config::PrecisionConfig& precision) {
   if (!precision.fp8) return std::nullopt;
@@ -148,6 +155,7 @@ model::ModelOptions model_options(const config::TrainingArguments& args, at::Dev
   options.fp8 = fp8_recipe(args.precision);
   options.fp8_inside_only = args.precision.first_last_layers_bf16;
   options.recompute = recompute_plan(args.recompute);
+  options.offload = offload_plan(args);
   for (const std::string& name : args.parallel.cp_comm_type) options.context_modes.push_back(nn::context_mode(name));
   options.moe = moe_options(args);
   return options_on(std::move(options), device);

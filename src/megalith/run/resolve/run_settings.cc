@@ -60,12 +60,22 @@ model::ModelSettings settings_on(model::ModelSettings settings, at::Device devic
 
 LoadSettings load_settings(const TrainingArguments& args) {
   const config::CheckpointConfig& checkpoint = args.checkpoint;
+  const std::filesystem::path rolling = rolling_folder(checkpoint, args.save.load);
   return {.folder = folder_in(args.save.load),
           .pretrained = folder_in(checkpoint.pretrained_checkpoint),
           .step = checkpoint.ckpt_step,
           .counts_from = checkpoint.override_iteration,
           .weights_only = checkpoint.finetune,
-          .must_exist = checkpoint.exit_on_missing_checkpoint};
+          .must_exist = checkpoint.exit_on_missing_checkpoint,
+          .rolling = rolling.empty() ? std::nullopt : std::optional(rolling)};
+}
+
+// Megatron's rule: a folder that is given serves both saving and loading.
+std::filesystem::path rolling_folder(const config::CheckpointConfig& checkpoint,
+                                     const std::optional<std::string>& run) {
+  if (!checkpoint.non_persistent_type) return {};
+  if (checkpoint.non_persistent_dir) return *checkpoint.non_persistent_dir;
+  return run ? std::filesystem::path(*run) / "non_persistent" : std::filesystem::path();
 }
 
 OutputSettings output_settings(const config::SaveConfig& save) {

@@ -39,6 +39,8 @@ struct LoadSettings {
   std::optional<int64_t> counts_from;               // override_ckpt_iteration: the iteration to resume at
   bool weights_only = false;                        // finetune: load weights only, start at iteration 0
   bool must_exist = false;                          // exit_on_missing_checkpoint
+  // Non-persistent checkpoints, which compete with those of `folder`; std::nullopt if they are not used.
+  std::optional<std::filesystem::path> rolling;
 };
 
 // Settings that pretrain() needs in addition to the trainer's settings.
@@ -92,6 +94,8 @@ RunSettings run_settings(const config::TrainingArguments& args, const RunWorld& 
 // Parts of the above, for programs that need only these.
 LoadSettings load_settings(const config::TrainingArguments& args);
 OutputSettings output_settings(const config::SaveConfig& save);
+// Returns the folder of non-persistent checkpoints of the run in `run`; empty without them, or without a run folder.
+std::filesystem::path rolling_folder(const config::CheckpointConfig& checkpoint, const std::optional<std::string>& run);
 // Returns the tokens per sequence: seq_length, or cutoff_len without it. `args` need not be derived.
 int64_t planned_length(const config::TrainingArguments& args);
 

@@ -3,10 +3,12 @@
 #include "megalith/run/resolve/trainer_settings.h"
 
 #include <algorithm>
+#include <map>
 
 #include "megalith/config/derive.h"
 #include "megalith/config/help_and_yaml.h"
 #include "megalith/run/resolve/optimizer_settings.h"
+#include "megalith/run/resolve/run_settings.h"
 #include "megalith/run/resolve/schedule.h"
 
 namespace megalith::run {
@@ -76,6 +78,8 @@ train::SaveSettings save_settings(const TrainingArguments& args) {
           .in_background = args.checkpoint.async_save,
           .merged_model = save.merged_model,
           .sharded_optimizer = args.optimizer.use_distributed_optimizer,
+          .rolling = {rolling_folder(args.checkpoint, save.output_dir),
+                      args.checkpoint.non_persistent_interval.value_or(0)},
           .arguments = config::to_yaml(args)};
 }
 
@@ -97,6 +101,22 @@ std::filesystem::path tensorboard_dir(const TrainingArguments& args) {
   if (logging.logging_dir) return *logging.logging_dir;
   if (!args.save.output_dir) return {};
   return std::filesystem::path(*args.save.output_dir) / "tensorboard";
+}
+
+// Megatron calls tensors that the checkpoint lacks unexpected, and those that the run does not ask for missing. Its
+// pretrain has no use for returned names; here they are logged. Its default leaves the error to the reader, which stops
+// at the first name; here it is the error of raise_unexpected.
+train::KeyActions key_actions(const std::string& strictness) {
+  using enum train::KeyAction;
+  static const std::map<std::string, train::KeyActions> kActions{{"assume_ok_unexpected", {kFail, kIgnore}},
+                                                                 {"raise_unexpected", {kFail, kIgnore}},
+                                                                 {"raise_all", {kFail, kFail}},
+                                                                 {"log_unexpected", {kWarn, kIgnore}},
+                                                                 {"log_all", {kWarn, kWarn}},
+                                                                 {"return_all", {kWarn, kWarn}},
+                                                                 {"return_unexpected", {kWarn, kIgnore}},
+                                                                 {"ignore_all", {kIgnore, kIgnore}}};
+  return kActions.at(strictness);
 }
 
 }  // namespace
@@ -155,7 +175,8 @@ train::TrainerSettings trainer_settings(const TrainingArguments& args, const lay
                      .main_params = args.checkpoint.load_main_params,
                      .rng = !args.checkpoint.no_load_rng,
                      .restarts_epoch = args.sampler.ignore_data_skip,
-                     .data_may_change = args.dialect == Dialect::kPretrain};
+                     .data_may_change = args.dialect == Dialect::kPretrain,
+                     .keys = key_actions(args.checkpoint.strictness)};
   settings.rerun = rerun_settings(args);
   settings.check_weight_hash_interval = args.fault.check_weight_hash_interval.value_or(0);
   if (args.comm.timeout_after_first_iteration_s)
@@ -183,6 +204,8 @@ observe::ReportSettings report_settings(const TrainingArguments& args, const lay
   settings.log_throughput = logging.log_throughput;
   settings.log_num_zeros = logging.log_num_zeros_in_grad;
   settings.log_energy = logging.log_energy;
+  settings.log_progress = logging.log_progress;
+  settings.sequence_length = args.shape.seq_length.value_or(0);
   settings.log_straggler = args.fault.log_straggler;
   settings.straggler_count = args.fault.straggler_minmax_count;
   // Megatron gives the numbers of steps done before the first recorded one and after the last.

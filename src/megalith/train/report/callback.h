@@ -81,6 +81,7 @@ class TrainerCallback {
   virtual void on_evaluate(TrainerEvent&) {}            // `metrics`: eval_*, already passed to on_log
   virtual void on_predict(TrainerEvent&) {}             // `metrics`: test_*
   virtual void on_prediction_step(TrainerEvent&) {}     // a group of evaluation micro-batches is done
+  virtual void on_save_begin(TrainerEvent&) {}          // a save is about to start; `folder` is where
   virtual void on_save(TrainerEvent&) {}                // `folder` is complete
   virtual void on_log(TrainerEvent&) {}  // `metrics`: the line, which is also in state.log_history. Evaluations
                                          // and the totals at the end of training are lines, too

@@ -88,6 +88,13 @@ struct EvalPlan {
   bool loads_best_at_end = false;  // finally load the best save point into the model
 };
 
+// Save points between those of the run that only serve to continue after a failure: the newest alone is kept. A step at
+// which the run saves anyway has none.
+struct RollingSaves {
+  std::filesystem::path folder;  // its own, outside of the run's save points
+  int64_t interval = 0;          // steps between them; 0: none
+};
+
 // When a run saves, and what. Save points are written by RunSaver.
 struct SaveSettings {
   std::filesystem::path output_dir;  // folder of all files; if empty, the run writes none
@@ -101,10 +108,18 @@ struct SaveSettings {
   bool in_background = false;              // continue training while a save point is written
   bool merged_model = false;               // export an adapter merged into the model
   bool sharded_optimizer = false;          // recorded in the save point: optimizer state is split over ranks
+  RollingSaves rolling;                    // in addition to the run's own save points
   std::string arguments;                   // every effective option as YAML: the text of args.yaml
 
   // Whether the run writes save points on its way.
   bool saves_points() const { return !output_dir.empty() && strategy != config::Interval::kNo; }
+};
+
+// The reaction to tensors that a run and a save point do not both have. Shapes must agree in any case.
+enum class KeyAction { kIgnore, kWarn, kFail };
+struct KeyActions {
+  KeyAction absent = KeyAction::kFail;    // the save point lacks a tensor; without kFail it keeps its initial values
+  KeyAction unread = KeyAction::kIgnore;  // the run has no use for a tensor of the save point
 };
 
 // The parts of a save point, besides the weights, that a run restores when it continues from it.
@@ -114,6 +129,7 @@ struct ResumeSettings {
   bool rng = true;               // random streams; reseeded if the layout differs from the one that saved
   bool restarts_epoch = false;   // start the epoch again instead of continuing in the middle of it
   bool data_may_change = false;  // data that differs from the save point's causes a warning, not an error
+  KeyActions keys;               // for weights and optimizer state, each as far as it is restored
 };
 
 // All settings of a run. Plain data: equal on all ranks, and never changed by the trainer.

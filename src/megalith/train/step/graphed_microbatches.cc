@@ -42,6 +42,7 @@ std::string graph_obstacle(const model::ModelOptions& options, const model::Mode
       options.neftune_alpha > 0)
     return "dropout and noise draw their seeds on the host";
   if (options.recompute.any()) return "recompute_granularity runs parts of the model during backward";
+  if (options.offload.num_layers > 0) return "cpu_offloading frees memory that a replay would write to";
   if (options.fp8) return "fp8 carries scales from step to step";
   return "";
 }
