@@ -105,6 +105,13 @@ void restore_rng(const fs::path& folder, const checkpoint::Manifest& manifest, b
     log_info("{} was saved by {}; random streams are reseeded", folder.string(), manifest.layout.in_words());
 }
 
+// Returns the tensors that may have more rows than in a checkpoint: the vocabulary may grow between two runs.
+std::set<std::string> may_have_grown(const model::VirtualModels& models) {
+  std::set<std::string> names{"embedding.weight", "head.weight"};
+  std::erase_if(names, [&](const std::string& name) { return !model::has_vocabulary_rows(name, models.config()); });
+  return names;
+}
+
 // The optimizer reads only the shards that this rank needs now, whatever layout wrote them.
 void restore_optimizer(const fs::path& folder, const checkpoint::Manifest& manifest, const RunProgress& progress,
                        OptimizedModel& model) {
@@ -114,7 +121,8 @@ void restore_optimizer(const fs::path& folder, const checkpoint::Manifest& manif
                    folder.string());
   const std::string origin = (folder / kProgress).string();
   const int rank = model.models().context().rank();
-  model.optimizer().load_state(checkpoint::StateFiles(folder, manifest, "optimizer", rank), progress.optimizer);
+  model.optimizer().load_state(checkpoint::StateFiles(folder, manifest, "optimizer", rank), progress.optimizer,
+                               may_have_grown(model.models()));
   model.scheduler().load(optim::parse_scheduler_state(progress.scheduler, origin));
   model.scaler().load(optim::parse_grad_scaler_state(progress.scaler, origin));
 }
@@ -126,7 +134,8 @@ void restore_main_params(const fs::path& folder, const checkpoint::Manifest& man
                    " and so no main parameters; switch the option off to continue from the rounded weights",
                    folder.string());
   const int rank = model.models().context().rank();
-  model.optimizer().load_main_params(checkpoint::StateFiles(folder, manifest, "optimizer", rank));
+  model.optimizer().load_main_params(checkpoint::StateFiles(folder, manifest, "optimizer", rank),
+                                     may_have_grown(model.models()));
 }
 
 // A checkpoint of another recipe, or with histories of another length, has no states that fit: scales are then found
