@@ -52,10 +52,11 @@ TEST_P(GrownState, OldRowsComeBackAndNewOnesAreZero) {
       const bool grows = name.ends_with("embedding.weight") || name.ends_with("head.weight");
       EXPECT_EQ(added, grows ? kGrownRows - kOldRows : 0) << name;
       // Main parameters are those of the model.
-      if (added > 0)
+      if (added > 0) {
         EXPECT_EQ(now.narrow(0, before.size(0), added).abs().max().item<double>() == 0,
                   !name.starts_with("optimizer.main."))
             << name;
+      }
     }
   }
 }
