@@ -28,6 +28,7 @@ using Effects = std::vector<Effect>;
 Effects layout_effects();      // ranks, seeds, batches, layers, schedules, communication
 Effects model_effects();       // source and form of the model
 Effects fp8_effects();         // products in fp8
+Effects vocabulary_effects();  // tokens and rows that a run adds
 Effects scratch_effects();     // models and tokenizers that options describe
 Effects optimizer_effects();   // update rule, gradient buffers, loss scale
 Effects schedule_effects();    // learning rate and weight decay over the run
@@ -47,7 +48,7 @@ Effects preference_effects();  // pairs of answers and their reference
 inline Effects all_effects() {
   Effects all;
   for (const auto& part :
-       {layout_effects, model_effects, fp8_effects, scratch_effects, optimizer_effects, schedule_effects, data_effects,
+       {layout_effects, model_effects, fp8_effects, vocabulary_effects, scratch_effects, optimizer_effects, schedule_effects, data_effects,
         indexed_effects, flow_effects, show_effects, training_effects, pretrain_effects, checkpoint_effects,
         command_effects, fault_effects, lora_effects, preference_effects})
     for (Effect& effect : part()) all.push_back(std::move(effect));

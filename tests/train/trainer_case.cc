@@ -73,14 +73,17 @@ train::TrainerSetup TrainerRank::setup(std::shared_ptr<const data::Dataset> trai
 }
 
 model::VirtualModels model_for(const std::filesystem::path& folder, const config::TrainingArguments& args,
-                               parallel::ParallelContext& context) {
-  const model::ModelSettings settings = run::model_settings(args, at::kCPU);
+                               parallel::ParallelContext& context, std::optional<int64_t> vocab_size,
+                               const std::vector<int64_t>& new_tokens) {
+  model::ModelSettings settings = run::model_settings(args, at::kCPU);
+  settings.overrides.vocab_size = vocab_size;
+  settings.new_tokens = new_tokens;
   if (args.run.finetuning_type == config::FinetuningType::kLora)
     return model::with_adapter(folder, settings, context, run::adapter_source(args));
   const model::ModelConfig in_files = model::read_model_config(folder);
   const model::ModelConfig config = settings.overrides.applied_to(in_files);
   model::VirtualModels models(config, settings.options, model::chunk_places(settings.stages, config, context), context);
-  model::load_weights(models, folder, in_files, 1);
+  model::load_weights(models, folder, in_files, 1, new_tokens);
   return models;
 }
 
@@ -90,7 +93,7 @@ void run_trainer_ranks(const std::filesystem::path& folder, const TrainerCase& h
   const auto run = [&](const Rank& rank) {
     parallel::ParallelContext context(rank.world, layout::RankGrid(config::grid_shape(args, rank.size)));
     context.rng().seed(layout::adapter_seeds(args.seeds.seed, context.grid(), rank.rank));
-    model::VirtualModels models = model_for(folder, args, context);
+    model::VirtualModels models = model_for(folder, args, context, how.vocab_size, how.new_tokens);
     data::CollatorOptions collator = how.collator;
     collator.tp = how.tp;
     collator.cp = how.cp;

@@ -29,6 +29,9 @@ struct TrainerCase {
   data::CollatorOptions collator{};                    // tp and cp are filled in
   bool shuffle = false;
   bool gloo = false;  // sockets in place of shared memory
+  // A vocabulary that grows, as run::with_vocabulary sets it.
+  std::optional<int64_t> vocab_size{};
+  std::vector<int64_t> new_tokens{};
 
   int ranks() const { return tp * pp * dp * cp; }
   // As a run gets them: sizes filled in, derived.
@@ -48,9 +51,11 @@ struct TrainerRank {
                             std::shared_ptr<const data::Dataset> eval = nullptr) const;
 };
 
-// The model of a folder on a rank, with an adapter for finetuning_type lora.
+// The model of a folder on a rank, with an adapter for finetuning_type lora. For `vocab_size` and `new_tokens` see
+// TrainerCase.
 model::VirtualModels model_for(const std::filesystem::path& folder, const config::TrainingArguments& args,
-                               parallel::ParallelContext& context);
+                               parallel::ParallelContext& context, std::optional<int64_t> vocab_size = {},
+                               const std::vector<int64_t>& new_tokens = {});
 // The model in `folder`, laid out as the case says, on each rank.
 void run_trainer_ranks(const std::filesystem::path& folder, const TrainerCase& how,
                        const std::function<void(const TrainerRank&)>& body);

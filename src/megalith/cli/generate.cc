@@ -165,9 +165,9 @@ int run_generate(Words words) {
   check<ConfigError>(!(as_chat && as_ids), "--chat makes ids of messages; leave out --ids");
   std::optional<tokenizer::Tokenizer> tokenizer;
   std::optional<tokenizer::ChatTemplate> chat;
-  if (as_chat) chat = tokenizer::ChatTemplate::from_folder(command.folder());
+  if (as_chat) chat = tokenizer::ChatTemplate::from_folder(command.tokenizer_folder());
   if (!as_ids) {
-    tokenizer = tokenizer::Tokenizer::from_folder(command.folder());
+    tokenizer = tokenizer::Tokenizer::from_folder(command.tokenizer_folder());
     // With --ids there is no tokenizer, so nothing stops generation but its length.
     sampling.stop_ids.assign(tokenizer->stop_ids().begin(), tokenizer->stop_ids().end());
   }

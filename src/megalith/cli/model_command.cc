@@ -37,14 +37,24 @@ bool ModelCommand::parse(Words words, std::vector<config::CommandOption> own, co
   check<ConfigError>(args_.parallel.pp.value_or(1) == 1,
                      "this command runs whole models; leave out pipeline_model_parallel_size, and split them by"
                      " tensor_model_parallel_size");
-  plan_ = run::model_plan(run::find_model(*model_, !args_.source.train_from_scratch), args_);
+  check<ConfigError>(
+      !run::asks_for_rows(args_.source),
+      "this command uses a model as it is: rows that grow here would be untrained. Leave out resize_vocab,"
+      " add_tokens and add_special_tokens; the vocabulary of a grown model or adapter is in its files");
+  plan_ = run::model_plan(run::find_model(*model_, !args_.source.train_from_scratch), args_, {},
+                          /*reads_tokenizer=*/false);
   return true;
+}
+
+std::filesystem::path ModelCommand::tokenizer_folder() const {
+  const std::filesystem::path& folder = plan_.vocabulary.tokenizer_folder;
+  return folder.empty() ? plan_.folder : folder;
 }
 
 // Every rank loads its part of the model itself; the plan has been checked, so loading is all that can still fail.
 int ModelCommand::run(const std::function<void(model::VirtualModels&)>& work) const {
   const parallel::RuntimeSettings runtime = run::runtime_settings(args_, launch_.world());
-  const model::ModelSettings settings = run::model_settings(args_, at::kCPU);
+  const model::ModelSettings settings = run::with_vocabulary(run::model_settings(args_, at::kCPU), plan_.vocabulary);
   return launch_.run([&] {
     return run::run_as_rank(runtime, [&](parallel::ParallelContext& context) {
       auto models = run::load_model(plan_, settings, context);

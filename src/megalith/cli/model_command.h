@@ -24,7 +24,8 @@ class ModelCommand {
 
   // Valid after parse() has returned true.
   const config::TrainingArguments& args() const { return args_; }
-  const std::filesystem::path& folder() const { return plan_.folder; }  // the folder of the model
+  // The folder of the tokenizer and the chat template: that of the model, or of an adapter with a larger vocabulary.
+  std::filesystem::path tokenizer_folder() const;
 
   // Starts the ranks, loads the model on them and runs `work` on each. Returns an exit code.
   int run(const std::function<void(model::VirtualModels&)>& work) const;

@@ -22,6 +22,10 @@ struct ModelSourceConfig {
   bool train_from_scratch = false;
   JsonObject additional_configs;
   bool split_special_tokens = false;
+  // The vocabulary: see run/vocabulary/run_vocabulary.h.
+  bool resize_vocab = false;
+  std::vector<std::string> add_tokens;
+  std::vector<std::string> add_special_tokens;
   std::optional<TransformerImpl> transformer_impl;
   bool operator==(const ModelSourceConfig&) const = default;
 };

@@ -1,6 +1,7 @@
 // Rules for data, adapters, preferences, evaluation, logging and saving. They follow the checks of LLaMA-Factory and
 // Hugging Face for `train` and of Megatron for `pretrain`, and apply to values as given: derive() has not run yet.
 #include <cmath>
+#include <set>
 
 #include "megalith/base/text.h"
 #include "megalith/config/validate_internal.h"
@@ -56,6 +57,17 @@ void check_dataset(const TrainingArguments& args, const ValidationContext& conte
   problems.require(data.val_size == 0 || !data.dataset.empty() || !context.needs_inputs, "val_size needs dataset");
   problems.require(data.val_size < 1 || data.val_size == std::floor(data.val_size),
                    "val_size {} is neither a fraction below 1 nor a whole number of records", data.val_size);
+}
+
+// Tokens that a run adds to the tokenizer.
+void check_new_tokens(const ModelSourceConfig& source, Problems& problems) {
+  std::set<std::string> seen;
+  for (const auto& [name, tokens] :
+       {std::pair("add_tokens", &source.add_tokens), std::pair("add_special_tokens", &source.add_special_tokens)})
+    for (const std::string& token : *tokens)
+      problems.require(seen.insert(token).second,
+                       "{} names the token \"{}\" again; give each token once, in add_tokens or in add_special_tokens",
+                       name, token);
 }
 
 // The probabilities are relative weights: they need not add up to 1.
@@ -196,6 +208,7 @@ void check_data(const TrainingArguments& args, const ValidationContext& context,
   if (args.dialect == Dialect::kPretrain && context.needs_inputs) check_indexed_source(args, problems);
   check_dataset(args, context, problems);
   check_interleaving(args, problems);
+  check_new_tokens(args.source, problems);
   problems.require(!args.sampler.dataloader_prefetch_factor || args.sampler.dataloader_num_workers > 0,
                    "dataloader_prefetch_factor needs dataloader_num_workers > 0");
 }

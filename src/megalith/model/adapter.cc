@@ -8,6 +8,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
 #include "megalith/hf/scalar_type.h"
@@ -39,14 +40,53 @@ void look_at_whole(const ModelConfig& config, const std::optional<peft::AdapterC
   for (const auto& parameter : model.parameters().all()) look(*parameter);
 }
 
-// The whole tensors of an adapter, in the order in which the model creates them.
-std::vector<hf::GlobalTensor> adapter_tensors(const ModelConfig& config, const peft::AdapterConfig& adapter) {
+// The whole tensors of an adapter and those of `frozen`, in the order in which the model creates them.
+std::vector<hf::GlobalTensor> adapter_tensors(const ModelConfig& config, const peft::AdapterConfig& adapter,
+                                              const std::set<std::string>& frozen) {
   std::vector<hf::GlobalTensor> tensors;
   look_at_whole(config, adapter, [&](const nn::Parameter& parameter) {
-    if (!is_trained(parameter)) return;
-    for (const auto& part : parameter.spec.parts) tensors.push_back({part.name, part.global_shape});
+    for (const auto& part : parameter.spec.parts)
+      if (is_trained(parameter) || frozen.contains(part.name)) tensors.push_back({part.name, part.global_shape});
   });
   return tensors;
+}
+
+// Returns the embedding and the head, as far as the adapter does not train them.
+std::set<std::string> untrained_vocabulary(const ModelConfig& config, const peft::AdapterConfig& adapter) {
+  std::set<std::string> names;
+  look_at_whole(config, adapter, [&](const nn::Parameter& parameter) {
+    const std::string& name = parameter.spec.parts[0].name;
+    if (!is_trained(parameter) && parameter.attached.update == nullptr && has_vocabulary_rows(name, config))
+      names.insert(name);
+  });
+  return names;
+}
+
+// Whether the model has rows that the vocabulary of its base lacks.
+bool has_grown(const ModelConfig& config) {
+  return config.source && config.source->value("vocab_size", config.vocab_size) < config.vocab_size;
+}
+
+// Calls look(rows) for every tensor of an adapter's files that has the size of the vocabulary.
+template <typename Look>
+void look_at_vocabulary(const hf::WeightFiles& files, const ModelConfig& config, const Look& look) {
+  for (const hf::NameRule& rule : name_map(config).rules) {
+    if (!has_vocabulary_rows(rule.ours[0], config)) continue;
+    const peft::UpdateNames names = peft::update_names(rule.theirs);
+    for (const auto& [name, dim] : {std::pair(names.whole, size_t{0}), {names.b, 0}, {names.lookup_a, 1}})
+      if (const hf::TensorInfo* info = files.find(name); info && info->shape.size() == 2) look(info->shape[dim]);
+  }
+}
+
+// Returns the vocabulary tensors that stand in an adapter's files as a whole although it does not train them.
+std::set<std::string> frozen_in_files(const hf::WeightFiles& files, const ModelConfig& config,
+                                      const peft::AdapterConfig& adapter) {
+  std::set<std::string> names = untrained_vocabulary(config, adapter);
+  std::erase_if(names, [&](const std::string& name) {
+    const auto theirs = hf::their_name(name_map(config), name);
+    return !theirs || !files.contains(peft::update_names(*theirs).whole);
+  });
+  return names;
 }
 
 // Reads the files of an adapter into those of `parameters` that belong to it.
@@ -55,13 +95,15 @@ void read_adapter(const ModelConfig& config, const peft::AdapterConfig& adapter,
   const at::NoGradGuard no_grad;
   const hf::WeightFiles files(folder, fmt::format("{}.safetensors", peft::kWeightsStem));
   // Names, shapes and transposes of peft's file; the same mapping serves writing.
-  const hf::TensorMapping mapping = adapter_mapping(config, adapter);
+  const std::set<std::string> frozen = frozen_in_files(files, config, adapter);
+  const hf::TensorMapping mapping = adapter_mapping(config, adapter, frozen);
   mapping.check_files(files,
                       fmt::format("those of an adapter for this {} model ({} layers of width {}) with the rank and"
                                   " the targets of {}",
                                   config.family, config.num_layers, config.hidden_size, peft::kConfigName));
   for (nn::Parameter* parameter : parameters) {
-    if (!is_trained(*parameter) || parameter->value.is_meta()) continue;
+    const bool in_files = is_trained(*parameter) || frozen.contains(parameter->spec.parts[0].name);
+    if (!in_files || parameter->value.is_meta()) continue;
     parameter->value.zero_();  // padding
     mapping.read(files, parameter->sharded());
   }
@@ -79,8 +121,34 @@ void check_recompute(const ModelOptions& options) {
 
 }  // namespace
 
-hf::TensorMapping adapter_mapping(const ModelConfig& config, const peft::AdapterConfig& adapter) {
-  return {peft::adapter_names(name_map(config)), adapter_tensors(config, adapter)};
+hf::TensorMapping adapter_mapping(const ModelConfig& config, const peft::AdapterConfig& adapter,
+                                  const std::set<std::string>& frozen) {
+  return {peft::adapter_names(name_map(config)), adapter_tensors(config, adapter, frozen)};
+}
+
+int64_t adapter_vocab_size(const fs::path& folder, const ModelConfig& config) {
+  const hf::WeightFiles files(folder, fmt::format("{}.safetensors", peft::kWeightsStem));
+  int64_t rows = 0;
+  look_at_vocabulary(files, config, [&](int64_t size) { rows = std::max(rows, size); });
+  return rows;
+}
+
+int64_t vocab_size_for(const AdapterSource& source, const ModelConfig& config) {
+  int64_t rows = config.vocab_size;
+  for (const fs::path& folder : source.merged) rows = std::max(rows, adapter_vocab_size(folder, config));
+  if (source.trained) rows = std::max(rows, adapter_vocab_size(*source.trained, config));
+  return rows;
+}
+
+std::vector<std::string> vocabulary_modules(const ModelConfig& config) {
+  std::vector<std::string> modules;
+  for (const char* name : {"embedding.weight", "head.weight"}) {
+    if (!has_vocabulary_rows(name, config)) continue;
+    const std::string module = peft::module_of(name_map(config), name);
+    // A tied head has no tensor of its own, but peft's configuration names it.
+    modules.push_back(module.empty() ? "lm_head" : module.substr(module.rfind('.') + 1));
+  }
+  return modules;
 }
 
 peft::AdapterConfig resolve_targets(peft::AdapterConfig adapter, const ModelConfig& config) {
@@ -103,7 +171,8 @@ VirtualModels with_adapter(const fs::path& folder, const ModelSettings& settings
                            const AdapterSource& source, const std::shared_ptr<const Family>& own) {
   const ModelConfig in_files =
       source.fresh_base || own ? read_model_config(folder, own) : read_pretrained_config(folder);
-  const ModelConfig config = settings.overrides.applied_to(in_files);
+  ModelConfig config = settings.overrides.applied_to(in_files);
+  config.vocab_size = vocab_size_for(source, config);
   ModelOptions options = settings.options;
   options.adapter = adapter_config(source, config);
   // peft writes the base into adapter_config.json, from which it loads it again.
@@ -114,7 +183,7 @@ VirtualModels with_adapter(const fs::path& folder, const ModelSettings& settings
   if (source.fresh_base)
     models.initialize_parameters(settings.seed);
   else
-    load_weights(models, folder, in_files, settings.seed);
+    load_weights(models, folder, in_files, settings.seed, settings.new_tokens);
   // Merge first: kept originals and the trained adapter build on the merged weights.
   for (const fs::path& merged : source.merged) merge_adapter(models, merged);
   if (source.keep_base)
@@ -180,25 +249,30 @@ std::vector<TrainedTensor> trained_tensors(const VirtualModels& models) {
 }
 
 ExportedWeights exported_adapter(const VirtualModels& models) {
-  const hf::TensorMapping mapping = adapter_mapping(models.config(), adapter_of(models));
+  const ModelConfig& config = models.config();
+  const std::set<std::string> frozen =
+      has_grown(config) ? untrained_vocabulary(config, adapter_of(models)) : std::set<std::string>{};
+  const hf::TensorMapping mapping = adapter_mapping(config, adapter_of(models), frozen);
   // A's and B's are fp32 and modules to save have the model's type, so the type is looked up per tensor.
   std::map<std::string, at::ScalarType> types;  // by the name in the file
   for (const TrainedTensor& trained : trained_tensors(models))
     types[mapping.file_of(trained.tensor.name).name] = trained.dtype;
+  for (const std::string& name : frozen) types[mapping.file_of(name).name] = models[0].parameters().dtype();
   ExportedWeights weights;
   for (const hf::FileTensor& file : mapping.files())
     weights.tensors.push_back({file.name, hf::dtype_of(types.at(file.name)), file.shape});
   for (const nn::Parameter* parameter : models.parameters())
-    if (is_trained(*parameter)) add_held(*parameter, mapping, models.context(), weights.held);
+    if (is_trained(*parameter) || frozen.contains(parameter->spec.parts[0].name))
+      add_held(*parameter, mapping, models.context(), weights.held);
   return weights;
 }
 
-void write_adapter_files(const VirtualModels& models, const fs::path& folder, const fs::path& assets) {
+void write_adapter_files(const VirtualModels& models, const fs::path& folder, const Assets& assets) {
   io::write_text_file(folder / peft::kConfigName, peft::to_json(adapter_of(models)));
   copy_assets(assets, folder, models.config());
 }
 
-void save_adapter(const VirtualModels& models, const fs::path& folder, const fs::path& assets, bool overwrite) {
+void save_adapter(const VirtualModels& models, const fs::path& folder, const Assets& assets, bool overwrite) {
   const at::NoGradGuard no_grad;
   // peft expects one file, hence no limit on the size of a shard.
   const bool first = models.context().rank() == 0;

@@ -15,6 +15,7 @@
 #include <deque>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -43,8 +44,18 @@ peft::AdapterConfig resolve_targets(peft::AdapterConfig adapter, const ModelConf
 // and peft::read_adapter_config.
 peft::AdapterConfig adapter_config(const AdapterSource& source, const ModelConfig& config);
 
-// Returns the model of `folder` with its weights and an adapter; only the adapter is trained. `own` is a family that
-// the program defines (read_model_config). Throws like AutoModel and load_adapter.
+// Returns the rows of embedding and head that the files of an adapter hold, whole or as updates; 0 if they have none.
+int64_t adapter_vocab_size(const std::filesystem::path& folder, const ModelConfig& config);
+// Returns the size of the vocabulary that the adapters of a source need: that of `config`, or more if one of them was
+// trained on a vocabulary that had grown.
+int64_t vocab_size_for(const AdapterSource& source, const ModelConfig& config);
+// Returns the modules whose rows are the vocabulary, by the names that modules_to_save takes: embed_tokens, lm_head. A
+// tied head has its name, too.
+std::vector<std::string> vocabulary_modules(const ModelConfig& config);
+
+// Returns the model of `folder` with its weights and an adapter; only the adapter is trained. The vocabulary grows to
+// that of the adapters. `own` is a family that the program defines (read_model_config). Throws like AutoModel and
+// load_adapter.
 VirtualModels with_adapter(const std::filesystem::path& folder, const ModelSettings& settings,
                            parallel::ParallelContext& context, const AdapterSource& source,
                            const std::shared_ptr<const Family>& own = {});
@@ -70,18 +81,19 @@ struct TrainedTensor {
 // Returns the trained tensors of the whole model, over all ranks: all of its tensors, or those of its adapter.
 std::vector<TrainedTensor> trained_tensors(const VirtualModels& models);
 
-// Returns the names and shapes of the tensors in the files of an adapter.
-hf::TensorMapping adapter_mapping(const ModelConfig& config, const peft::AdapterConfig& adapter);
+// Returns the names and shapes of the tensors in the files of an adapter. `frozen` are tensors of the model that stand
+// in them as a whole although they are not trained.
+hf::TensorMapping adapter_mapping(const ModelConfig& config, const peft::AdapterConfig& adapter,
+                                  const std::set<std::string>& frozen = {});
 // Returns the adapter in the form of peft's file; see ExportedWeights. A's and B's are in fp32, modules to save in the
-// model's dtype.
+// model's dtype. Embedding and head of a vocabulary that has grown are in it even if they are not trained, as in peft:
+// the base has no such rows.
 ExportedWeights exported_adapter(const VirtualModels& models);
 // Writes adapter_config.json and the tokenizer files; one rank calls it.
-void write_adapter_files(const VirtualModels& models, const std::filesystem::path& folder,
-                         const std::filesystem::path& assets);
-// Writes a folder that peft can load; it appears only once it is complete. `assets` is a folder with tokenizer files to
-// copy; empty if there is none.
-void save_adapter(const VirtualModels& models, const std::filesystem::path& folder,
-                  const std::filesystem::path& assets = {}, bool overwrite = false);
+void write_adapter_files(const VirtualModels& models, const std::filesystem::path& folder, const Assets& assets);
+// Writes a folder that peft can load; it appears only once it is complete.
+void save_adapter(const VirtualModels& models, const std::filesystem::path& folder, const Assets& assets = {},
+                  bool overwrite = false);
 
 // Disables the adapter during its lifetime, for forward passes without gradients: the reference of preference training.
 // Modules to save are those of the base with AdapterSource::keep_base, otherwise the trained ones.

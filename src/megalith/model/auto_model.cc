@@ -26,18 +26,19 @@ VirtualModels AutoModel::from_pretrained(const std::string& path_or_name, const 
   ModelConfig config = settings.overrides.applied_to(in_files);
   if (vocab_size) config.vocab_size = *vocab_size;
   VirtualModels models = make_chunks(config, settings, context);
-  load_weights(models, folder, in_files, settings.seed);
+  load_weights(models, folder, in_files, settings.seed, settings.new_tokens);
   return models;
 }
 
 VirtualModels AutoModel::with_weights(ModelConfig config, const std::filesystem::path& weights,
                                       const ModelSettings& settings, parallel::ParallelContext& context) {
   const ModelConfig in_files = read_model_config(weights, config.own_family);
-  config = settings.overrides.applied_to(std::move(config));
-  // A checkpoint of a run whose vocabulary grew has more rows than the configuration that the run was started with.
+  // A checkpoint of a run whose vocabulary grew has more rows than the configuration that the run was started with; one
+  // of a run that has not grown yet has fewer than the overrides ask for.
   config.vocab_size = in_files.vocab_size;
+  config = settings.overrides.applied_to(std::move(config));
   VirtualModels models = make_chunks(config, settings, context);
-  load_weights(models, weights, in_files, settings.seed);
+  load_weights(models, weights, in_files, settings.seed, settings.new_tokens);
   return models;
 }
 

@@ -69,6 +69,14 @@ std::vector<Conversion> conversions(const hf::WeightFiles& files, const hf::Tens
   return all;
 }
 
+// Returns a vocabulary tensor with the old rows and new ones, for an adapter that replaces or updates it.
+at::Tensor grown_tensor(const VocabularyTensor& tensor, const at::Tensor& old, int64_t vocab, uint64_t seed) {
+  const int64_t rows = old.size(0);
+  const at::Tensor added =
+      new_vocab_rows(mean_of_rows(old), tensor.ours, {vocab, old.size(1)}, rows, vocab - rows, seed);
+  return at::cat({old, added.to(old.scalar_type())});
+}
+
 // Writes a vocabulary tensor: the old rows, then new ones.
 void write_grown(hf::WeightWriter& writer, const VocabularyTensor& tensor, const at::Tensor& old, int64_t vocab,
                  uint64_t seed) {
@@ -88,6 +96,10 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
   const ModelConfig in_files = read_pretrained_config(source);
   ModelConfig config = in_files;
   config.vocab_size = options.vocab_size.value_or(config.vocab_size);
+  // An adapter may have been trained on a vocabulary that had grown.
+  const bool adapter_grows =
+      !options.adapter.empty() && adapter_vocab_size(options.adapter, in_files) > config.vocab_size;
+  if (adapter_grows) config.vocab_size = adapter_vocab_size(options.adapter, in_files);
   check<ConfigError>(config.vocab_size >= in_files.vocab_size,
                      "the vocabulary of {} ids cannot shrink to {}; give at least {}", in_files.vocab_size,
                      config.vocab_size, in_files.vocab_size);
@@ -98,12 +110,12 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
   const hf::WeightFiles files(source);
   const hf::TensorMapping before(name_map(in_files), global_tensors(in_files));
   before.check_files(files);
+  const hf::TensorMapping after(name_map(config), global_tensors(config));
   std::optional<peft::FileMerge> merge;
   if (!options.adapter.empty()) {
     check_mergeable(peft::read_adapter_config(options.adapter), in_files);
-    merge.emplace(options.adapter, before.files());
+    merge.emplace(options.adapter, after.files());
   }
-  const hf::TensorMapping after(name_map(config), global_tensors(config));
   const auto planned = conversions(files, before, after, options.dtype);
   std::vector<hf::WeightSpec> specs;
   for (const Conversion& each : planned) specs.push_back(each.spec);
@@ -114,10 +126,13 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
   hf::WeightWriter writer(staged.path(), specs, {.max_shard_bytes = options.max_shard_bytes});
   writer.create_files();
   for (const auto& [spec, name, file] : planned) {
-    at::Tensor tensor = files.tensor(name);
-    if (merge) tensor = merge->merged(*file, tensor);
+    const at::Tensor tensor = files.tensor(name);
     const auto grown = std::ranges::find(vocabulary, spec.name, &VocabularyTensor::theirs);
-    if (grown != vocabulary.end() && config.vocab_size > in_files.vocab_size) {
+    const bool grows = grown != vocabulary.end() && config.vocab_size > in_files.vocab_size;
+    if (merge) {
+      writer.write(spec.name, merge->merged(*file, grows ? grown_tensor(*grown, tensor, config.vocab_size, options.seed)
+                                                         : tensor));
+    } else if (grows) {
       write_grown(writer, *grown, tensor, config.vocab_size, options.seed);
     } else {
       writer.write(spec.name, tensor);
@@ -128,7 +143,8 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
   writer.sync();
   writer.write_index();
   io::write_text_file(staged.path() / "config.json", config_json(config, options.dtype.value_or(config.dtype)));
-  copy_assets(source, staged.path(), config);
+  // The tokenizer of such an adapter has the tokens of the new rows.
+  copy_assets(adapter_grows && has_tokenizer(options.adapter) ? options.adapter : source, staged.path(), config);
   staged.commit();
   return {static_cast<int64_t>(specs.size()), writer.total_bytes(), static_cast<int64_t>(writer.file_names().size())};
 }

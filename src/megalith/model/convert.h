@@ -16,8 +16,8 @@ struct ConvertOptions {
   uint64_t max_shard_bytes = 5'000'000'000;  // largest size of one file
   std::optional<int64_t> vocab_size;         // grow to so many ids, with the new rows of load_weights
   uint64_t seed = 42;                        // seed of the noise in new rows
-  std::filesystem::path adapter;             // folder of an adapter to merge; empty if none
-  bool overwrite = false;                    // replace an existing folder
+  std::filesystem::path adapter;  // folder of an adapter to merge; empty if none. The vocabulary grows to its
+  bool overwrite = false;         // replace an existing folder
 };
 
 // The size of the new checkpoint.

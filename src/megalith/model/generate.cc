@@ -100,6 +100,12 @@ std::vector<int64_t> generate(const VirtualModels& models, const std::vector<int
                               const SamplingOptions& options, const OnToken& on_token) {
   options.validate();
   check<ConfigError>(!prompt.empty(), "the prompt is empty; give at least one token (bos)");
+  for (const int64_t id : prompt)
+    check<DataError>(
+        id >= 0 && id < models.config().vocab_size,
+        "the prompt has the token id {}, which is outside of the model's vocabulary of {}: the tokenizer has"
+        " tokens for which the model has no rows. Train it with resize_vocab first",
+        id, models.config().vocab_size);
   const GptModel& model = models[0];
   check<ConfigError>(models.size() == 1 && model.place().embedding && model.place().head,
                      "generation runs on whole models; use pipeline_model_parallel_size 1 and split by"

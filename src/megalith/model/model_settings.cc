@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "megalith/base/error.h"
 #include "megalith/model/families/family.h"
 
@@ -53,6 +55,7 @@ ModelConfig ModelOverrides::applied_to(ModelConfig in_files) const {
   override_with(init_std, config.init_std);
   override_with(mtp_layers, config.mtp_layers);
   config.mtp_loss_factor = mtp_loss_factor;
+  config.vocab_size = std::max(config.vocab_size, vocab_size.value_or(0));
   if (config.moe) apply_overrides(router, config.moe->router);
   check<ConfigError>(config.mtp_layers == 0 || family_of(config).add_mtp_names != nullptr,
                      "mtp_num_layers is {}, but {} models have no multi-token-prediction layers; leave it out, or train"

@@ -50,7 +50,9 @@ struct ModelOverrides {
   std::optional<double> init_std;     // standard deviation of initial weights
   std::optional<int64_t> mtp_layers;  // multi-token-prediction layers; those missing in the files get initial weights
   double mtp_loss_factor = 0.1;       // weight of their mean loss; not in any file
-  RouterOverrides router;             // for models with experts
+  // Rows of embedding and head to which the vocabulary grows; one that is as large already stays as it is.
+  std::optional<int64_t> vocab_size;
+  RouterOverrides router;  // for models with experts
 
   // Returns the configuration of the files with these changes; idempotent. Throws ConfigError for
   // multi-token-prediction layers in a family that has none, and with every problem of the result.
@@ -63,6 +65,8 @@ struct ModelSettings {
   ModelOverrides overrides;     // changes to its configuration
   layout::SplitRequest stages;  // how its layers are split over pipeline stages; see chunk_places
   uint64_t seed = 42;           // seed of all weights that do not come from files
+  // Tokens, by ascending ids, whose rows are new even where the files of a model folder have some: load_weights.
+  std::vector<int64_t> new_tokens{};
 };
 
 }  // namespace megalith::model

@@ -37,13 +37,6 @@ namespace fs = std::filesystem;
 // Multi-token-prediction layers are the only part of a model that its files may lack.
 bool is_mtp(const nn::Parameter& parameter) { return parameter.spec.name.starts_with("mtp."); }
 
-// Whether the rows of a tensor are the vocabulary, which may grow. A family's own head may use the name head.weight.
-bool has_vocabulary_rows(const std::string& name, const ModelConfig& config) {
-  const Family* family = find_family(config);
-  const bool own_head = family && family->head;
-  return name == "embedding.weight" || (name == "head.weight" && !own_head);
-}
-
 // Returns the part of a vocabulary tensor that the files also have.
 parallel::ShardedTensor old_rows(parallel::ShardedTensor tensor, int64_t old_vocab) {
   const int64_t rows = std::clamp<int64_t>(old_vocab - tensor.offset[0], 0, tensor.local.size(0));
@@ -52,16 +45,25 @@ parallel::ShardedTensor old_rows(parallel::ShardedTensor tensor, int64_t old_voc
   return tensor;
 }
 
-// Fills the new rows of an embedding or a head with the mean of the old rows over all ranks, plus noise. Collective.
-void fill_new_rows(const parallel::ShardedTensor& tensor, int64_t old_vocab, const comm::Group& tp, uint64_t seed) {
-  const int64_t old_here = std::clamp<int64_t>(old_vocab - tensor.offset[0], 0, tensor.local.size(0));
-  at::Tensor sum = tensor.local.narrow(0, 0, old_here).to(at::kDouble).sum(0);
+// Fills the new rows of an embedding or a head with the mean of the old rows over all ranks, plus noise: the rows from
+// old_vocab on, and those of `new_tokens`, which are sorted. Collective.
+void fill_new_rows(const parallel::ShardedTensor& tensor, int64_t old_vocab, const std::vector<int64_t>& new_tokens,
+                   const comm::Group& tp, uint64_t seed) {
+  const int64_t begin = tensor.offset[0], end = begin + tensor.local.size(0);
+  const int64_t old_end = std::clamp(old_vocab, begin, end);
+  const auto reused_end = std::ranges::lower_bound(new_tokens, old_vocab);  // rows that the files have as well
+  at::Tensor sum = tensor.local.narrow(0, 0, old_end - begin).to(at::kDouble).sum(0);
+  for (auto row = new_tokens.begin(); row != reused_end; ++row)
+    if (*row >= begin && *row < old_end) sum -= tensor.local[*row - begin].to(at::kDouble);
   tp.all_reduce(sum, comm::ReduceOp::kSum, "mean of the vocabulary's rows");
-  const int64_t fresh = tensor.local.size(0) - old_here;
-  if (fresh == 0) return;
-  tensor.local.narrow(0, old_here, fresh)
-      .copy_(new_vocab_rows(sum.div_(static_cast<double>(old_vocab)).cpu(), tensor.name, tensor.global_shape,
-                            tensor.offset[0] + old_here, fresh, seed));
+  const at::Tensor mean = sum.div_(static_cast<double>(old_vocab - (reused_end - new_tokens.begin()))).cpu();
+  const auto fill = [&](int64_t first, int64_t count) {
+    tensor.local.narrow(0, first - begin, count)
+        .copy_(new_vocab_rows(mean, tensor.name, tensor.global_shape, first, count, seed));
+  };
+  for (auto row = new_tokens.begin(); row != reused_end; ++row)
+    if (*row >= begin && *row < old_end) fill(*row, 1);
+  if (old_end < end) fill(old_end, end - old_end);
 }
 
 // Tensors of the same name must have the same shape, whatever else differs between two configurations.
@@ -96,6 +98,12 @@ std::string torch_name(at::ScalarType dtype) {
 
 }  // namespace
 
+bool has_vocabulary_rows(const std::string& name, const ModelConfig& config) {
+  const Family* family = find_family(config);
+  const bool own_head = family && family->head;
+  return name == "embedding.weight" || (name == "head.weight" && !own_head);
+}
+
 at::Tensor new_vocab_rows(const at::Tensor& mean, const std::string& name, at::IntArrayRef global_shape, int64_t first,
                           int64_t count, uint64_t seed) {
   const int64_t hidden = mean.size(0);
@@ -116,7 +124,8 @@ ModelConfig read_pretrained_config(const fs::path& folder, const std::shared_ptr
   return config;
 }
 
-void load_weights(const VirtualModels& models, const fs::path& folder, const ModelConfig& in_files, uint64_t seed) {
+void load_weights(const VirtualModels& models, const fs::path& folder, const ModelConfig& in_files, uint64_t seed,
+                  const std::vector<int64_t>& new_tokens) {
   const at::NoGradGuard no_grad;
   const int64_t old_vocab = in_files.vocab_size, vocab = models.config().vocab_size;
   check<ConfigError>(vocab >= old_vocab, "the vocabulary of {} ids cannot shrink to {}; give at least {}", old_vocab,
@@ -140,10 +149,11 @@ void load_weights(const VirtualModels& models, const fs::path& folder, const Mod
     for (auto& part : parts)
       if (has_vocabulary_rows(part.name, in_files)) part = old_rows(part, old_vocab);
     mapping.read(files, parts);
-    if (vocab == old_vocab) continue;
+    if (vocab == old_vocab && new_tokens.empty()) continue;
     // The mean needs the old rows of all ranks, which are in place only now.
     for (const auto& part : parameter->sharded())
-      if (has_vocabulary_rows(part.name, in_files)) fill_new_rows(part, old_vocab, models.context().tp(), seed);
+      if (has_vocabulary_rows(part.name, in_files))
+        fill_new_rows(part, old_vocab, new_tokens, models.context().tp(), seed);
   }
   if (!fresh.empty())
     log_warning("{} has no multi-token-prediction layers; they start with fresh weights ({}, …)", folder.string(),
@@ -201,7 +211,12 @@ std::string config_json(const ModelConfig& config, at::ScalarType dtype) {
   return json.dump(2) + "\n";
 }
 
-void copy_assets(const fs::path& from, const fs::path& to, const ModelConfig& config) {
+bool has_tokenizer(const fs::path& folder) {
+  return fs::exists(folder / "tokenizer.json") || fs::exists(folder / "vocab.json") ||
+         fs::exists(folder / "tokenizer.model");
+}
+
+void copy_assets(const Assets& assets, const fs::path& to, const ModelConfig& config) {
   // Everything that transformers and this library read beside config.json and weights.
   static const char* const kNames[] = {"tokenizer.json",
                                        "tokenizer_config.json",
@@ -218,12 +233,14 @@ void copy_assets(const fs::path& from, const fs::path& to, const ModelConfig& co
                                        "README.md",
                                        "LICENSE"};
   std::error_code error;
+  const fs::path& from = assets.folder;
   if (!from.empty())
     for (const char* name : kNames)
-      if (fs::is_regular_file(from / name)) {
+      if (fs::is_regular_file(from / name) && !assets.replaced.contains(name)) {
         fs::copy_file(from / name, to / name, fs::copy_options::overwrite_existing, error);
         check<DataError>(!error, "cannot copy {} to {}: {}", (from / name).string(), to.string(), error.message());
       }
+  for (const auto& [name, text] : assets.replaced) io::write_text_file(to / name, text);
   if (fs::exists(to / "generation_config.json")) return;
   // The file that transformers itself would derive from such a config.json.
   io::Json generation{{"_from_model_config", true}};
@@ -267,8 +284,7 @@ ExportedWeights exported_weights(const VirtualModels& models, at::ScalarType dty
   return weights;
 }
 
-void write_model_files(const ModelConfig& config, at::ScalarType dtype, const fs::path& folder,
-                       const fs::path& assets) {
+void write_model_files(const ModelConfig& config, at::ScalarType dtype, const fs::path& folder, const Assets& assets) {
   io::write_text_file(folder / "config.json", config_json(config, dtype));
   copy_assets(assets, folder, config);
 }

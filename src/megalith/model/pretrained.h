@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "megalith/hf/weight_writer.h"
@@ -21,11 +23,16 @@ namespace megalith::model {
 ModelConfig read_pretrained_config(const std::filesystem::path& folder, const std::shared_ptr<const Family>& own = {});
 
 // Fills the model from the safetensors files of `folder`, whose own configuration is `in_files`. The model may differ
-// from it in two ways only. A larger vocabulary gets new rows, each the mean of the old rows plus N(0, 1/√h) noise.
+// from it in two ways only. A larger vocabulary gets new rows, each the mean of the old rows plus N(0, 1/√h) noise; so
+// do the rows of `new_tokens` (ascending ids) that the files have in reserve, which do not count in the mean.
 // Multi-token-prediction layers that the files lack get initial weights, with a warning. Both depend on `seed` but not
 // on the layout. Throws DataError listing every tensor that does not fit. All ranks call it.
 void load_weights(const VirtualModels& models, const std::filesystem::path& folder, const ModelConfig& in_files,
-                  uint64_t seed);
+                  uint64_t seed, const std::vector<int64_t>& new_tokens = {});
+
+// Whether the rows of a tensor of ours are the vocabulary, which may grow: embedding.weight, and head.weight unless it
+// is that of a family's own head.
+bool has_vocabulary_rows(const std::string& name, const ModelConfig& config);
 
 // Tensors of which the model and a folder do not both have one, by their names in the files.
 struct KeyDifference {
@@ -46,12 +53,30 @@ void load_common_weights(const VirtualModels& models, const std::filesystem::pat
 at::Tensor new_vocab_rows(const at::Tensor& mean, const std::string& name, at::IntArrayRef global_shape, int64_t first,
                           int64_t count, uint64_t seed);
 
+// ---- The files of a model folder beside config.json and weights ----
+// Tokenizer files, chat templates, generation_config.json and texts about the model: those of a folder, some of them
+// replaced.
+struct Assets {
+  // A folder is also an Assets.
+  Assets(std::filesystem::path from = {}, std::map<std::string, std::string> texts = {})
+      : folder(std::move(from)), replaced(std::move(texts)) {}
+
+  std::filesystem::path folder;                 // empty if there is none
+  std::map<std::string, std::string> replaced;  // text by file name, of files that differ from those of the folder
+};
+
+// Whether a folder holds the files of a tokenizer: a fast one, GPT-2's or SentencePiece's.
+bool has_tokenizer(const std::filesystem::path& folder);
+
+// Writes the assets into `to`; adds a generation_config.json derived from the model's configuration if they have none.
+void copy_assets(const Assets& assets, const std::filesystem::path& to, const ModelConfig& config);
+
 // How save_pretrained writes.
 struct ExportOptions {
   std::optional<at::ScalarType> dtype;  // type of the written weights; nullopt = the original checkpoint's
   // Largest size of a file's tensors, as "5GB" in transformers.
   uint64_t max_shard_bytes = 5'000'000'000;
-  std::filesystem::path assets;  // folder with tokenizer and generation_config.json to copy; empty if none
+  Assets assets;  // tokenizer files and generation_config.json
   bool overwrite = false;
 };
 
@@ -79,12 +104,9 @@ void write_weights(const parallel::ParallelContext& context, io::StagedFolder& s
                    std::chrono::milliseconds turn = std::chrono::seconds(10));
 // Writes everything in such a folder except the weights; one rank calls it.
 void write_model_files(const ModelConfig& config, at::ScalarType dtype, const std::filesystem::path& folder,
-                       const std::filesystem::path& assets);
+                       const Assets& assets);
 
 // Returns the config.json of a model: the one it was read from, with the changes made since.
 std::string config_json(const ModelConfig& config, at::ScalarType dtype);
-// Copies tokenizer files, chat templates and generation_config.json if `from` has them; writes a generation_config.json
-// derived from the model's configuration if it has none.
-void copy_assets(const std::filesystem::path& from, const std::filesystem::path& to, const ModelConfig& config);
 
 }  // namespace megalith::model

@@ -89,6 +89,20 @@ ScoreBatch with_labels(ScoreBatch batch) {
   return batch;
 }
 
+// Ids of cells that the mask leaves out may be anything.
+void check_ids(const ScoreBatch& batch, int64_t vocab) {
+  const auto check_range = [&](const char* name, const at::Tensor& ids) {
+    if (ids.numel() == 0) return;
+    const int64_t low = ids.min().item<int64_t>(), high = ids.max().item<int64_t>();
+    check<DataError>(low >= 0 && high < vocab,
+                     "{} has the token id {}, which is outside of the model's vocabulary of {}", name,
+                     low < 0 ? low : high, vocab);
+  };
+  check_range("input_ids", batch.attention_mask.defined() ? batch.input_ids.masked_select(batch.attention_mask.ne(0))
+                                                          : batch.input_ids);
+  check_range("labels", batch.labels.masked_select(batch.labels.ne(-100)));
+}
+
 ScoreBatch row_range(const ScoreBatch& batch, int64_t first, int64_t count) {
   const auto part = [&](const at::Tensor& t) { return t.defined() ? t.narrow(0, first, count) : t; };
   return {part(batch.input_ids), part(batch.attention_mask), part(batch.labels)};
@@ -137,6 +151,7 @@ ScoreTotal score_to_file(const VirtualModels& models, const ScoreBatch& given, c
                      "the head of {} models does not compute logits; score without them", models.config().family);
   check<ConfigError>(options.rows > 0, "per_device_eval_batch_size is {}; it must be positive", options.rows);
   const ScoreBatch batch = with_labels(given);
+  check_ids(batch, models.config().vocab_size);
   const GptModel& model = models[0];
   const int64_t b = batch.input_ids.size(0), s = batch.input_ids.size(1);
   parallel::ParallelContext& context = models.context();

@@ -61,6 +61,16 @@ at::Tensor numbers_of(const ops::StoredValues& stored, int64_t begin, int64_t n)
 // A stand-in for [n] numbers in fp32 that has no memory: views of it know their places.
 at::Tensor without_memory(int64_t n) { return at::empty({n}, at::TensorOptions(at::kFloat).device(at::kMeta)); }
 
+// Whether saved state has the shape that is wanted, or fewer rows of a tensor that may have grown since.
+bool fits(const std::vector<int64_t>& saved, const parallel::ShardedTensor& wanted,
+          const std::set<std::string>& grown) {
+  if (saved == wanted.global_shape) return true;
+  // "optimizer.exp_avg.embedding.weight" -> "embedding.weight"
+  const std::string tensor = wanted.name.substr(wanted.name.find('.', wanted.name.find('.') + 1) + 1);
+  return grown.contains(tensor) && saved.size() == wanted.global_shape.size() && saved[0] < wanted.global_shape[0] &&
+         std::equal(saved.begin() + 1, saved.end(), wanted.global_shape.begin() + 1);
+}
+
 }  // namespace
 
 Optimizer::Optimizer(std::vector<DistributedDataParallel*> chunks, OptimizerSettings settings,
@@ -244,8 +254,9 @@ int64_t Optimizer::read_progress(const std::string& progress, const std::string&
 bool Optimizer::is_main(const std::string& name) { return name.starts_with(kMain); }
 
 // All problems are reported at once, and before any state changes.
-void Optimizer::check_tensors(const StateSource& source, bool only_main, bool may_lack) const {
-  std::map<std::string, std::vector<int64_t>> saved;
+Optimizer::Shapes Optimizer::check_tensors(const StateSource& source, bool only_main,
+                                           const StateTolerance& tolerance) const {
+  Shapes saved;
   for (auto& tensor : source.tensors()) saved[tensor.name] = tensor.global_shape;
   std::map<std::string, std::string> problems;  // by tensor: each once
   for (const parallel::ShardedTensor& wanted : sharded_state()) {
@@ -254,8 +265,8 @@ void Optimizer::check_tensors(const StateSource& source, bool only_main, bool ma
     if (only_main && !main) continue;
     if (stored == saved.end()) {
       // Main parameters may be missing: load_state derives them from the model's.
-      if (!main && !may_lack) problems[wanted.name] = fmt::format("{} is missing", wanted.name);
-    } else if (stored->second != wanted.global_shape) {
+      if (!main && !tolerance.may_lack) problems[wanted.name] = fmt::format("{} is missing", wanted.name);
+    } else if (!fits(stored->second, wanted, tolerance.grown)) {
       problems[wanted.name] = fmt::format("{} is [{}] there and [{}] in this model", wanted.name,
                                           fmt::join(stored->second, ", "), fmt::join(wanted.global_shape, ", "));
     }
@@ -264,16 +275,15 @@ void Optimizer::check_tensors(const StateSource& source, bool only_main, bool ma
   for (const auto& [name, line] : problems) lines.push_back(line);
   check<DataError>(lines.empty(), "{} does not hold this model's optimizer state: {}", source.name(),
                    fmt::join(lines, "; "));
+  return saved;
 }
 
 // Order matters: main parameters come from the model first, then from the source where it has them, and at last the
 // model is rounded from main, so that both agree on every rank.
-void Optimizer::load_state(const StateSource& source, const std::string& progress, bool may_lack) {
+void Optimizer::load_state(const StateSource& source, const std::string& progress, const StateTolerance& tolerance) {
   const int64_t steps = read_progress(progress, source.name());
-  check_tensors(source, /*only_main=*/false, may_lack);
+  const Shapes saved = check_tensors(source, /*only_main=*/false, tolerance);
   const at::NoGradGuard no_grad;
-  std::set<std::string> saved;
-  for (const auto& tensor : source.tensors()) saved.insert(tensor.name);
   reload_main_params();  // for those that the source lacks
   for (const StateBlock& block : blocks_)
     for (const auto& [prefix, stored] : state_of(block)) read_state(block, prefix, stored, source, saved);
@@ -283,11 +293,9 @@ void Optimizer::load_state(const StateSource& source, const std::string& progres
   gather_params();
 }
 
-void Optimizer::load_main_params(const StateSource& source) {
-  check_tensors(source, /*only_main=*/true);
+void Optimizer::load_main_params(const StateSource& source, const std::set<std::string>& grown) {
+  const Shapes saved = check_tensors(source, /*only_main=*/true, {.grown = grown});
   const at::NoGradGuard no_grad;
-  std::set<std::string> saved;
-  for (const auto& tensor : source.tensors()) saved.insert(tensor.name);
   reload_main_params();  // for those that the source lacks
   for (const StateBlock& block : blocks_) {
     if (!block.own_main) continue;
@@ -300,14 +308,21 @@ void Optimizer::load_main_params(const StateSource& source) {
 // Directly into the state where it holds the numbers themselves; otherwise parameter by parameter through fp32, since a
 // scale needs all numbers that it covers.
 void Optimizer::read_state(const StateBlock& block, const std::string& prefix, const ops::StoredValues& stored,
-                           const StateSource& source, const std::set<std::string>& saved) {
+                           const StateSource& source, const Shapes& saved) {
   for (const StatePiece& piece : block.pieces) {
     const int64_t n = piece.end - piece.begin, end = rounded_up(piece.end);  // piece.begin is a multiple of 64
     const at::Tensor numbers = stored.is_direct() ? stored.values.narrow(0, piece.begin, n)
                                                   : numbers_of(stored, piece.begin, end - piece.begin);
+    auto parts = rectangles_of(block, piece, prefix, numbers.narrow(0, 0, n));
     bool found = false;
-    for (const parallel::ShardedTensor& wanted : rectangles_of(block, piece, prefix, numbers.narrow(0, 0, n))) {
-      if (!saved.contains(wanted.name)) continue;
+    for (parallel::ShardedTensor& wanted : parts) {
+      const auto shape = saved.find(wanted.name);
+      if (shape == saved.end()) continue;
+      // Rows that a tensor has grown by since are not in the source.
+      const int64_t rows = std::min(wanted.local.size(0), shape->second[0] - wanted.offset[0]);
+      if (rows <= 0) continue;
+      wanted.local = wanted.local.narrow(0, 0, rows);
+      wanted.global_shape = shape->second;
       source.read(wanted);
       found = true;
     }

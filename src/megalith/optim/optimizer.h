@@ -9,6 +9,7 @@
 // in fp8 with their scales.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -51,6 +52,14 @@ class StateSource {
   virtual std::vector<Tensor> tensors() const = 0;
   // Fills wanted.local.
   virtual void read(const parallel::ShardedTensor& wanted) const = 0;
+};
+
+// Differences between saved state and a model that loading accepts.
+struct StateTolerance {
+  bool may_lack = false;  // state that the source does not have keeps its values
+  // Tensors of the model that may have had fewer rows when they were saved: the moments of their new rows stay as they
+  // are, zeros in a new optimizer.
+  std::set<std::string> grown{};
 };
 
 // Used by one thread per rank. The chunks and the context must outlive it.
@@ -100,13 +109,12 @@ class Optimizer {
   std::string progress_json() const;
 
   // Loads state saved in any layout and in any format; `progress` comes from progress_json. Main parameters that the
-  // source lacks are taken from the model; with `may_lack`, it may lack other state too, which keeps its values.
-  // Collective. Throws a DataError that lists every tensor that is missing or has another shape, or a ConfigError if
-  // the state belongs to another update rule; nothing has changed then.
-  void load_state(const StateSource& source, const std::string& progress, bool may_lack = false);
+  // source lacks are taken from the model. Collective. Throws a DataError that lists every tensor that is missing or
+  // has another shape, or a ConfigError if the state belongs to another update rule; nothing has changed then.
+  void load_state(const StateSource& source, const std::string& progress, const StateTolerance& tolerance = {});
   // Loads only the main parameters, as far as the source has them, and rounds the model's from them; moments and steps
   // stay as they are. Collective. Throws a DataError for tensors of another shape; nothing has changed then.
-  void load_main_params(const StateSource& source);
+  void load_main_params(const StateSource& source, const std::set<std::string>& grown = {});
 
   int64_t steps() const { return steps_; }
   // Returns the bytes of state that this rank holds, either on the host or on the device.
@@ -124,15 +132,18 @@ class Optimizer {
   std::vector<std::pair<std::string, ops::StoredValues>> state_of(const StateBlock& block) const;
   static std::vector<parallel::ShardedTensor> rectangles_of(const StateBlock& block, const StatePiece& piece,
                                                             const std::string& prefix, const at::Tensor& flat);
+  // Shapes by name, of the tensors of a source.
+  using Shapes = std::map<std::string, std::vector<int64_t>>;
   static void read_state(const StateBlock& block, const std::string& prefix, const ops::StoredValues& stored,
-                         const StateSource& source, const std::set<std::string>& saved);
+                         const StateSource& source, const Shapes& saved);
   ops::UpdateScalars scalars_of(size_t group, double grad_scale) const;
   std::vector<ops::UpdateRun> runs_of(const StateBlock& block, double grad_scale) const;
   void update(const Factor& factor);
   void gather_params();
   void check_groups() const;
   int64_t read_progress(const std::string& progress, const std::string& origin) const;  // -> steps
-  void check_tensors(const StateSource& source, bool only_main, bool may_lack = false) const;
+  // Throws for tensors of `source` that do not fit; returns the shapes of all of them.
+  Shapes check_tensors(const StateSource& source, bool only_main, const StateTolerance& tolerance) const;
 
   std::vector<DistributedDataParallel*> chunks_;
   OptimizerSettings settings_;

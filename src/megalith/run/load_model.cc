@@ -7,6 +7,8 @@
 //   no       no          no             those of the folder
 #include "megalith/run/load_model.h"
 
+#include <fmt/ranges.h>
+
 #include "megalith/base/error.h"
 #include "megalith/model/adapter.h"
 #include "megalith/model/auto_model.h"
@@ -28,6 +30,14 @@ void check_kind(const fs::path& checkpoint, bool lora) {
                      checkpoint.string(), adapter ? "an adapter" : "a whole model", adapter ? "lora" : "full");
 }
 
+// Describes the rows that a model has beyond its files, on which its outputs depend; empty if there are none.
+std::string new_rows_of(const RunPlan& plan) {
+  const RunVocabulary& vocabulary = plan.model.vocabulary;
+  if (!vocabulary.has_new_rows()) return {};
+  return fmt::format("{} rows, new tokens {}, seed {}", vocabulary.size, fmt::join(vocabulary.new_tokens, " "),
+                     plan.settings.model.seed);
+}
+
 // Loads in the layout of the policy, so that the same micro-batches run through both.
 std::unique_ptr<train::ReferenceModel> load_reference(const PreferencePlan& plan, const RunSettings& run,
                                                       parallel::ParallelContext& context) {
@@ -44,7 +54,10 @@ std::unique_ptr<train::ReferenceModel> load_reference(const PreferencePlan& plan
 model::VirtualModels load_model(const ModelPlan& plan, const model::ModelSettings& settings,
                                 parallel::ParallelContext& context, const std::optional<fs::path>& checkpoint) {
   if (checkpoint) check_kind(*checkpoint, plan.adapter.has_value());
-  const model::ModelSettings here = settings_on(settings, context.device());
+  model::ModelSettings here = settings_on(settings, context.device());
+  // The rows of a checkpoint are trained already; only those beyond its vocabulary are new. A base below an adapter
+  // starts like that of the run that wrote the checkpoint.
+  if (checkpoint && !plan.adapter) here.new_tokens.clear();
   const std::shared_ptr<const model::Family>& own = plan.config.own_family;
   if (plan.adapter) {
     model::AdapterSource source = *plan.adapter;
@@ -62,7 +75,7 @@ void precompute_reference(const RunPlan& plan, parallel::ParallelContext& contex
   if (!plan.preference || plan.preference->reference != PreferencePlan::Reference::kPrecomputed) return;
   const PreferencePlan& preference = *plan.preference;
   train::ReferenceCache cache{preference.cache, preference.folder, preference.adapters,
-                              plan.settings.model.options.dtype};
+                              plan.settings.model.options.dtype, new_rows_of(plan)};
   if (preference.fresh) cache.folder.clear();  // initialized weights are in no file that could identify them
   train::precompute_reference_scores(
       data.train, data.eval, [&] { return load_reference(preference, plan.settings, context); }, cache,

@@ -20,6 +20,7 @@
 #include "megalith/run/resolve/model_from_options.h"
 #include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/resolve/run_shape.h"
+#include "megalith/run/vocabulary/run_vocabulary.h"
 
 namespace megalith::run {
 
@@ -58,9 +59,13 @@ config::TrainingArguments planned_arguments(config::TrainingArguments args, cons
 // --model wins over model_name_or_path; without a folder the options describe the model. Weights are not needed.
 model::ModelConfig planned_model(const std::optional<std::string>& model, const config::TrainingArguments& args) {
   const std::optional<std::string>& path = model ? model : args.source.model_name_or_path;
-  if (path)
-    return model_overrides(args).applied_to(model::read_model_config(
-        hf::find_model_folder(*path, hf::HubEnvironment::from_process(), hf::ModelParts::kConfig)));
+  if (path) {
+    const auto folder = hf::find_model_folder(*path, hf::HubEnvironment::from_process(), hf::ModelParts::kConfig);
+    model::ModelConfig config = model_overrides(args).applied_to(model::read_model_config(folder));
+    if (asks_for_rows(args.source))
+      config.vocab_size = run_vocabulary(args, folder, config, /*source=*/std::nullopt).size;
+    return config;
+  }
   check<ConfigError>(args.shape.hidden_size && args.shape.num_layers,
                      "there is no model: give --model DIR (a folder with config.json), or Megatron's options for its"
                      " shape (--num_layers, --hidden_size, --num_attention_heads, --vocab_size, …)");

@@ -145,7 +145,7 @@ void train_on_rank(StartedRun& run) {
                             .rates = plan.own.rates,
                             .stop = &run.stop,
                             .heartbeat = run.launch.heartbeat,
-                            .assets = plan.model.folder,
+                            .assets = plan.model.vocabulary.assets(plan.model.folder),
                             .rejection_tracker = plan.settings.switches.rejection_tracker,
                             .trace = &trace};
   if (checkpoint) setup.resume = train::read_resume_point(*checkpoint, plan.settings.trainer, context);

@@ -120,6 +120,25 @@ void read_generation_config(const JsonNode& config, Tokenizer::Parts& parts) {
 
 }  // namespace
 
+Tokenizer::Parts read_folder(const std::filesystem::path& folder) {
+  namespace fs = std::filesystem;
+  check<DataError>(fs::is_directory(folder), "{} is not a folder; a tokenizer is a folder with a tokenizer.json",
+                   folder.string());
+  // In the order of transformers' preference: the fast format first.
+  const auto read = [&] {
+    if (const auto file = folder / "tokenizer.json"; fs::exists(file))
+      return read_tokenizer_json(read_file(file), file.string());
+    if (fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt")) return read_vocab_and_merges(folder);
+    if (const auto file = folder / "tokenizer.model"; fs::exists(file)) return read_sentencepiece(file);
+    throw DataError(
+        fmt::format("{} has no tokenizer: neither tokenizer.json, nor vocab.json and merges.txt, nor tokenizer.model",
+                    folder.string()));
+  };
+  Tokenizer::Parts parts = read();
+  read_special_tokens(folder, parts);
+  return parts;
+}
+
 void read_special_tokens(const std::filesystem::path& folder, Tokenizer::Parts& parts) {
   // Files are optional; one that exists must be a JSON object.
   const auto with_file = [&](const char* name, const auto& read) {

@@ -78,24 +78,7 @@ Tokenizer Tokenizer::from_json(std::string_view json, const std::string& name) {
   return Tokenizer(read_tokenizer_json(json, name));
 }
 
-Tokenizer Tokenizer::from_folder(const std::filesystem::path& folder) {
-  namespace fs = std::filesystem;
-  check<DataError>(fs::is_directory(folder), "{} is not a folder; a tokenizer is a folder with a tokenizer.json",
-                   folder.string());
-  // In the order of transformers' preference: the fast format first.
-  const auto read = [&] {
-    if (const auto file = folder / "tokenizer.json"; fs::exists(file))
-      return read_tokenizer_json(read_file(file), file.string());
-    if (fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt")) return read_vocab_and_merges(folder);
-    if (const auto file = folder / "tokenizer.model"; fs::exists(file)) return read_sentencepiece(file);
-    throw DataError(
-        fmt::format("{} has no tokenizer: neither tokenizer.json, nor vocab.json and merges.txt, nor tokenizer.model",
-                    folder.string()));
-  };
-  Parts parts = read();
-  read_special_tokens(folder, parts);
-  return Tokenizer(std::move(parts));
-}
+Tokenizer Tokenizer::from_folder(const std::filesystem::path& folder) { return Tokenizer(read_folder(folder)); }
 
 // For tests and demonstrations without files: three special tokens after the 256 bytes.
 Tokenizer Tokenizer::bytes() {

@@ -52,6 +52,9 @@ Tokenizer::Parts read_vocab_and_merges(const std::filesystem::path& folder);
 // Reads tokenizer.model. Throws ConfigError when the build has no SentencePiece.
 Tokenizer::Parts read_sentencepiece(const std::filesystem::path& file);
 
+// Reads the first of these that the folder has, and the files beside it: see Tokenizer::from_folder.
+Tokenizer::Parts read_folder(const std::filesystem::path& folder);
+
 // Adds the settings of tokenizer_config.json, special_tokens_map.json and generation_config.json of the folder.
 void read_special_tokens(const std::filesystem::path& folder, Tokenizer::Parts& parts);
 

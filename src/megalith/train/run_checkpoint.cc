@@ -124,6 +124,13 @@ model::KeyDifference compare_state(const std::vector<hf::WeightSpec>& wanted, co
   return difference;
 }
 
+// Returns the tensors that may have more rows than in a checkpoint: the vocabulary may grow between two runs.
+std::set<std::string> may_have_grown(const model::VirtualModels& models) {
+  std::set<std::string> names{"embedding.weight", "head.weight"};
+  std::erase_if(names, [&](const std::string& name) { return !model::has_vocabulary_rows(name, models.config()); });
+  return names;
+}
+
 // The optimizer reads only the shards that this rank needs now, whatever layout wrote them.
 void restore_optimizer(const fs::path& folder, const checkpoint::Manifest& manifest, const RunProgress& progress,
                        const KeyActions& keys, OptimizedModel& model) {
@@ -136,7 +143,8 @@ void restore_optimizer(const fs::path& folder, const checkpoint::Manifest& manif
   const checkpoint::StateFiles files(folder, manifest, "optimizer", rank);
   apply_key_actions(compare_state(planned_state(model.models(), model.optimizer()), files), keys, "optimizer state",
                     folder, rank == 0);
-  model.optimizer().load_state(files, progress.optimizer, /*may_lack=*/keys.absent != KeyAction::kFail);
+  model.optimizer().load_state(files, progress.optimizer,
+                               {.may_lack = keys.absent != KeyAction::kFail, .grown = may_have_grown(model.models())});
   model.scheduler().load(optim::parse_scheduler_state(progress.scheduler, origin));
   model.scaler().load(optim::parse_grad_scaler_state(progress.scaler, origin));
 }
@@ -148,7 +156,8 @@ void restore_main_params(const fs::path& folder, const checkpoint::Manifest& man
                    " and so no main parameters; switch the option off to continue from the rounded weights",
                    folder.string());
   const int rank = model.models().context().rank();
-  model.optimizer().load_main_params(checkpoint::StateFiles(folder, manifest, "optimizer", rank));
+  model.optimizer().load_main_params(checkpoint::StateFiles(folder, manifest, "optimizer", rank),
+                                     may_have_grown(model.models()));
 }
 
 // A checkpoint of another recipe, or with histories of another length, has no states that fit: scales are then found

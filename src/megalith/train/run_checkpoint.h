@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "megalith/checkpoint/saver.h"
+#include "megalith/model/pretrained.h"
 #include "megalith/train/report/trainer_state.h"
 #include "megalith/train/run_progress.h"
 #include "megalith/train/settings/trainer_settings.h"
@@ -20,8 +21,8 @@ struct SavePoint {
   std::filesystem::path folder;  // output_dir/checkpoint-S
   const SaveSettings& settings;
   const TrainerState& state;
-  RunProgress progress;          // optimizer, scheduler and scaler are filled in by save_request
-  std::filesystem::path assets;  // folder with tokenizer files; empty for none
+  RunProgress progress;  // optimizer, scheduler and scaler are filled in by save_request
+  model::Assets assets;  // tokenizer files
 };
 // Builds the request for a save: the weights under Hugging Face's names in the type that they are trained in; the
 // optimizer's state and the random states unless the settings leave them out; and everything else as text. Tensors are

@@ -11,6 +11,7 @@
 #include "megalith/base/trace.h"
 #include "megalith/checkpoint/saver.h"
 #include "megalith/comm/store/heartbeat.h"
+#include "megalith/model/pretrained.h"
 #include "megalith/train/report/trainer_state.h"
 #include "megalith/train/run_progress.h"
 #include "megalith/train/settings/trainer_settings.h"
@@ -25,8 +26,8 @@ class RunSaver {
   // Everything that a saver works with. References must outlive the saver.
   struct Setup {
     const SaveSettings& settings;
-    TrainerState& state;           // best_model_checkpoint is updated with each save
-    std::filesystem::path assets;  // folder whose tokenizer files are copied into each save point; empty for none
+    TrainerState& state;   // best_model_checkpoint is updated with each save
+    model::Assets assets;  // tokenizer files of each save point
     comm::Heartbeat heartbeat;
     TraceRecorder& trace;
     std::function<void(const std::filesystem::path&)> saved;  // called with each complete folder

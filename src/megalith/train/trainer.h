@@ -24,6 +24,7 @@
 #include "megalith/base/trace.h"
 #include "megalith/comm/store/heartbeat.h"
 #include "megalith/layout/microbatches.h"
+#include "megalith/model/pretrained.h"
 #include "megalith/model/virtual_models.h"
 #include "megalith/optim/lr_schedule.h"
 #include "megalith/optim/rules/update_rule.h"
@@ -76,7 +77,7 @@ struct TrainerSetup {
   std::vector<std::unique_ptr<TrainerCallback>> callbacks{};
   const StopFlag* stop = nullptr;             // once requested, the step is finished and saved, and train() returns
   comm::Heartbeat heartbeat{};                // receives the current phase of the run, for the watchdog
-  std::filesystem::path assets{};             // folder whose tokenizer files go into exports
+  model::Assets assets{};                     // tokenizer files of save points and exports
   std::filesystem::path rejection_tracker{};  // file that remembers rejected results across restarts; empty for none
   std::optional<ResumePoint> resume{};
   TraceRecorder* trace = nullptr;  // records spans of the phases of each step; outlives the trainer

@@ -26,6 +26,18 @@ void add_source(OptionList& list) {
       .add("split_special_tokens", &ModelSourceConfig::split_special_tokens,
            "special tokens in texts of the data are tokenized as text; those of the template remain tokens")
       .train_only();
+  source
+      .add("resize_vocab", &ModelSourceConfig::resize_vocab,
+           "grow embedding and head to the tokenizer, if it has more tokens than they have rows")
+      .train_only();
+  source.add("add_tokens", &ModelSourceConfig::add_tokens, "tokens to add to the tokenizer; implies resize_vocab")
+      .commas()
+      .train_only();
+  source
+      .add("add_special_tokens", &ModelSourceConfig::add_special_tokens,
+           "special tokens to add to the tokenizer, after add_tokens; implies resize_vocab")
+      .commas()
+      .train_only();
   source.add("transformer_impl", &ModelSourceConfig::transformer_impl, "layer library of the reference")
       .no_effect("Megalith has one implementation of its layers");
 }

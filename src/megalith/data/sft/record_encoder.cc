@@ -125,12 +125,12 @@ void RecordEncoder::check_vocabulary() const {
   const int64_t size = *options_.vocab_size;
   check<ConfigError>(tokens_.pad < size,
                      "the tokenizer pads with the token {} ({}), which is outside of the model's vocabulary of {}. The "
-                     "tokenizer belongs to another model, or the model's vocabulary must be resized",
+                     "tokenizer belongs to another model, or the model's vocabulary must grow (resize_vocab)",
                      tokens_.pad, io::in_quotes(tokenizer_->token_of(tokens_.pad).value_or("")), size);
   if (tokenizer_->id_end() > size)
     log_warning(
         "the tokenizer has token ids up to {}, and the model a vocabulary of {}: they may not belong together. "
-        "A record with an id beyond the vocabulary ends the run",
+        "A record with an id beyond the vocabulary ends the run; resize_vocab lets the model grow",
         tokenizer_->id_end() - 1, size);
 }
 
@@ -166,7 +166,7 @@ void RecordEncoder::check_ids(const Sequence& row, const std::string& place) con
     if (fits(id) && (fits(label) || label == kIgnoredLabel)) continue;
     throw DataError(
         fmt::format("{}: {} {} at position {} is {}. The data belongs to another tokenizer, or the model's vocabulary "
-                    "must be resized",
+                    "must grow (resize_vocab)",
                     place, fits(id) ? "label" : "token id", fits(id) ? label : id, i,
                     options_.vocab_size ? fmt::format("outside of the model's vocabulary of {}", *options_.vocab_size)
                                         : std::string("not a token id")));

@@ -49,7 +49,7 @@ TemplateTokens template_tokens(const TemplateSpec& spec, const tokenizer::Tokeni
     const auto id = tokenizer.id_of(token);
     check<ConfigError>(id.has_value(),
                        "template {} ends answers with {}, which the tokenizer does not have. Choose the template that "
-                       "belongs to the model, or add the token to the tokenizer's files and resize the vocabulary",
+                       "belongs to the model, or add the token to the tokenizer (add_special_tokens)",
                        spec.name, token);
     return *id;
   };

@@ -149,6 +149,7 @@ void add_tokenizer(const DataRequest& request, io::ContentHash& key) {
   }
   for (const fs::path& file : tokenizer::ChatTemplate::files_in(request.tokenizer_folder))
     key.add(file.filename().string()).add_file(file);
+  for (const auto& [name, text] : request.changed_tokenizer_files) key.add(name).add(text);
 }
 
 // preprocessing_batch_size is part of the key, since packing works within a batch; the number of workers is not.

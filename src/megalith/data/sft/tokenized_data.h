@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,7 @@ struct DataRequest {
   // A tokenizer and the folder it was read from (whose files are part of the cache key). Neither for data with ids.
   std::optional<tokenizer::Tokenizer> tokenizer;
   std::filesystem::path tokenizer_folder;
+  std::map<std::string, std::string> changed_tokenizer_files{};  // text by name, of those that differ from the folder's
   // If set, used instead of the result of make_turn_encoder (chat_encoder.h) for data.chat.
   std::shared_ptr<const TurnEncoder> turns;
   // Tokens are cached in a subfolder named by everything they depend on; not cached if empty. The same on all ranks.

@@ -30,12 +30,6 @@ namespace {
 namespace fs = std::filesystem;
 using config::TrainingArguments;
 
-// The files of a fast tokenizer, of GPT-2 and of SentencePiece.
-bool has_tokenizer(const fs::path& folder) {
-  return fs::exists(folder / "tokenizer.json") || fs::exists(folder / "vocab.json") ||
-         fs::exists(folder / "tokenizer.model");
-}
-
 // Returns a folder kept between runs and shared by all ranks of a machine; empty if the machine has no place for it. A
 // home that cannot be written, which is usual in containers, costs only what the folder would have saved.
 fs::path cache_for(const std::string& what) {
@@ -60,8 +54,9 @@ fs::path find_reference(const TrainingArguments& args, const ModelPlan& model) {
   const auto& name = args.preference.ref_model;
   if (!name) return model.folder;
   const fs::path folder = find_model(*name);
+  // The reference may have the vocabulary before or after growth; the former grows by the same rule.
   const int64_t size = model::read_model_config(folder).vocab_size;
-  check<ConfigError>(size == model.config.vocab_size,
+  check<ConfigError>(size == model.config.vocab_size || size == model.vocabulary.size_in_files,
                      "ref_model {} has a vocabulary of {} ids, and the model that is trained one of {}: they do not"
                      " read the same tokens. Give a reference with the model's tokenizer",
                      *name, size, model.config.vocab_size);
@@ -93,15 +88,18 @@ fs::path find_model(const std::string& path_or_name, bool weights) {
 }
 
 ModelPlan model_plan(const fs::path& folder, const TrainingArguments& args,
-                     const std::shared_ptr<const model::Family>& own) {
+                     const std::shared_ptr<const model::Family>& own, bool reads_tokenizer) {
   const model::ModelConfig in_files = model::read_model_config(folder, own);
   ModelPlan plan{
       .folder = folder, .config = model_overrides(args).applied_to(in_files), .fresh = args.source.train_from_scratch};
-  if (!trains_adapter(args)) return plan;
-  plan.adapter = adapter_source(args);
+  if (trains_adapter(args)) plan.adapter = adapter_source(args);
+  plan.vocabulary = run_vocabulary(args, folder, in_files, plan.adapter, reads_tokenizer);
+  plan.config.vocab_size = plan.vocabulary.size;
+  if (!plan.adapter) return plan;
   // The base serves as the reference, so modules that are trained in full keep a copy of their first weights.
   plan.adapter->keep_base = args.run.stage == config::Stage::kDpo && config::needs_reference(args.preference.loss);
   model::adapter_config(*plan.adapter, in_files);  // throws for targets that the model does not have
+  train_new_rows(plan.vocabulary, plan.config, *plan.adapter);
   return plan;
 }
 
@@ -115,10 +113,8 @@ std::optional<PreferencePlan> preference_plan(const TrainingArguments& args, con
                         .cache = cache_for("reference")};
 }
 
-DataTools data_tools(const fs::path& model_folder, int64_t vocab_size) {
-  return {.tokenizer_folder = has_tokenizer(model_folder) ? model_folder : fs::path(),
-          .vocab_size = vocab_size,
-          .cache_folder = cache_for("tokens")};
+DataTools data_tools(RunVocabulary vocabulary) {
+  return {.vocabulary = std::move(vocabulary), .cache_folder = cache_for("tokens")};
 }
 
 DataPlan data_plan(const TrainingArguments& args, const DataTools& tools) {
@@ -126,12 +122,11 @@ DataPlan data_plan(const TrainingArguments& args, const DataTools& tools) {
   data::DataRequest& request = plan.request;
   request.data = sft_settings(args);
   request.seed = config::data_seed(args);
-  request.vocab_size = tools.vocab_size;
+  request.vocab_size = tools.vocabulary.size;
   request.cache_folder = tools.cache_folder;
-  if (!tools.tokenizer_folder.empty()) {
-    request.tokenizer = tokenizer::Tokenizer::from_folder(tools.tokenizer_folder);
-    request.tokenizer_folder = tools.tokenizer_folder;
-  }
+  request.tokenizer = tools.vocabulary.tokenizer;
+  request.tokenizer_folder = tools.vocabulary.tokenizer_folder;
+  request.changed_tokenizer_files = tools.vocabulary.changed_files;
   // The encoder knows the columns it needs; a dataset without them is reported before anything is tokenized.
   const auto encoder = data::make_record_encoder(request);
   for (const auto* names : {&args.data.dataset, &args.data.eval_dataset})

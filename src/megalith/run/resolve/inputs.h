@@ -15,26 +15,26 @@ namespace megalith::run {
 // Returns the folder of a model. If `weights` is false, config.json is enough. Throws ConfigError or DataError.
 std::filesystem::path find_model(const std::string& path_or_name, bool weights = true);
 
-// Plans the model of a folder and, with finetuning_type lora, its adapter. `args` must be derived, here and below; for
-// `own` see OwnParts::family. Throws ConfigError for an adapter that does not exist or does not fit the model.
+// Plans the model of a folder, its vocabulary and, with finetuning_type lora, its adapter. `args` must be derived, here
+// and below; for `own` see OwnParts::family. Throws ConfigError for an adapter that does not exist or does not fit the
+// model, and the errors of run_vocabulary. Commands that take token ids need no tokenizer.
 ModelPlan model_plan(const std::filesystem::path& folder, const config::TrainingArguments& args,
-                     const std::shared_ptr<const model::Family>& own = {});
+                     const std::shared_ptr<const model::Family>& own = {}, bool reads_tokenizer = true);
 
 // Plans the reference model of stage dpo, which must have the vocabulary of the model; std::nullopt for other stages.
 // Throws ConfigError or DataError.
 std::optional<PreferencePlan> preference_plan(const config::TrainingArguments& args, const ModelPlan& model);
 
-// The tools that turn records into batches. The tokenizer folder stays empty for data that consists of token ids.
+// The tools that turn records into batches.
 struct DataTools {
-  std::filesystem::path tokenizer_folder{};
-  int64_t vocab_size = 0;                // ids that the model knows
+  RunVocabulary vocabulary{};            // its tokenizer is absent for data that consists of token ids
   std::filesystem::path cache_folder{};  // keeps tokens between runs; if empty, they are not kept
   data::CollateFunction collate{};       // the program's own collator, for training and evaluation
 };
-// Returns the tools for the model of a folder: the tokenizer beside its weights, and the user's cache.
-DataTools data_tools(const std::filesystem::path& model_folder, int64_t vocab_size);
+// Returns the tools for a vocabulary, with the user's cache.
+DataTools data_tools(RunVocabulary vocabulary);
 
-// Reads the tokenizer and plans the data. Throws ConfigError or DataError for a missing tokenizer, template or dataset.
+// Plans the data. Throws ConfigError or DataError for a missing tokenizer, template or dataset.
 DataPlan data_plan(const config::TrainingArguments& args, const DataTools& tools);
 
 }  // namespace megalith::run

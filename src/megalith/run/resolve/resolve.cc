@@ -31,7 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 using config::TrainingArguments;
 
-// The problems found so far.
+// The problems found so far, each once.
 class Findings {
  public:
   // Runs a check and returns whether it passed. Keeps the ConfigError or DataError that it throws.
@@ -41,10 +41,10 @@ class Findings {
       check();
       return true;
     } catch (const ConfigError& error) {
-      texts_.emplace_back(error.what());
+      add(error.what());
       only_data_ = false;
     } catch (const DataError& error) {
-      texts_.emplace_back(error.what());
+      add(error.what());
     }
     return false;
   }
@@ -57,6 +57,10 @@ class Findings {
   }
 
  private:
+  void add(std::string text) {
+    if (std::ranges::find(texts_, text) == texts_.end()) texts_.push_back(std::move(text));
+  }
+
   std::vector<std::string> texts_;
   bool only_data_ = true;
 };
@@ -202,6 +206,19 @@ void settle(const RunRequest& request, const TrainingArguments& args, bool exper
   findings.attempt([&] { check_energy(plan.settings); });
 }
 
+// Brings the settings in line with the vocabulary of the model.
+void take_vocabulary(Work work, RunPlan& plan) {
+  const RunVocabulary& vocabulary = plan.model.vocabulary;
+  check<ConfigError>(
+      work != Work::kEvaluate || !vocabulary.has_new_rows(),
+      "evaluation uses a model as it is: the rows of new tokens would be untrained. Leave out resize_vocab,"
+      " add_tokens and add_special_tokens; the vocabulary of a grown model or adapter is in its files");
+  plan.settings.model = with_vocabulary(plan.settings.model, vocabulary);
+  // An adapter may have been given modules to train; the planner counts them.
+  if (plan.settings.shape.options.adapter) plan.settings.shape.options.adapter = plan.model.adapter->fresh;
+  plan.warnings.insert(plan.warnings.end(), vocabulary.notes.begin(), vocabulary.notes.end());
+}
+
 // Finds a model and data in Hugging Face's formats. The order is that of dependence: the folder, its config.json, the
 // settings (which need to know about experts), then the parts that use both. If the options or the folder fail, only
 // the data can still be checked.
@@ -223,9 +240,15 @@ void find_fine_tuning(const RunRequest& request, const TrainingArguments& args, 
   settle(request, args, in_files.moe.has_value(), plan, findings);
   findings.attempt([&] { check_experts(in_files, plan.settings.runtime.grid); });
   const bool model_fits = findings.attempt([&] { plan.model = model_plan(folder, plan.options, request.own.family); });
+  // Without a model, its data can still be checked.
+  const bool has_vocabulary = model_fits || findings.attempt([&] {
+    plan.model.vocabulary = run_vocabulary(plan.options, folder, in_files, std::nullopt);
+  });
+  if (model_fits) findings.attempt([&] { take_vocabulary(request.work, plan); });
   if (model_fits) findings.attempt([&] { plan.preference = preference_plan(plan.options, plan.model); });
+  if (!has_vocabulary) return;
   findings.attempt([&] {
-    DataTools tools = data_tools(folder, in_files.vocab_size);
+    DataTools tools = data_tools(plan.model.vocabulary);
     tools.collate = request.own.collate;
     plan.data = data_plan(plan.options, tools);
   });

@@ -22,6 +22,7 @@
 #include "megalith/optim/lr_schedule.h"
 #include "megalith/optim/rules/update_rule.h"
 #include "megalith/run/resolve/run_settings.h"
+#include "megalith/run/vocabulary/run_vocabulary.h"
 #include "megalith/train/objectives/objective.h"
 #include "megalith/train/report/callback.h"
 #include "megalith/train/settings/preference_settings.h"
@@ -32,6 +33,7 @@ namespace megalith::run {
 struct ModelPlan {
   std::filesystem::path folder;                   // holds config.json and weights; empty if options describe the model
   model::ModelConfig config;                      // config.json with the changes that options ask for
+  RunVocabulary vocabulary{};                     // its tokenizer, and the rows that the model has for it
   bool fresh = false;                             // weights are drawn from the seed instead of read
   std::optional<model::AdapterSource> adapter{};  // trained in place of the model; std::nullopt: train the model
 };

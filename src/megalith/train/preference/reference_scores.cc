@@ -38,7 +38,7 @@ constexpr const char* kFormat = "megalith reference scores 1";
 constexpr const char* kStem = "scores";
 constexpr const char* kChecksum = "crc32c";
 
-// Hashes the reference model: its configuration, its weights and its adapters.
+// Hashes the reference model: its configuration, its weights, its adapters and the rows of a vocabulary that grows.
 std::string key_of_model(const ReferenceCache& cache) {
   io::ContentHash key;
   key.add_file(cache.model / "config.json");
@@ -48,6 +48,7 @@ std::string key_of_model(const ReferenceCache& cache) {
   std::set<fs::path> paths;
   for (const std::string& name : files.names()) paths.insert(files.file_of(name));
   for (const fs::path& path : paths) key.add(path.filename().string()).add_file(path);
+  if (!cache.new_rows.empty()) key.add(cache.new_rows);
   return key.text();
 }
 

@@ -26,6 +26,7 @@ struct ReferenceCache {
   std::filesystem::path model;                    // folder of the reference model
   std::vector<std::filesystem::path> adapters{};  // adapters to merge into it
   at::ScalarType dtype = at::kFloat;              // precision of its computation
+  std::string new_rows{};                         // describes rows that its files lack; empty if none
 };
 using LoadReference = std::function<std::unique_ptr<ReferenceModel>()>;
 

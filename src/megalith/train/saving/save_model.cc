@@ -35,7 +35,7 @@ void move_files(const fs::path& from, const fs::path& to, const fs::path& last) 
 }  // namespace
 
 void save_model(const model::VirtualModels& models, const SaveSettings& settings, const fs::path& folder,
-                const fs::path& assets) {
+                const model::Assets& assets) {
   const bool first = models.context().rank() == 0;
   const bool adapter = model::has_adapter(models) && !settings.merged_model;
   // Inside `folder`, since files can be renamed only within one file system.
