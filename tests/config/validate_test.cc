@@ -150,6 +150,7 @@ const std::vector<Rule>& rules() {
       {{"--save", "x"}, "save_interval", kMegatron},
       {{"--save", "x", "--save-interval", "10", "--save-retain-interval", "15"}, "save_retain_interval", kMegatron},
       {{"--load_main_params_from_ckpt"}, "no_load_optim"},
+      {{"--calc_ft_timeouts"}, "calc_ft_timeouts needs save", kMegatron},
       {{"--load_main_params_from_ckpt", "--no_load_optim", "--finetune"}, "finetune"},
       {{"--override_ckpt_iteration=5", "--finetune"}, "override_ckpt_iteration"},
       {{"--use_checkpoint_args"}, "use_checkpoint_args"},

@@ -88,6 +88,7 @@ int launch_run(const RunPlan& plan, LaunchFlags launch, const std::function<void
   log_warnings(plan);
   make_output_folder(plan.settings.output);
   launch.ends_in_order = true;
+  launch.learn_limits(plan.settings);
   return launch.run([&](const comm::RankLaunch& started) {
     const StopOnSignal stop;
     return run_as_rank(plan.settings.runtime, [&](parallel::ParallelContext& context) {

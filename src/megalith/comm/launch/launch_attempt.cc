@@ -56,11 +56,12 @@ sigset_t watched_signals() {
 void print_launcher_message(const std::string& text) { fmt::print(stderr, "megalith: {}\n", text); }
 
 LaunchAttempt::LaunchAttempt(const LaunchOptions& options, const RankMain& rank_main, HeartbeatPage& page,
-                             RankLaunch launch, int shift)
+                             RankLaunch launch, JobLimits& limits, int shift)
     : options_(options),
       rank_main_(rank_main),
       page_(page),
       launch_(std::move(launch)),
+      limits_(limits),
       shift_(shift),
       launcher_pid_(getpid()) {}
 
@@ -93,6 +94,9 @@ AttemptEnd LaunchAttempt::run() {
     throw;
   }
   loop();
+  SeenTimes seen = SeenTimes::in(page_);
+  seen.ended_well = all_ended_well_ && !first_;
+  limits_.learn_from(seen);
   wait_for_other_machines();
   report();
   close(signal_fd_);
@@ -231,6 +235,7 @@ void LaunchAttempt::loop() {
     signalfd_siginfo info;
     while (read(signal_fd_, &info, sizeof info) == sizeof info) handle_signal(static_cast<int>(info.ssi_signo));
     look_for_failure();  // before the output: lines after the first failure are its consequences
+    learn_limits();
     look_for_hangs();
     say_when_it_runs_again();
     for (Child& child : children_)

@@ -19,6 +19,26 @@
 
 namespace megalith::comm {
 
+// The time limits of a job's ranks, learned from one start to the next if the options ask for that. Without limits no
+// rank is said to hang.
+class JobLimits {
+ public:
+  explicit JobLimits(const LaunchOptions& options)
+      : current_(options.limits), learning_(options.learning), keeps_(options.node_rank == 0) {}
+
+  const std::optional<SectionLimits>& current() const { return current_; }
+  // Must be called before ranks start: what they show is added to what was learned up to here.
+  void begin_start();
+  // Learns from what the ranks have shown, and keeps it if anything has changed.
+  void learn_from(const SeenTimes& seen);
+
+ private:
+  std::optional<SectionLimits> current_;
+  const std::optional<LimitLearning> learning_;
+  const bool keeps_;      // this machine's launcher keeps the limits
+  LearnedLimits before_;  // known when this start began
+};
+
 // The outcome of an attempt.
 struct AttemptEnd {
   int exit_code = 0;                 // see launch_ranks
@@ -34,7 +54,7 @@ class LaunchAttempt {
   // `page` has a slot for each rank. `launch` is what the ranks are told, except for their heartbeat. Rank r gets the
   // device of local rank r + `shift`.
   LaunchAttempt(const LaunchOptions& options, const RankMain& rank_main, HeartbeatPage& page, RankLaunch launch,
-                int shift);
+                JobLimits& limits, int shift);
   // Returns when all ranks of this machine have ended. Throws ConfigError for a bad log_dir, CommError for a port in
   // use.
   AttemptEnd run();
@@ -64,6 +84,8 @@ class LaunchAttempt {
   void enforce_deadlines();
   void look_for_failure();
   void look_for_hangs();
+  // Learns time limits after each save of rank 0.
+  void learn_limits();
   // Returns the signs of life of a rank, and what it waits for as posted in the store.
   RankSight sight_of(const Child& child) const;
   void say_when_it_runs_again();
@@ -81,6 +103,7 @@ class LaunchAttempt {
   const RankMain& rank_main_;
   HeartbeatPage& page_;
   const RankLaunch launch_;
+  JobLimits& limits_;
   const int shift_;
   const pid_t launcher_pid_;
   int port_ = 0;
@@ -92,6 +115,7 @@ class LaunchAttempt {
   StorePatience patience_;
   Clock::time_point next_look_{}, next_question_{};
   bool said_it_runs_ = false;
+  int64_t saves_learned_ = 0;  // saves of rank 0 when limits were last learned
 
   // The end of the run, once it is known.
   std::optional<Failure> first_;     // the first failure, here or on another machine

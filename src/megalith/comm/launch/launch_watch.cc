@@ -71,20 +71,29 @@ std::string LaunchAttempt::waits_for(int rank) {
 
 // A rank that shows no sign of life for too long is killed: it would not react to a request.
 void LaunchAttempt::look_for_hangs() {
-  if (first_ || ended_by_signal_ != 0 || !options_.limits || Clock::now() < next_look_) return;
+  if (first_ || ended_by_signal_ != 0 || !limits_.current() || Clock::now() < next_look_) return;
   next_look_ = Clock::now() + kLook;
+  const SectionLimits& limits = *limits_.current();
   std::vector<RankSight> all;
   for (const Child& child : children_)
     if (child.running) all.push_back(sight_of(child));
   std::vector<OverdueRank> overdue;
-  for (const RankSight& late : overdue_ranks(all, *options_.limits)) overdue.push_back({late, waits_for(late.rank)});
-  const auto culprit = find_culprit(overdue, *options_.limits);
+  for (const RankSight& late : overdue_ranks(all, limits)) overdue.push_back({late, waits_for(late.rank)});
+  const auto culprit = find_culprit(overdue, limits);
   if (!culprit) return;
   const Failure failure{culprit->rank, culprit->reason};
   first_hangs_ = true;
   begin_end(failure);
   tell_all(failure);
   kill(-child_of(culprit->rank)->pid, SIGKILL);
+}
+
+// A save is the moment at which the reference learns, too: by then a rank has been through all sections but the end.
+void LaunchAttempt::learn_limits() {
+  const int64_t saves = page_.slot(0).saves;
+  if (first_ || saves == saves_learned_) return;
+  saves_learned_ = saves;
+  limits_.learn_from(SeenTimes::in(page_));
 }
 
 void LaunchAttempt::say_when_it_runs_again() {
@@ -103,6 +112,8 @@ void LaunchAttempt::on_child_end(Child& child, int status) {
   look_for_failure();
   for (ChildOutput& output : child.output) output.pump();
   if (status != 0) all_ended_well_ = false;
+  // The last section ends with the process.
+  if (status == 0) Heartbeat(page_.slot(child.local)).enter(Section::kOutside, page_.slot(child.local).step);
   if (status == 0 || ended_by_signal_ != 0) return;
   if (!first_) {
     // It died before it could report its failure, so the launcher does.
@@ -191,7 +202,7 @@ void LaunchAttempt::report() const {
   }
   std::string text =
       first_hangs_ ? first_->reason : fmt::format("rank {} {}", first_->rank, describe_exit(*first_status_));
-  if (options_.limits && !first_hangs_)
+  if (limits_.current() && !first_hangs_)
     text += fmt::format(", {}", place_of(sight_of(*std::ranges::find(children_, first_->rank, &Child::rank))));
   if (children_.size() > 1) text += "; it was the first to fail, the others were ended";
   size_t muted = 0;

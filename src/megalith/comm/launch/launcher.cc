@@ -16,7 +16,10 @@ namespace {
 class Job {
  public:
   Job(const LaunchOptions& options, const RankMain& rank_main)
-      : options_(options), rank_main_(rank_main), page_(options.nproc) {
+      : options_(options),
+        rank_main_(rank_main),
+        page_(options.nproc, options.limits ? options.limits->warmup_steps : 0),
+        limits_(options) {
     launch_.started_ns = monotonic_ns();
     launch_.launcher_tells = true;
   }
@@ -25,7 +28,8 @@ class Job {
     while (true) {
       // Signs of life of the last attempt must not count for this one.
       page_.restart();
-      const AttemptEnd end = LaunchAttempt(options_, rank_main_, page_, launch_, shift_).run();
+      limits_.begin_start();
+      const AttemptEnd end = LaunchAttempt(options_, rank_main_, page_, launch_, limits_, shift_).run();
       launch_.earlier.push_back(end.done);
       if (!starts_again(end)) {
         if (launch_.restarts > 0) print_launcher_message(restarts_in_words(launch_, launch_.earlier));
@@ -58,10 +62,25 @@ class Job {
   const RankMain& rank_main_;
   HeartbeatPage page_;
   RankLaunch launch_;
+  JobLimits limits_;
   int shift_ = 0;
 };
 
 }  // namespace
+
+void JobLimits::begin_start() {
+  if (current_) before_ = current_->learned;
+}
+
+void JobLimits::learn_from(const SeenTimes& seen) {
+  if (!learning_ || !current_) return;
+  const LearnedLimits now = learn(before_, seen, *learning_);
+  if (now == current_->learned) return;
+  if (now.count() > current_->learned.count())
+    print_launcher_message(fmt::format("time limits learned from this run: {}", now.in_words()));
+  current_->learned = now;
+  if (keeps_) learning_->keep(now);
+}
 
 void LaunchOptions::validate() const {
   std::string problems;

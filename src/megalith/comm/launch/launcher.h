@@ -39,6 +39,9 @@ struct LaunchOptions {
   int elsewhere_code = -1;
   // Ranks that show no sign of life for this long are hanging. std::nullopt if ranks show none.
   std::optional<SectionLimits> limits{};
+  // Learns those of `limits` that are not given, and uses them at once (learned_limits.h). On several machines each
+  // launcher learns from its own ranks, and machine 0 keeps what it has learned. Needs `limits`.
+  std::optional<LimitLearning> learning{};
 
   // Throws ConfigError listing every problem.
   void validate() const;
