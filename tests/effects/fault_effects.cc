@@ -124,6 +124,15 @@ std::string learned_limit(const TrainingArguments& args) {
   return fmt::format("{}", launch.limits()->of(comm::Section::kStep, 20).count());
 }
 
+// The launcher offers a rank to wait for the next start.
+std::string kept_processes(const TrainingArguments& args) {
+  run::LaunchFlags launch;
+  launch.nproc = 2;
+  launch.max_restarts = 1;
+  launch.look_after(args.fault);
+  return fmt::format("{}", launch.launch_options().in_process);
+}
+
 std::string observers(const TrainingArguments& args) {
   const auto worlds = comm::World::in_process(1);
   observe::ObserverSetup setup;
@@ -160,6 +169,7 @@ Effects fault_effects() {
       {"check_for_large_grads", small, {}, {"--check_for_large_grads"}, spiky_run},
       {"ft_num_warmup_iters", {}, {}, {"--ft_num_warmup_iters=2"}, limits},
       {"calc_ft_timeouts", {}, {}, {"--calc_ft_timeouts"}, learned_limit},
+      {"inprocess_restart", {}, {}, {"--inprocess_restart"}, kept_processes},
       {"log_straggler", {}, {}, {"--log_straggler"}, observers},
       {"straggler_minmax_count", {}, {}, {"--straggler_minmax_count=2"}, named_ranks},
       {"check_weight_hash_across_dp_replicas_interval",

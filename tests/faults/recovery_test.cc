@@ -1,4 +1,5 @@
-// Jobs that learn their time limits: real runs, broken from outside.
+// Jobs that learn their time limits, and jobs whose ranks are restarted in their processes: real runs, broken from
+// outside.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -170,6 +171,140 @@ TEST_F(LearnedLimitsRun, NeedALauncherAndAFolder) {
   };
   refused({"--calc_ft_timeouts"}, "calc_ft_timeouts needs --nproc");
   refused({"--nproc=2", "--calc_ft_timeouts", "--ft_safety_factor=1"}, "ft_safety_factor is 1");
+}
+
+// ---- Restarts in processes ------------------------------------------------------------------------------------------
+
+// Four ranks: 0 and 2, 1 and 3 are replicas of each other.
+class InProcessRestart : public RecoveryCase {
+ protected:
+  static Words layout() { return {"--nproc=4", "--tp=2"}; }
+  static Words restarting(const Words& more = {}) {
+    Words all = layout();
+    all.insert(all.end(), {"--inprocess_restart", "--max_restarts=3"});
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  // Whether a job ended like the undisturbed one with these words.
+  void expect_undisturbed(const std::string& output, Words more = {}) const {
+    Words all = layout();
+    all.insert(all.end(), more.begin(), more.end());
+    run("undisturbed", all);
+    const std::string weights = bytes_of(folder_ / "undisturbed" / "model.safetensors");
+    EXPECT_FALSE(weights.empty());
+    EXPECT_TRUE(weights == bytes_of(folder_ / output / "model.safetensors")) << "weights differ";
+  }
+  static void expect_good_end(const ProcessResult& result) {
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.left_behind, 0);
+  }
+  // Processes of a job, and how many of an earlier list are among them.
+  static int64_t still_there(const Subprocess& job, const std::vector<pid_t>& before) {
+    const std::vector<pid_t> now = children_of(job.pid());
+    return std::ranges::count_if(before, [&](pid_t pid) { return std::ranges::count(now, pid) > 0; });
+  }
+};
+
+// Without a single checkpoint: all that was done is in memory.
+TEST_F(InProcessRestart, AnExceptionOnOneRankLosesNoStep) {
+  const Words unsaved{"--save_strategy=no"};
+  Subprocess job(words("out", restarting(unsaved)), env("exception"));
+  ASSERT_TRUE(wait_for(job, "step 12/")) << job.so_far().err;
+  const std::vector<pid_t> before = children_of(job.pid());
+  ASSERT_EQ(before.size(), 4U);
+  pull_trigger();
+  ASSERT_TRUE(wait_for(job, "running again")) << job.so_far().err;
+  EXPECT_EQ(still_there(job, before), 3);
+  EXPECT_EQ(still_there(job, {before[1]}), 0);
+  const ProcessResult result = job.finish(kLimit);
+  expect_good_end(result);
+  for (const char* part : {"rank 1: simulated: an uncaught exception", "restart 1 of 3", "3 of 4 ranks keep their",
+                           "with the state in memory; 1 of 4 ranks got theirs from a replica", "goodput"})
+    expect_contains(result.err, part);
+  expect_undisturbed("out", unsaved);
+}
+
+// A kill may hit an update, after which ranks differ; then the newest checkpoint is used.
+TEST_F(InProcessRestart, KilledRanksOneAfterTheOther) {
+  Subprocess job(words("out", restarting()), env());
+  ASSERT_TRUE(wait_for(job, "step 12/")) << job.so_far().err;
+  std::vector<pid_t> ranks = children_of(job.pid());
+  ASSERT_EQ(ranks.size(), 4U);
+  ::kill(ranks[3], SIGKILL);
+  ASSERT_TRUE(wait_for(job, "restart 1 of 3")) << job.so_far().err;
+  ASSERT_TRUE(wait_for(job, "running again")) << job.so_far().err;
+  EXPECT_EQ(still_there(job, ranks), 3);
+  ::kill(ranks[0], SIGKILL);
+  const ProcessResult result = job.finish(kLimit);
+  expect_good_end(result);
+  for (const char* part : {"rank 3 was killed by signal 9", "rank 0 was killed by signal 9", "restart 2 of 3",
+                           "3 of 4 ranks keep their processes"})
+    expect_contains(result.err, part);
+  expect_undisturbed("out");
+}
+
+// Both ranks that hold the first half of each matrix are gone.
+TEST_F(InProcessRestart, WithoutAReplicaTheNewestCheckpointIsUsed) {
+  Subprocess job(words("out", restarting()), env());
+  ASSERT_TRUE(wait_for(job, "checkpoint-10: ")) << job.so_far().err;
+  const std::vector<pid_t> ranks = children_of(job.pid());
+  ASSERT_EQ(ranks.size(), 4U);
+  for (const pid_t pid : {ranks[0], ranks[2]}) ::kill(pid, SIGSTOP);  // neither reaches an update without the other
+  for (const pid_t pid : {ranks[0], ranks[2]}) ::kill(pid, SIGKILL);
+  const ProcessResult result = job.finish(kLimit);
+  expect_good_end(result);
+  expect_contains(result.err, "2 of 4 ranks keep their processes");
+  expect_contains(result.err, "the state in memory cannot be used: ");
+  expect_contains(result.err, "resuming from ");
+  expect_undisturbed("out");
+}
+
+TEST_F(InProcessRestart, StateThatReplicasDoNotHaveComesFromTheCheckpoint) {
+  const std::pair<std::string, std::string> cases[]{{"--hidden_dropout=0.1", "draws random numbers"},
+                                                    {"--use_distributed_optimizer", "split over replicas"}};
+  for (const auto& [word, reason] : cases) {
+    SCOPED_TRACE(word);
+    Subprocess job(words("out" + word, restarting({word})), env("exception"));
+    ASSERT_TRUE(wait_for(job, "step 12/")) << job.so_far().err;
+    pull_trigger();
+    const ProcessResult result = job.finish(kLimit);
+    expect_good_end(result);
+    expect_contains(result.err, reason);
+    expect_undisturbed("out" + word, {word, "--overwrite_output_dir"});
+  }
+}
+
+// The rank that hangs in its save is killed; the others were interrupted in theirs.
+TEST_F(InProcessRestart, AFaultDuringASave) {
+  Subprocess job(words("out", restarting({"--rank_section_timeouts=checkpointing:4"})), env("save_stuck"));
+  ASSERT_TRUE(wait_for(job, "step 4/")) << job.so_far().err;
+  pull_trigger();
+  const ProcessResult result = job.finish(kLimit);
+  expect_good_end(result);
+  for (const char* part : {"rank 1 hangs: in a save", "restart 1 of 3", "ranks keep their processes"})
+    expect_contains(result.err, part);
+  expect_undisturbed("out");
+}
+
+TEST_F(InProcessRestart, MoreFailuresThanAllowedEndTheJob) {
+  Words more = restarting({"--max_restarts=1", "--max_steps=100000"});
+  Subprocess job(words("out", more), env());
+  ASSERT_TRUE(wait_for(job, "step 12/")) << job.so_far().err;
+  ::kill(children_of(job.pid())[2], SIGKILL);
+  ASSERT_TRUE(wait_for(job, "running again")) << job.so_far().err;
+  ::kill(children_of(job.pid())[1], SIGKILL);
+  const ProcessResult result = job.finish(kLimit);
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_EQ(result.left_behind, 0);
+  expect_contains(result.err, "not started again: --max_restarts 1 is used up");
+}
+
+TEST_F(InProcessRestart, NeedsALauncherThatRestarts) {
+  for (const Words& more : {Words{"--inprocess_restart"}, Words{"--inprocess_restart", "--nproc=2"}}) {
+    const ProcessResult result = run_process(words("refused", more), env(), kLimit);
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    expect_contains(result.err, "inprocess_restart needs --");
+  }
 }
 
 }  // namespace

@@ -54,10 +54,14 @@ std::vector<config::CommandOption> LaunchFlags::run_options() {
 
 void LaunchFlags::look_after(const config::FaultConfig& fault) {
   warmup_steps_ = fault.ft_num_warmup_iters;
+  in_process_ = fault.inprocess_restart;
   megalith::check<ConfigError>(!fault.calc_ft_timeouts || nproc,
                                "calc_ft_timeouts needs --nproc: the limits are for the signs of life that Megalith's"
                                " own launcher watches; torchrun, Slurm and Open MPI do not see them. Leave it out, or"
                                " start the ranks with --nproc");
+  megalith::check<ConfigError>(!in_process_ || nproc,
+                               "inprocess_restart needs --nproc and --max_restarts: Megalith's own launcher starts the"
+                               " lost ranks again. Leave it out under torchrun, whose agents restart all ranks");
 }
 
 void LaunchFlags::learn_limits(const RunSettings& settings) {
@@ -93,6 +97,7 @@ comm::LaunchOptions LaunchFlags::launch_options() const {
   launch.kill_after_signal = !ends_in_order;
   launch.rank0_talks = ends_in_order;
   launch.max_restarts = to_int(max_restarts, 0);
+  launch.in_process = in_process_;
   // A restart would meet the same mistake in the input, or the same rejected result.
   launch.is_final = [](int code) { return code == kBadInput || code == train::kExitResultRejected; };
   launch.elsewhere_code = train::kExitResumeElsewhere;

@@ -32,7 +32,7 @@ struct LaunchFlags {
   // Returns the options above and those for runs.
   std::vector<config::CommandOption> run_options();
   // Turns on the watchdog: ranks send heartbeats (RankLaunch::heartbeat), and the launcher detects hung ones.
-  // Throws ConfigError if limits are to be learned and there is no launcher that could.
+  // Throws ConfigError for what only a launcher can do, if there is none: learned limits, restarts in processes.
   void look_after(const config::FaultConfig& fault);
   // If the settings ask for it, limits that are not given are learned, kept in the output folder (ft_state.h) and, from
   // an earlier run, read from there.
@@ -58,7 +58,7 @@ struct LaunchFlags {
 
   std::optional<int> warmup_steps_, connect_timeout_s_;
   std::filesystem::path ft_state_;  // the file with learned limits; empty if none are learned
-  bool saves_in_background_ = false;
+  bool saves_in_background_ = false, in_process_ = false;
 };
 
 }  // namespace megalith::run

@@ -29,6 +29,10 @@ constexpr milliseconds kRetry{2000};
 // After a failure, the other ranks have this long to end by themselves, with their own cleanup.
 constexpr milliseconds kSettle{4000};
 
+// A rank that keeps its process has this long to free what it holds. It is not asked to end (SIGTERM would stop the run
+// after its next step), but killed if it is stuck.
+constexpr milliseconds kUnwind{30000};
+
 // "signal 9 (SIGKILL)".
 std::string signal_name(int signal) {
   const char* abbreviation = sigabbrev_np(signal);
@@ -76,7 +80,7 @@ void LaunchAttempt::look_for_hangs() {
   const SectionLimits& limits = *limits_.current();
   std::vector<RankSight> all;
   for (const Child& child : children_)
-    if (child.running) all.push_back(sight_of(child));
+    if (child.running && !child.parked) all.push_back(sight_of(child));
   std::vector<OverdueRank> overdue;
   for (const RankSight& late : overdue_ranks(all, limits)) overdue.push_back({late, waits_for(late.rank)});
   const auto culprit = find_culprit(overdue, limits);
@@ -147,7 +151,10 @@ void LaunchAttempt::begin_end(const Failure& failure) {
     for (ChildOutput& output : child.output)
       if (&child != culprit) output.mute();
   if (culprit != nullptr) detect_seconds_ = sight_of(*culprit).silent.count();
-  terminate_at_ = Clock::now() + kSettle;
+  if (options_.in_process)
+    kill_at_ = Clock::now() + kUnwind;
+  else
+    terminate_at_ = Clock::now() + kSettle;
 }
 
 // A rank that can report its failure does so in the store, before it ends.
@@ -204,7 +211,9 @@ void LaunchAttempt::report() const {
       first_hangs_ ? first_->reason : fmt::format("rank {} {}", first_->rank, describe_exit(*first_status_));
   if (limits_.current() && !first_hangs_)
     text += fmt::format(", {}", place_of(sight_of(*std::ranges::find(children_, first_->rank, &Child::rank))));
-  if (children_.size() > 1) text += "; it was the first to fail, the others were ended";
+  if (children_.size() > 1)
+    text +=
+        fmt::format("; it was the first to fail, the others {}", options_.in_process ? "were stopped" : "were ended");
   size_t muted = 0;
   for (const Child& other : children_)
     for (const ChildOutput& output : other.output) muted += output.muted_lines();
