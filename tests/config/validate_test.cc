@@ -163,6 +163,7 @@ const std::vector<Rule>& rules() {
       {{"--non_persistent_save_interval=2", "--non_persistent_ckpt_type=global"}, "needs save", kMegatron},
       {{"--non_persistent_ckpt_type=global"}, "belong to `pretrain`"},
       {{"--load_main_params_from_ckpt"}, "no_load_optim"},
+      {{"--calc_ft_timeouts"}, "calc_ft_timeouts needs save", kMegatron},
       {{"--load_main_params_from_ckpt", "--no_load_optim", "--finetune"}, "finetune"},
       {{"--override_ckpt_iteration=5", "--finetune"}, "override_ckpt_iteration"},
       {{"--use_checkpoint_args"}, "use_checkpoint_args"},

@@ -7,8 +7,10 @@
 
 #include "megalith/observe/observers.h"
 #include "megalith/observe/straggler.h"
+#include "megalith/run/ft_state.h"
 #include "megalith/run/launch_flags.h"
 #include "tests/effects/effect.h"
+#include "tests/support/temp_folder.h"
 #include "tests/train/trainer_case.h"
 
 namespace megalith::testing {
@@ -109,6 +111,28 @@ std::string limits(const TrainingArguments& args) {
   return fmt::format("{}", launch.limits()->of(comm::Section::kStep, 3).count());
 }
 
+// A limit that an earlier run has learned; whether the next one uses it.
+std::string learned_limit(const TrainingArguments& args) {
+  const TempFolder folder;
+  run::write_ft_state(folder / run::kFtStateFile, {.step = comm::LearnedLimits::Seconds(7)});
+  run::RunSettings settings = run::run_settings(args, {});
+  settings.output.folder = folder.path();
+  run::LaunchFlags launch;
+  launch.nproc = 1;
+  launch.look_after(args.fault);
+  launch.learn_limits(settings);
+  return fmt::format("{}", launch.limits()->of(comm::Section::kStep, 20).count());
+}
+
+// The launcher offers a rank to wait for the next start.
+std::string kept_processes(const TrainingArguments& args) {
+  run::LaunchFlags launch;
+  launch.nproc = 2;
+  launch.max_restarts = 1;
+  launch.look_after(args.fault);
+  return fmt::format("{}", launch.launch_options().in_process);
+}
+
 std::string observers(const TrainingArguments& args) {
   const auto worlds = comm::World::in_process(1);
   observe::ObserverSetup setup;
@@ -144,6 +168,8 @@ Effects fault_effects() {
       {"check_for_spiky_loss", small, {}, {"--check_for_spiky_loss"}, spiky_run},
       {"check_for_large_grads", small, {}, {"--check_for_large_grads"}, spiky_run},
       {"ft_num_warmup_iters", {}, {}, {"--ft_num_warmup_iters=2"}, limits},
+      {"calc_ft_timeouts", {}, {}, {"--calc_ft_timeouts"}, learned_limit},
+      {"inprocess_restart", {}, {}, {"--inprocess_restart"}, kept_processes},
       {"log_straggler", {}, {}, {"--log_straggler"}, observers},
       {"straggler_minmax_count", {}, {}, {"--straggler_minmax_count=2"}, named_ranks},
       {"check_weight_hash_across_dp_replicas_interval",

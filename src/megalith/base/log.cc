@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <string>
 
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
@@ -86,6 +88,7 @@ class Log {
   // The file gets its own logger too, for text that must not go to stderr. Lines are flushed at once, to survive a
   // crash of the process.
   void add_file(const std::string& path) {
+    if (!file_names_.insert(path).second) return;  // a rank that is restarted in its process
     auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
     sink->set_pattern("%Y-%m-%d %H:%M:%S.%e %l: %v");
     file_lines_ = std::make_unique<spdlog::logger>("megalith file", sink);
@@ -100,6 +103,7 @@ class Log {
  private:
   std::shared_ptr<StderrSink> stderr_;
   spdlog::logger lines_;
+  std::set<std::string> file_names_;
   std::unique_ptr<spdlog::logger> file_lines_;  // writes to the file only; nullptr without a file
 };
 

@@ -172,6 +172,8 @@ struct FaultConfig {
   bool check_for_spiky_loss = false;
   bool check_for_large_grads = false;
   int ft_num_warmup_iters = 5;
+  bool calc_ft_timeouts = false;
+  bool inprocess_restart = false;
   // Slow ranks, and replicas whose weights have drifted apart.
   bool log_straggler = false;
   int straggler_ctrlr_port = 65535;

@@ -188,6 +188,9 @@ void check_saving(const TrainingArguments& args, Problems& problems) {
     problems.require(
         save.steps.value_or(0) > 0 && std::fmod(static_cast<double>(*save.retain_interval), *save.steps) == 0,
         "save_retain_interval {} is not a multiple of save_interval", *save.retain_interval);
+  problems.require(!args.fault.calc_ft_timeouts || save.output_dir,
+                   "calc_ft_timeouts needs {}: the folder that keeps what is learned",
+                   args.dialect == Dialect::kTrain ? "output_dir" : "save");
   const CheckpointConfig& checkpoint = args.checkpoint;
   check_non_persistent(args, problems);
   problems.require(!checkpoint.load_main_params || checkpoint.no_load_optim,

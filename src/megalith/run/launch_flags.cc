@@ -7,6 +7,7 @@
 #include "megalith/comm/world.h"
 #include "megalith/parallel/gpu_count.h"
 #include "megalith/run/exit_code.h"
+#include "megalith/run/ft_state.h"
 #include "megalith/run/resolve/runtime_settings.h"
 #include "megalith/train/faults/rerun_machine.h"
 
@@ -46,7 +47,27 @@ std::vector<config::CommandOption> LaunchFlags::run_options() {
                  &rank_section_timeouts});
   all.push_back(
       {"rank_out_of_section_timeout", "the same outside these sections (1800)", &rank_out_of_section_timeout});
+  all.push_back({"ft_safety_factor", "with calc_ft_timeouts: a limit is this many times the longest time seen (5)",
+                 &ft_safety_factor});
   return all;
+}
+
+void LaunchFlags::look_after(const config::FaultConfig& fault) {
+  warmup_steps_ = fault.ft_num_warmup_iters;
+  in_process_ = fault.inprocess_restart;
+  megalith::check<ConfigError>(!fault.calc_ft_timeouts || nproc,
+                               "calc_ft_timeouts needs --nproc: the limits are for the signs of life that Megalith's"
+                               " own launcher watches; torchrun, Slurm and Open MPI do not see them. Leave it out, or"
+                               " start the ranks with --nproc");
+  megalith::check<ConfigError>(!in_process_ || nproc,
+                               "inprocess_restart needs --nproc and --max_restarts: Megalith's own launcher starts the"
+                               " lost ranks again. Leave it out under torchrun, whose agents restart all ranks");
+}
+
+void LaunchFlags::learn_limits(const RunSettings& settings) {
+  if (!settings.learns_limits) return;
+  ft_state_ = settings.output.folder / kFtStateFile;
+  saves_in_background_ = settings.trainer.save.in_background;
 }
 
 // Without look_after() nobody sends heartbeats, and there is nothing to limit.
@@ -59,10 +80,10 @@ std::optional<comm::SectionLimits> LaunchFlags::limits() const {
                                "rank_out_of_section_timeout is {}; it must be a positive number of seconds",
                                rank_out_of_section_timeout.value_or(1));
   if (rank_out_of_section_timeout) limits.outside = comm::SectionLimits::Seconds(*rank_out_of_section_timeout);
+  if (!ft_state_.empty()) limits.learned = read_ft_state(ft_state_);
   return limits;
 }
 
-// Throws ConfigError for inconsistent flags (LaunchOptions::validate).
 comm::LaunchOptions LaunchFlags::launch_options() const {
   comm::LaunchOptions launch;
   launch.nproc = to_int(nproc, 1);
@@ -76,10 +97,20 @@ comm::LaunchOptions LaunchFlags::launch_options() const {
   launch.kill_after_signal = !ends_in_order;
   launch.rank0_talks = ends_in_order;
   launch.max_restarts = to_int(max_restarts, 0);
+  launch.in_process = in_process_;
   // A restart would meet the same mistake in the input, or the same rejected result.
   launch.is_final = [](int code) { return code == kBadInput || code == train::kExitResultRejected; };
   launch.elsewhere_code = train::kExitResumeElsewhere;
   launch.limits = limits();
+  megalith::check<ConfigError>(ft_safety_factor.value_or(2) > 1,
+                               "ft_safety_factor is {}; a limit must be longer than the times seen, so use more than 1",
+                               ft_safety_factor.value_or(2));
+  if (!ft_state_.empty())
+    launch.learning = {
+        .factor = ft_safety_factor.value_or(comm::LimitLearning{}.factor),
+        .saves_in_background = saves_in_background_,
+        .warmup_steps = *warmup_steps_,
+        .keep = [file = ft_state_](const comm::LearnedLimits& learned) { write_ft_state(file, learned); }};
   launch.validate();
   return launch;
 }

@@ -171,6 +171,7 @@ Prepared prepare(RunContext& run, model::VirtualModels& models, const PretrainFu
   setup.trace = &run.timers();
   setup.heartbeat = run.heartbeat();
   setup.rejection_tracker = run.rejection_tracker();
+  setup.kept = run.kept();
   if (run.tokenizer()) setup.assets = run.tokenizer()->folder;
   return prepared;
 }

@@ -2,6 +2,7 @@
 // the other ranks. A rank that fails tells the others why, so that they end with that reason and not with a timeout.
 #include "megalith/run/rank_main.h"
 
+#include <ATen/ops/ones.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -24,26 +25,34 @@ void end_process(const std::string& reason) {
   _exit(kFailed);
 }
 
-}  // namespace
+// The end of a start on this rank.
+struct RankEnd {
+  int exit_code = kDone;
+  bool survives = false;               // another rank has failed, not this one
+  std::optional<at::Device> device{};  // the device that it used; std::nullopt if it was not connected
+};
 
-int run_as_rank(const parallel::RuntimeSettings& settings,
-                const std::function<void(parallel::ParallelContext&)>& work) {
+RankEnd run_once(const parallel::RuntimeSettings& settings,
+                 const std::function<void(parallel::ParallelContext&)>& work) {
   parallel::Runtime runtime;
+  const auto device = [&] {
+    return runtime.is_initialized() ? std::optional(runtime.context().device()) : std::nullopt;
+  };
   try {
     work(runtime.initialize(settings, end_process));
     runtime.shutdown();
-    return kDone;
+    return {};
     // Another rank has failed and prints its own error; with our launcher, repeating it here would only add noise.
   } catch (const comm::PeerFailure& error) {
     log_to_file(error.what());
     if (!env_flag("MEGALITH_LAUNCHER")) fmt::print(stderr, "megalith: {}\n", error.what());
-    return kFailed;
+    return {.exit_code = kFailed, .survives = true, .device = device()};
   } catch (const train::RerunExit& exit) {
     // All ranks know; only the one that found the problem prints it.
     const parallel::ParallelContext& context = runtime.context();
     if (context.rank() == exit.facts().rank) fmt::print(stderr, "megalith: {}\n", exit.what());
     context.world().report_failure(exit.what(), exit.facts().rank);
-    return exit_code_of(exit);
+    return {.exit_code = exit_code_of(exit)};
   } catch (const std::exception& error) {
     fmt::print(stderr, "megalith: {}\n", error.what());
     log_to_file(error.what());
@@ -51,7 +60,34 @@ int run_as_rank(const parallel::RuntimeSettings& settings,
       const parallel::ParallelContext& context = runtime.context();
       context.world().report_failure(fmt::format("rank {}: {}", context.rank(), error.what()));
     }
-    return exit_code_of(error);
+    return {.exit_code = exit_code_of(error)};
+  }
+}
+
+// A kernel that failed leaves the device unusable for the process: every later call fails, too. One that hangs blocks
+// here, and the launcher ends the process.
+bool still_works(at::Device device) {
+  try {
+    return at::ones({1}, at::TensorOptions(device)).item<float>() == 1;
+  } catch (const std::exception& error) {
+    log_warning("{} no longer works in this process: {}", device.str(), error.what());
+    return false;
+  }
+}
+
+}  // namespace
+
+int run_as_rank(const parallel::RuntimeSettings& settings,
+                const std::function<void(parallel::ParallelContext&)>& work) {
+  return run_once(settings, work).exit_code;
+}
+
+int run_as_rank(const parallel::RuntimeSettings& settings, comm::RankLaunch launch, const StartWork& work) {
+  while (true) {
+    const RankEnd end = run_once(settings, [&](parallel::ParallelContext& context) { work(launch, context); });
+    if (!end.survives || !launch.wait_for_next_start) return end.exit_code;
+    if (end.device && !still_works(*end.device)) return end.exit_code;
+    if (!launch.wait_for_next_start(launch)) return end.exit_code;
   }
 }
 

@@ -30,6 +30,7 @@
 #include "megalith/run/run_data.h"
 #include "megalith/run/run_report.h"
 #include "megalith/run/signals.h"
+#include "megalith/train/kept_state.h"
 #include "megalith/train/saving/shared_folder.h"
 #include "megalith/train/simulated_fault.h"
 
@@ -45,7 +46,8 @@ struct StartedRun {
   comm::RankLaunch launch;
   const train::StopFlag& stop;
   parallel::ParallelContext& context;
-  bool continues_itself;  // the job was restarted and has saved a checkpoint: it continues from there
+  train::KeptState* kept;  // with inprocess_restart: what this process keeps from one start to the next; else nullptr
+  bool continues_itself;   // the job was restarted and has saved a checkpoint: it continues from there
 
   // Returns the effective resume_from_checkpoint.
   std::optional<std::string> resume() const {
@@ -56,7 +58,7 @@ struct StartedRun {
 // Checks output_dir if that was not possible before ranks were connected, and that all machines see the same folder;
 // then opens the rank's log in it. All ranks call it. Throws ConfigError.
 StartedRun start_run(const RunPlan& plan, comm::RankLaunch launch, const train::StopFlag& stop,
-                     parallel::ParallelContext& context) {
+                     parallel::ParallelContext& context, train::KeptState& kept) {
   const comm::Rendezvous& rendezvous = context.world().place();
   comm::StartRecord* record = context.world().record();  // counts torchrun's starts; nullptr with our launcher
   if (record != nullptr) {
@@ -73,7 +75,8 @@ StartedRun start_run(const RunPlan& plan, comm::RankLaunch launch, const train::
     check_output_folder(output, launch.restarts == 0);
     record->begin();
   }
-  StartedRun run{plan, std::move(launch), stop, context, continues_itself};
+  train::KeptState* const keeps = launch.wait_for_next_start ? &kept : nullptr;
+  StartedRun run{plan, std::move(launch), stop, context, keeps, continues_itself};
   if (output.folder.empty()) return run;
   if (record != nullptr) context.world().world().barrier("output_dir");
   train::check_shared_folder(output.folder, context.world());
@@ -92,14 +95,17 @@ int launch_run(const RunPlan& plan, LaunchFlags launch, const std::function<void
   log_warnings(plan);
   make_output_folder(plan.settings.output);
   launch.ends_in_order = true;
-  return launch.run([&](const comm::RankLaunch& started) {
+  launch.learn_limits(plan.settings);
+  return launch.run([&](const comm::RankLaunch& first) {
     const StopOnSignal stop;
-    return run_as_rank(plan.settings.runtime, [&](parallel::ParallelContext& context) {
-      StartedRun run = start_run(plan, started, stop.flag(), context);
+    train::KeptState kept;
+    const auto start = [&](const comm::RankLaunch& started, parallel::ParallelContext& context) {
+      StartedRun run = start_run(plan, started, stop.flag(), context, kept);
       check_memory(plan.settings, plan.model.config, context);
       const auto facts = [&] { return memory_facts(plan.settings, plan.model.config, context); };
       explain_out_of_memory(plan.settings.shape, facts, [&] { work(run); });
-    });
+    };
+    return run_as_rank(plan.settings.runtime, first, start);
   });
 }
 
@@ -147,6 +153,7 @@ void train_on_rank(StartedRun& run) {
                             .heartbeat = run.launch.heartbeat,
                             .assets = plan.model.vocabulary.assets(plan.model.folder),
                             .rejection_tracker = plan.settings.switches.rejection_tracker,
+                            .kept = run.kept,
                             .trace = &trace};
   if (checkpoint) setup.resume = train::read_resume_point(*checkpoint, plan.settings.trainer, context);
   const auto fault = train::simulate_fault_from_env(context, run.launch.restarts, setup);
@@ -177,6 +184,7 @@ void pretrain_on_rank(StartedRun& started, PretrainFunctions functions) {
                  {.stop = &started.stop,
                   .heartbeat = started.launch.heartbeat,
                   .rejection_tracker = started.plan.settings.switches.rejection_tracker,
+                  .kept = started.kept,
                   .context = &started.context});
   const WorldTrace traced(started.context.world(), run.timers());
   run.finish_mpu_init();

@@ -29,6 +29,10 @@
 #include "megalith/run/resolve/run_tokenizer.h"
 #include "megalith/train/stop_flag.h"
 
+namespace megalith::train {
+class KeptState;
+}
+
 namespace megalith::run {
 
 // Writes a point of a curve; `step` is the iteration.
@@ -62,6 +66,7 @@ struct InitializeOptions {
   const train::StopFlag* stop = nullptr;               // requests a graceful stop; must outlive the run
   comm::Heartbeat heartbeat{};                         // see TrainerSetup
   std::filesystem::path rejection_tracker{};           // see TrainerSetup
+  train::KeptState* kept = nullptr;                    // see TrainerSetup
   std::function<void(const std::string&)> on_stuck{};  // see comm::WorldOptions; used by the call that connects
 
   // At most one of these: existing groups, or a connected world. They must outlive the run. With neither, the
@@ -100,6 +105,7 @@ class RunContext {
   const std::optional<Autoresume>& autoresume() const { return options_.autoresume; }
   const comm::Heartbeat& heartbeat() const { return options_.heartbeat; }
   const std::filesystem::path& rejection_tracker() const { return options_.rejection_tracker; }
+  train::KeptState* kept() const { return options_.kept; }
   // Returns whether InitializeOptions::stop is raised on this rank.
   bool stop_requested() const { return options_.stop != nullptr && options_.stop->requested(); }
 

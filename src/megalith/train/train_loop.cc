@@ -21,6 +21,7 @@
 #include "megalith/model/families/family.h"
 #include "megalith/model/pretrained.h"
 #include "megalith/train/faults/replica_check.h"
+#include "megalith/train/kept_state.h"
 #include "megalith/train/report/intervals.h"
 #include "megalith/train/saving/save_model.h"
 #include "megalith/train/trainer.h"
@@ -81,7 +82,30 @@ class RecordedRun {
 
 }  // namespace
 
+// A failure of this rank itself says nothing good about its state, so only that of another rank lets it be kept.
 TrainOutput Trainer::train() {
+  try {
+    return run_training();
+  } catch (const comm::PeerFailure&) {
+    keep_state();
+    throw;
+  }
+}
+
+// In a step before its update, or waiting for data, the state is that after the last step, and everything that the step
+// called for (evaluation, save) is done.
+void Trainer::keep_state() {
+  if (setup_.kept == nullptr) return;
+  if (!between_updates_) {
+    setup_.kept->keep_nothing(
+        fmt::format("rank {} was interrupted in an update, an evaluation, a save or the set-up", context_.rank()));
+    return;
+  }
+  callbacks_.keep_records(state_);
+  setup_.kept->keep(*model_, settings_.save, state_, progress());
+}
+
+TrainOutput Trainer::run_training() {
   const RecordedRun recorded(settings_.step.graphs, runner_);
   begin_training();
   const int64_t start_step = state_.global_step;
@@ -106,6 +130,9 @@ void Trainer::begin_training() {
                      " AutoModel for full",
                      settings_.trains_adapter ? "lora" : "full",
                      model::has_adapter(models_) ? "an adapter" : "no adapter");
+  between_updates_ = false;
+  if (setup_.kept != nullptr)
+    if (auto point = setup_.kept->take(context_)) setup_.resume = std::move(point);
   length_ = run_length(settings_.length, batches_, setup_.train_data->sampler);
   check_before_work();
   model_.reset();  // frees the memory of an earlier run first
@@ -192,6 +219,7 @@ EpochReader Trainer::open_data() const {
 void Trainer::run_epoch(EpochReader& data) {
   emit(&TrainerCallback::on_epoch_begin);
   while (true) {
+    between_updates_ = true;
     const Stopwatch waiting;
     setup_.heartbeat.enter(comm::Section::kData, state_.global_step);
     const std::optional<data::StepBatch> batch = next_step(data);
@@ -199,6 +227,7 @@ void Trainer::run_epoch(EpochReader& data) {
     setup_.heartbeat.enter(comm::Section::kStep, state_.global_step);
     emit(&TrainerCallback::on_step_begin);
     run_step(*batch, waiting.seconds());
+    between_updates_ = false;
     emit(&TrainerCallback::on_step_end, step_numbers());
     setup_.heartbeat.step_done(state_.global_step, waiting.seconds());
     limit_collectives();
@@ -213,6 +242,7 @@ void Trainer::run_epoch(EpochReader& data) {
     saver_.poll();
     if (control_.should_epoch_stop || control_.should_training_stop) break;
   }
+  between_updates_ = false;
   end_epoch();
 }
 
@@ -286,6 +316,7 @@ void Trainer::learn_from(const data::StepBatch& batch, int64_t number, double wa
 
 // The update overwrites parameters that a background save may still be copying.
 void Trainer::before_update() {
+  between_updates_ = false;
   saver_.finish_copy();
   emit(&TrainerCallback::on_pre_optimizer_step);
 }

@@ -42,6 +42,8 @@
 
 namespace megalith::train {
 
+class KeptState;
+
 // The work of one call of train(). A run that resumes counts what it did itself, not what earlier runs did.
 struct WorkDone {
   int64_t steps = 0, samples = 0;
@@ -80,6 +82,9 @@ struct TrainerSetup {
   model::Assets assets{};                     // tokenizer files of save points and exports
   std::filesystem::path rejection_tracker{};  // file that remembers rejected results across restarts; empty for none
   std::optional<ResumePoint> resume{};
+  // Receives the state when the failure of another rank ends train(); the next trainer takes it from here in place of
+  // `resume`. nullptr if nothing is kept. Given on all ranks or on none.
+  KeptState* kept = nullptr;
   TraceRecorder* trace = nullptr;  // records spans of the phases of each step; outlives the trainer
 };
 
@@ -118,6 +123,8 @@ class Trainer {
 
  private:
   // Defined in train_loop.cc, in the order in which they run.
+  TrainOutput run_training();
+  void keep_state();
   void begin_training();
   void check_before_work() const;
   void try_collators() const;
@@ -170,6 +177,7 @@ class Trainer {
   int64_t skipped_samples_ = 0;     // samples of iterations_to_skip
   bool epoch_end_pending_ = false;  // the last step of the epoch is done, but on_epoch_end has not been called yet
   bool interrupted_ = false;
+  bool between_updates_ = false;                 // the state is whole: that after global_step
   double clock_seconds_ = 0;                     // see TrainerEvent::clock_seconds
   StepOutcome outcome_ = StepOutcome::kUpdated;  // see TrainerEvent::outcome
   bool limited_ = false;                         // collective_limit is in force

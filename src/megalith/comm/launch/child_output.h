@@ -22,6 +22,8 @@ class ChildOutput {
   void pump();
   // From now on lines are counted instead of forwarded.
   void mute() { muted_ = true; }
+  // Forwards lines again, and forgets how many were not.
+  void unmute() { muted_ = false, muted_lines_ = 0; }
   size_t muted_lines() const { return muted_lines_; }
   // Returns the newest lines, muted ones included, for a report.
   const std::deque<std::string>& last_lines() const { return last_; }

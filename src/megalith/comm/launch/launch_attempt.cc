@@ -56,13 +56,15 @@ sigset_t watched_signals() {
 void print_launcher_message(const std::string& text) { fmt::print(stderr, "megalith: {}\n", text); }
 
 LaunchAttempt::LaunchAttempt(const LaunchOptions& options, const RankMain& rank_main, HeartbeatPage& page,
-                             RankLaunch launch, int shift)
+                             RankLaunch launch, JobLimits& limits, int shift, std::vector<RankProcess> survivors)
     : options_(options),
       rank_main_(rank_main),
       page_(page),
       launch_(std::move(launch)),
+      limits_(limits),
       shift_(shift),
-      launcher_pid_(getpid()) {}
+      launcher_pid_(getpid()),
+      children_(std::move(survivors)) {}
 
 AttemptEnd LaunchAttempt::run() {
   raise_file_limit();  // the store's connections end here; ranks inherit the limit
@@ -84,8 +86,10 @@ AttemptEnd LaunchAttempt::run() {
   std::fflush(nullptr);
   children_.reserve(static_cast<size_t>(options_.nproc));
   try {
-    for (int local_rank = 0; local_rank < options_.nproc; ++local_rank) start(local_rank);
+    for (int local_rank = 0; local_rank < options_.nproc; ++local_rank)
+      if (std::ranges::find(children_, local_rank, &Child::local) == children_.end()) start(local_rank);
     serve_or_join_store();  // starts threads, so only after the forks
+    wake_survivors();
   } catch (...) {
     for (const Child& child : children_) kill(child.pid, SIGKILL);
     for (const Child& child : children_) waitpid(child.pid, nullptr, 0);
@@ -93,6 +97,9 @@ AttemptEnd LaunchAttempt::run() {
     throw;
   }
   loop();
+  SeenTimes seen = SeenTimes::in(page_);
+  seen.ended_well = all_ended_well_ && !first_;
+  limits_.learn_from(seen);
   wait_for_other_machines();
   report();
   close(signal_fd_);
@@ -102,7 +109,7 @@ AttemptEnd LaunchAttempt::run() {
 }
 
 // Progress is read from rank 0's heartbeat, since all ranks run the same steps.
-AttemptEnd LaunchAttempt::end() const {
+AttemptEnd LaunchAttempt::end() {
   AttemptEnd end{.on_request = ended_by_signal_ != 0 || asked_to_stop_, .failure = first_, .failed_ns = failed_ns_};
   const HeartbeatSlot& slot = page_.slot(0);
   if (slot.steps_done > 0) end.done = {slot.first_step, slot.step, static_cast<double>(slot.step_ns) / 1e9, 0};
@@ -111,6 +118,8 @@ AttemptEnd LaunchAttempt::end() const {
     end.exit_code = all_ended_well_ ? 0 : 128 + ended_by_signal_;
   else if (first_)
     end.exit_code = first_status_ ? exit_code(*first_status_) : 1;
+  for (Child& child : children_)
+    if (child.running) end.survivors.push_back(std::move(child));
   return end;
 }
 
@@ -129,14 +138,16 @@ void LaunchAttempt::start(int local_rank) {
   }
   // The terminal itself, not a pipe: only so can rank 0 overwrite its live line.
   const bool talks = rank == 0 && options_.rank0_talks && !to_file;
+  auto [link, ranks_link] = options_.in_process ? RestartLink::make() : std::pair<RestartLink, RestartLink>();
   const pid_t pid = fork();
   check<CommError>(pid >= 0, "cannot start rank {}: {}", rank, std::strerror(errno));
-  if (pid == 0) become_rank(local_rank, out[1], talks ? STDERR_FILENO : err[1]);
+  if (pid == 0) become_rank(local_rank, out[1], talks ? STDERR_FILENO : err[1], ranks_link);
 
   Child child;
   child.pid = pid;
   child.rank = rank;
   child.local = local_rank;
+  child.link = std::move(link);
   close(out[1]);
   if (!to_file) {
     close(err[1]);
@@ -151,7 +162,7 @@ void LaunchAttempt::start(int local_rank) {
 
 // The child's side of the fork; never returns. _exit skips the destructors and atexit handlers of the launcher, which
 // are not the child's to run.
-void LaunchAttempt::become_rank(int local_rank, int out, int err) {
+void LaunchAttempt::become_rank(int local_rank, int out, int err, const RestartLink& link) {
   // Dies with the launcher, however that ends. (If it has already ended, the parent is another process by now.)
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != launcher_pid_) _exit(1);
@@ -182,6 +193,7 @@ void LaunchAttempt::become_rank(int local_rank, int out, int err) {
   try {
     RankLaunch launch = launch_;
     launch.heartbeat = Heartbeat(page_.slot(local_rank));
+    if (options_.in_process) launch.wait_for_next_start = [&link](RankLaunch& next) { return link.park(next); };
     code = rank_main_(launch);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
@@ -209,14 +221,31 @@ void LaunchAttempt::serve_or_join_store() {
   }
 }
 
+// Survivors connect like ranks that were just forked, and show what they say again.
+void LaunchAttempt::wake_survivors() {
+  for (Child& child : children_) {
+    if (!child.parked) continue;
+    child.parked = false;
+    for (ChildOutput& output : child.output) output.unmute();
+    child.link.send_next_start(port_, launch_);
+  }
+}
+
+void end_parked(std::vector<RankProcess>& ranks) {
+  for (const RankProcess& rank : ranks) kill(-rank.pid, SIGKILL);
+  for (const RankProcess& rank : ranks) waitpid(rank.pid, nullptr, 0);
+  ranks.clear();
+}
+
 bool LaunchAttempt::any_running() const {
-  return std::ranges::any_of(children_, [](const Child& child) { return child.running; });
+  return std::ranges::any_of(children_, [](const Child& child) { return child.running && !child.parked; });
 }
 
 void LaunchAttempt::loop() {
   const auto open_output = [&] {
     return std::ranges::any_of(children_, [](const Child& child) {
-      return std::ranges::any_of(child.output, [](const ChildOutput& output) { return !output.at_end(); });
+      return !child.parked &&
+             std::ranges::any_of(child.output, [](const ChildOutput& output) { return !output.at_end(); });
     });
   };
   // The output of a dead rank is read to its end, unless a grandchild holds the pipe open.
@@ -226,16 +255,22 @@ void LaunchAttempt::loop() {
     for (Child& child : children_)
       for (ChildOutput& output : child.output)
         if (!output.at_end()) fds.push_back({output.source(), POLLIN, 0});
+    for (const Child& child : children_)
+      if (child.running && !child.parked && child.link.descriptor() >= 0)
+        fds.push_back({child.link.descriptor(), POLLIN, 0});
     poll(fds.data(), fds.size(), 100);
 
     signalfd_siginfo info;
     while (read(signal_fd_, &info, sizeof info) == sizeof info) handle_signal(static_cast<int>(info.ssi_signo));
     look_for_failure();  // before the output: lines after the first failure are its consequences
+    learn_limits();
     look_for_hangs();
     say_when_it_runs_again();
     for (Child& child : children_)
       for (ChildOutput& output : child.output) output.pump();
     reap();
+    for (Child& child : children_)
+      if (child.running && !child.parked && child.link.descriptor() >= 0) child.parked = child.link.take_parked();
     enforce_deadlines();
     if (!any_running() && !drain_until) drain_until = Clock::now() + std::chrono::milliseconds(500);
   }
@@ -255,7 +290,7 @@ void LaunchAttempt::handle_signal(int signal) {
 void LaunchAttempt::signal_children(int signal, const Child* except) {
   for (const Child& child : children_) {
     // A child becomes the leader of its group a moment after the fork; until then it is signaled alone.
-    if (child.running && &child != except && kill(-child.pid, signal) != 0) kill(child.pid, signal);
+    if (child.running && !child.parked && &child != except && kill(-child.pid, signal) != 0) kill(child.pid, signal);
   }
 }
 

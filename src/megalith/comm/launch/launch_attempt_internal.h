@@ -14,10 +14,45 @@
 
 #include "megalith/comm/launch/child_output.h"
 #include "megalith/comm/launch/launcher.h"
+#include "megalith/comm/launch/restart_link.h"
 #include "megalith/comm/op/status_board.h"
 #include "megalith/comm/store/lasting_store.h"
 
 namespace megalith::comm {
+
+// The time limits of a job's ranks, learned from one start to the next if the options ask for that. Without limits no
+// rank is said to hang.
+class JobLimits {
+ public:
+  explicit JobLimits(const LaunchOptions& options)
+      : current_(options.limits), learning_(options.learning), keeps_(options.node_rank == 0) {}
+
+  const std::optional<SectionLimits>& current() const { return current_; }
+  // Must be called before ranks start: what they show is added to what was learned up to here.
+  void begin_start();
+  // Learns from what the ranks have shown, and keeps it if anything has changed.
+  void learn_from(const SeenTimes& seen);
+
+ private:
+  std::optional<SectionLimits> current_;
+  const std::optional<LimitLearning> learning_;
+  const bool keeps_;      // this machine's launcher keeps the limits
+  LearnedLimits before_;  // known when this start began
+};
+
+// A rank of this machine, as the launcher sees it.
+struct RankProcess {
+  pid_t pid = -1;
+  int rank = 0;
+  int local = 0;
+  bool running = true;
+  bool parked = false;                                              // waits for the next start
+  std::optional<std::chrono::steady_clock::time_point> stopped_at;  // when SIGSTOP stopped it
+  std::vector<ChildOutput> output;  // stdout, stderr; empty when they go to a file or directly to the terminal
+  RestartLink link;                 // only with LaunchOptions::in_process
+};
+// Kills parked ranks, which have nothing left to do, and waits for their ends.
+void end_parked(std::vector<RankProcess>& ranks);
 
 // The outcome of an attempt.
 struct AttemptEnd {
@@ -25,36 +60,30 @@ struct AttemptEnd {
   bool on_request = false;           // a signal ended it, so it is not started again
   std::optional<Failure> failure{};  // the first one
   Attempt done{};
-  int64_t failed_ns = 0;  // when the failure was seen
+  int64_t failed_ns = 0;                 // when the failure was seen
+  std::vector<RankProcess> survivors{};  // parked ranks, for the next attempt
 };
 
 // Created and run once, while the process has no other threads; it has none when run() returns.
 class LaunchAttempt {
  public:
   // `page` has a slot for each rank. `launch` is what the ranks are told, except for their heartbeat. Rank r gets the
-  // device of local rank r + `shift`.
+  // device of local rank r + `shift`. `survivors` are parked ranks of the attempt before; the others are forked.
   LaunchAttempt(const LaunchOptions& options, const RankMain& rank_main, HeartbeatPage& page, RankLaunch launch,
-                int shift);
-  // Returns when all ranks of this machine have ended. Throws ConfigError for a bad log_dir, CommError for a port in
-  // use.
+                JobLimits& limits, int shift, std::vector<RankProcess> survivors);
+  // Returns when all ranks of this machine have ended or, after a failure, are parked. Throws ConfigError for a bad
+  // log_dir, CommError for a port in use.
   AttemptEnd run();
 
  private:
   using Clock = std::chrono::steady_clock;
-  // A rank of this machine, as the launcher sees it.
-  struct Child {
-    pid_t pid = -1;
-    int rank = 0;
-    int local = 0;
-    bool running = true;
-    std::optional<Clock::time_point> stopped_at;  // when SIGSTOP stopped it
-    std::vector<ChildOutput> output;  // stdout, stderr; empty when they go to a file or directly to the terminal
-  };
+  using Child = RankProcess;
 
   // The life of an attempt (launch_attempt.cc): forks, the event loop, signals, ends of children.
   void start(int local_rank);
-  [[noreturn]] void become_rank(int local_rank, int out, int err);
+  [[noreturn]] void become_rank(int local_rank, int out, int err, const RestartLink& link);
   void serve_or_join_store();
+  void wake_survivors();
   void loop();
   void handle_signal(int signal);
   void reap();
@@ -64,6 +93,8 @@ class LaunchAttempt {
   void enforce_deadlines();
   void look_for_failure();
   void look_for_hangs();
+  // Learns time limits after each save of rank 0.
+  void learn_limits();
   // Returns the signs of life of a rank, and what it waits for as posted in the store.
   RankSight sight_of(const Child& child) const;
   void say_when_it_runs_again();
@@ -75,12 +106,13 @@ class LaunchAttempt {
   void wait_for_other_machines();
   void report() const;
   bool any_running() const;
-  AttemptEnd end() const;
+  AttemptEnd end();
 
   const LaunchOptions& options_;
   const RankMain& rank_main_;
   HeartbeatPage& page_;
   const RankLaunch launch_;
+  JobLimits& limits_;
   const int shift_;
   const pid_t launcher_pid_;
   int port_ = 0;
@@ -92,6 +124,7 @@ class LaunchAttempt {
   StorePatience patience_;
   Clock::time_point next_look_{}, next_question_{};
   bool said_it_runs_ = false;
+  int64_t saves_learned_ = 0;  // saves of rank 0 when limits were last learned
 
   // The end of the run, once it is known.
   std::optional<Failure> first_;     // the first failure, here or on another machine

@@ -29,6 +29,10 @@ constexpr milliseconds kRetry{2000};
 // After a failure, the other ranks have this long to end by themselves, with their own cleanup.
 constexpr milliseconds kSettle{4000};
 
+// A rank that keeps its process has this long to free what it holds. It is not asked to end (SIGTERM would stop the run
+// after its next step), but killed if it is stuck.
+constexpr milliseconds kUnwind{30000};
+
 // "signal 9 (SIGKILL)".
 std::string signal_name(int signal) {
   const char* abbreviation = sigabbrev_np(signal);
@@ -71,20 +75,29 @@ std::string LaunchAttempt::waits_for(int rank) {
 
 // A rank that shows no sign of life for too long is killed: it would not react to a request.
 void LaunchAttempt::look_for_hangs() {
-  if (first_ || ended_by_signal_ != 0 || !options_.limits || Clock::now() < next_look_) return;
+  if (first_ || ended_by_signal_ != 0 || !limits_.current() || Clock::now() < next_look_) return;
   next_look_ = Clock::now() + kLook;
+  const SectionLimits& limits = *limits_.current();
   std::vector<RankSight> all;
   for (const Child& child : children_)
-    if (child.running) all.push_back(sight_of(child));
+    if (child.running && !child.parked) all.push_back(sight_of(child));
   std::vector<OverdueRank> overdue;
-  for (const RankSight& late : overdue_ranks(all, *options_.limits)) overdue.push_back({late, waits_for(late.rank)});
-  const auto culprit = find_culprit(overdue, *options_.limits);
+  for (const RankSight& late : overdue_ranks(all, limits)) overdue.push_back({late, waits_for(late.rank)});
+  const auto culprit = find_culprit(overdue, limits);
   if (!culprit) return;
   const Failure failure{culprit->rank, culprit->reason};
   first_hangs_ = true;
   begin_end(failure);
   tell_all(failure);
   kill(-child_of(culprit->rank)->pid, SIGKILL);
+}
+
+// A save is the moment at which the reference learns, too: by then a rank has been through all sections but the end.
+void LaunchAttempt::learn_limits() {
+  const int64_t saves = page_.slot(0).saves;
+  if (first_ || saves == saves_learned_) return;
+  saves_learned_ = saves;
+  limits_.learn_from(SeenTimes::in(page_));
 }
 
 void LaunchAttempt::say_when_it_runs_again() {
@@ -103,6 +116,8 @@ void LaunchAttempt::on_child_end(Child& child, int status) {
   look_for_failure();
   for (ChildOutput& output : child.output) output.pump();
   if (status != 0) all_ended_well_ = false;
+  // The last section ends with the process.
+  if (status == 0) Heartbeat(page_.slot(child.local)).enter(Section::kOutside, page_.slot(child.local).step);
   if (status == 0 || ended_by_signal_ != 0) return;
   if (!first_) {
     // It died before it could report its failure, so the launcher does.
@@ -136,7 +151,10 @@ void LaunchAttempt::begin_end(const Failure& failure) {
     for (ChildOutput& output : child.output)
       if (&child != culprit) output.mute();
   if (culprit != nullptr) detect_seconds_ = sight_of(*culprit).silent.count();
-  terminate_at_ = Clock::now() + kSettle;
+  if (options_.in_process)
+    kill_at_ = Clock::now() + kUnwind;
+  else
+    terminate_at_ = Clock::now() + kSettle;
 }
 
 // A rank that can report its failure does so in the store, before it ends.
@@ -191,9 +209,11 @@ void LaunchAttempt::report() const {
   }
   std::string text =
       first_hangs_ ? first_->reason : fmt::format("rank {} {}", first_->rank, describe_exit(*first_status_));
-  if (options_.limits && !first_hangs_)
+  if (limits_.current() && !first_hangs_)
     text += fmt::format(", {}", place_of(sight_of(*std::ranges::find(children_, first_->rank, &Child::rank))));
-  if (children_.size() > 1) text += "; it was the first to fail, the others were ended";
+  if (children_.size() > 1)
+    text +=
+        fmt::format("; it was the first to fail, the others {}", options_.in_process ? "were stopped" : "were ended");
   size_t muted = 0;
   for (const Child& other : children_)
     for (const ChildOutput& output : other.output) muted += output.muted_lines();

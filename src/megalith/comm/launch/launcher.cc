@@ -16,7 +16,10 @@ namespace {
 class Job {
  public:
   Job(const LaunchOptions& options, const RankMain& rank_main)
-      : options_(options), rank_main_(rank_main), page_(options.nproc) {
+      : options_(options),
+        rank_main_(rank_main),
+        page_(options.nproc, options.limits ? options.limits->warmup_steps : 0),
+        limits_(options) {
     launch_.started_ns = monotonic_ns();
     launch_.launcher_tells = true;
   }
@@ -25,19 +28,29 @@ class Job {
     while (true) {
       // Signs of life of the last attempt must not count for this one.
       page_.restart();
-      const AttemptEnd end = LaunchAttempt(options_, rank_main_, page_, launch_, shift_).run();
+      limits_.begin_start();
+      AttemptEnd end =
+          LaunchAttempt(options_, rank_main_, page_, launch_, limits_, shift_, std::move(survivors_)).run();
+      survivors_ = std::move(end.survivors);
       launch_.earlier.push_back(end.done);
       if (!starts_again(end)) {
+        end_parked(survivors_);
         if (launch_.restarts > 0) print_launcher_message(restarts_in_words(launch_, launch_.earlier));
         return end.exit_code;
       }
       // A device that computes wrong numbers would do so again: the ranks move on by one device.
-      if (end.exit_code == options_.elsewhere_code) ++shift_;
+      if (end.exit_code == options_.elsewhere_code) {
+        ++shift_;
+        end_parked(survivors_);
+      }
       ++launch_.restarts;
       launch_.failed_ns = end.failed_ns;
-      print_launcher_message(fmt::format("restart {} of {}: {} (seen {:.1f} s after its last sign of life)",
+      const std::string kept =
+          options_.in_process ? fmt::format("; {} of {} ranks keep their processes", survivors_.size(), options_.nproc)
+                              : "";
+      print_launcher_message(fmt::format("restart {} of {}: {} (seen {:.1f} s after its last sign of life){}",
                                          launch_.restarts, options_.max_restarts, end.failure->reason,
-                                         end.done.detect_seconds));
+                                         end.done.detect_seconds, kept));
     }
   }
 
@@ -58,10 +71,26 @@ class Job {
   const RankMain& rank_main_;
   HeartbeatPage page_;
   RankLaunch launch_;
+  JobLimits limits_;
+  std::vector<RankProcess> survivors_;  // parked ranks of the last attempt
   int shift_ = 0;
 };
 
 }  // namespace
+
+void JobLimits::begin_start() {
+  if (current_) before_ = current_->learned;
+}
+
+void JobLimits::learn_from(const SeenTimes& seen) {
+  if (!learning_ || !current_) return;
+  const LearnedLimits now = learn(before_, seen, *learning_);
+  if (now == current_->learned) return;
+  if (now.count() > current_->learned.count())
+    print_launcher_message(fmt::format("time limits learned from this run: {}", now.in_words()));
+  current_->learned = now;
+  if (keeps_) learning_->keep(now);
+}
 
 void LaunchOptions::validate() const {
   std::string problems;
@@ -81,6 +110,8 @@ void LaunchOptions::validate() const {
         fmt::format("--max_restarts {} with --nnodes {}: on several machines, use torchrun --max-restarts"
                     " (see docs/faults.md)",
                     max_restarts, nnodes));
+  if (in_process && max_restarts == 0)
+    refuse("inprocess_restart needs --max_restarts: how often ranks may be restarted after a fault");
   if (!problems.empty()) throw ConfigError(problems);
 }
 

@@ -33,12 +33,18 @@ struct LaunchOptions {
   // How many times the ranks may be restarted after one died, hung or failed; on one machine (on several, use
   // torchrun).
   int max_restarts = 0;
+  // Restarts keep the processes of ranks that only another's failure has ended: they wait, and only lost ranks are
+  // started again (RankLaunch::wait_for_next_start). Needs max_restarts.
+  bool in_process = false;
   // Exit codes after which a restart would only fail in the same way.
   std::function<bool(int exit_code)> is_final = [](int) { return false; };
   // An exit code that asks for other devices: after it, each rank gets the device of its neighbor (LOCAL_RANK).
   int elsewhere_code = -1;
   // Ranks that show no sign of life for this long are hanging. std::nullopt if ranks show none.
   std::optional<SectionLimits> limits{};
+  // Learns those of `limits` that are not given, and uses them at once (learned_limits.h). On several machines each
+  // launcher learns from its own ranks, and machine 0 keeps what it has learned. Needs `limits`.
+  std::optional<LimitLearning> learning{};
 
   // Throws ConfigError listing every problem.
   void validate() const;
@@ -62,8 +68,9 @@ using RankMain = std::function<int(const RankLaunch&)>;
 // to fail, how it failed, and its last lines; the output of the others after that is a consequence and is not shown on
 // a terminal. No child outlives the launcher, however the launcher ends.
 //
-// With max_restarts all ranks are then started again, unless a signal ended the run. The launcher reports on stderr
-// what was lost, how long it took to detect the failure and to run again, and the useful share of the time.
+// With max_restarts all ranks are then started again (with in_process, only those whose processes are gone), unless a
+// signal ended the run. The launcher reports on stderr what was lost, how long it took to detect the failure and to run
+// again, and the useful share of the time.
 //
 // Returns 0, the exit code of the first child that failed (1 if a signal ended it), or 128 + the signal that ended the
 // run; also 0 when all ranks ended successfully after a signal. Throws CommError when the port is not available.

@@ -23,10 +23,10 @@ void SectionLimits::set(const std::string& words) {
     char* end = nullptr;
     // "step:180" -> step = 180 s; the whole number must be used up, so "180s" is refused.
     const double value = std::strtod(number.c_str(), &end);
-    Seconds* const limit = name == "setup"           ? &setup
-                           : name == "step"          ? &step
-                           : name == "checkpointing" ? &checkpointing
-                                                     : nullptr;
+    std::optional<Seconds>* const limit = name == "setup"           ? &setup
+                                          : name == "step"          ? &step
+                                          : name == "checkpointing" ? &checkpointing
+                                                                    : nullptr;
     check<ConfigError>(limit != nullptr && !number.empty() && *end == '\0' && value > 0,
                        "rank_section_timeouts: \"{}\" is not a section with its seconds; write setup:600,step:180,"
                        "checkpointing:420 (any of the three)",
@@ -35,17 +35,24 @@ void SectionLimits::set(const std::string& words) {
   }
 }
 
-// Evaluation and loading data have the limit of a step.
+// Evaluation and loading data have the limit of a step. One that was learned from steps alone says nothing about
+// evaluations, whose first parts may take far longer.
 Seconds SectionLimits::of(Section section, int64_t steps_done) const {
+  const auto limit = [](const std::optional<Seconds>& given, const std::optional<Seconds>& learned_limit) {
+    return given.value_or(learned_limit.value_or(kDefault));
+  };
   switch (section) {
     case Section::kSetup:
-      return setup;
+      return limit(setup, learned.setup);
     case Section::kCheckpointing:
-      return checkpointing;
+      return limit(checkpointing, learned.checkpointing);
     case Section::kOutside:
-      return outside;
-    default:
-      return steps_done < warmup_steps ? std::max(setup, step) : step;
+      return limit(outside, learned.outside);
+    default: {
+      const bool applies = section != Section::kEvaluation || learned.knows_evaluations;
+      const Seconds in_step = limit(step, applies ? learned.step : std::nullopt);
+      return steps_done < warmup_steps ? std::max(limit(setup, learned.setup), in_step) : in_step;
+    }
   }
 }
 

@@ -7,19 +7,23 @@
 #include <string>
 #include <vector>
 
+#include "megalith/comm/launch/learned_limits.h"
 #include "megalith/comm/store/heartbeat.h"
 
 namespace megalith::comm {
 
-// How long a rank may stay in a section without a sign of life.
+// How long a rank may stay in a section without a sign of life. A limit that is not given is the learned one, or
+// kDefault before there is one.
 struct SectionLimits {
   using Seconds = std::chrono::duration<double>;
-  Seconds setup{1800};          // from the start to the first step
-  Seconds step{1800};           // also loading data and each part of an evaluation
-  Seconds checkpointing{1800};  // saving
-  Seconds outside{1800};        // between the sections above
-  Seconds stopped{10};          // stopped by SIGSTOP
-  int warmup_steps = 5;         // the first steps, which have the limit of `setup` if that is longer
+  static constexpr Seconds kDefault{1800};
+  std::optional<Seconds> setup{};          // from the start to the first step
+  std::optional<Seconds> step{};           // also loading data and each part of an evaluation
+  std::optional<Seconds> checkpointing{};  // saving
+  std::optional<Seconds> outside{};        // between the sections above
+  LearnedLimits learned{};
+  Seconds stopped{10};   // stopped by SIGSTOP
+  int warmup_steps = 5;  // the first steps, which have the limit of `setup` if that is longer
 
   // Sets the limits named in `words`: "setup:600,step:180,checkpointing:420" (rank_section_timeouts of the
   // fault-tolerance launcher). Throws ConfigError naming the faulty part.

@@ -18,6 +18,20 @@ namespace {
 
 size_t page_bytes(int ranks) { return static_cast<size_t>(ranks) * sizeof(HeartbeatSlot); }
 
+// Returns the section whose limit applies to a rank in `section`.
+Section limiting_section(Section section, const HeartbeatSlot& slot) {
+  const bool steps = section == Section::kData || section == Section::kStep || section == Section::kEvaluation;
+  return steps && slot.steps_done < slot.warmup_steps ? Section::kSetup : section;
+}
+
+// Keeps the time that has passed since the last sign of life, if none was longer. One thread writes, so a plain
+// comparison will do.
+void keep_longest(HeartbeatSlot& slot, int64_t now_ns) {
+  const auto section = static_cast<Section>(slot.section.load());
+  std::atomic<int64_t>& longest = slot.longest_ns[static_cast<size_t>(limiting_section(section, slot))];
+  if (now_ns - slot.since_ns > longest) longest = now_ns - slot.since_ns;
+}
+
 }  // namespace
 
 std::string_view to_string(Section section) {
@@ -44,7 +58,7 @@ int64_t monotonic_ns() {
       .count();
 }
 
-HeartbeatPage::HeartbeatPage(int ranks) : ranks_(ranks) {
+HeartbeatPage::HeartbeatPage(int ranks, int warmup_steps) : ranks_(ranks), warmup_steps_(warmup_steps) {
   void* memory = ::mmap(nullptr, page_bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   check<CommError>(memory != MAP_FAILED, "cannot share memory with the ranks: {}", std::strerror(errno));
   slots_ = static_cast<HeartbeatSlot*>(memory);
@@ -62,6 +76,7 @@ HeartbeatSlot& HeartbeatPage::slot(int local_rank) {
 void HeartbeatPage::restart() {
   for (int i = 0; i < ranks_; ++i) {
     auto* slot = new (slots_ + i) HeartbeatSlot;
+    slot->warmup_steps = warmup_steps_;
     slot->since_ns = monotonic_ns();
   }
 }
@@ -69,9 +84,14 @@ void HeartbeatPage::restart() {
 // The time comes last: a launcher that reads in between sees the old time, and at worst a rank that looks older.
 void Heartbeat::enter(Section section, int64_t step) const {
   if (slot_ == nullptr) return;
+  const int64_t now_ns = monotonic_ns();
+  keep_longest(*slot_, now_ns);
+  const bool leaves_save =
+      slot_->section == static_cast<int>(Section::kCheckpointing) && section != Section::kCheckpointing;
   slot_->section = static_cast<int>(section);
   slot_->step = step;
-  slot_->since_ns = monotonic_ns();
+  slot_->since_ns = now_ns;
+  if (leaves_save) ++slot_->saves;
 }
 
 // steps_done comes last: the launcher takes a nonzero value as a sign that the other fields are set.

@@ -23,6 +23,7 @@ enum class Section : int {
   kCheckpointing,  // saving
   kOutside,        // between those, and at the end
 };
+constexpr size_t kSections = 6;
 std::string_view to_string(Section section);  // "the set-up", "loading data", "a step", …
 
 // The state that a rank publishes. Lock-free; written by one thread of the rank.
@@ -33,6 +34,11 @@ struct HeartbeatSlot {
   std::atomic<int64_t> steps_done{0};  // completed since the start
   std::atomic<int64_t> first_step{0};  // the first completed step
   std::atomic<int64_t> step_ns{0};     // time of all completed steps
+  std::atomic<int64_t> saves{0};       // times that it has left kCheckpointing
+  // The longest time without a sign of life in each section. The first `warmup_steps` steps, with their data and
+  // evaluations, count as set-up: they share its limit.
+  std::array<std::atomic<int64_t>, kSections> longest_ns{};
+  int warmup_steps = 0;  // constant while ranks run
 };
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 
@@ -43,7 +49,7 @@ int64_t monotonic_ns();
 class HeartbeatPage {
  public:
   // Maps the memory, with all slots in set-up. Throws CommError when the kernel refuses.
-  explicit HeartbeatPage(int ranks);
+  explicit HeartbeatPage(int ranks, int warmup_steps = 0);
   ~HeartbeatPage();
   HeartbeatPage(const HeartbeatPage&) = delete;
   HeartbeatPage& operator=(const HeartbeatPage&) = delete;
@@ -56,7 +62,7 @@ class HeartbeatPage {
   void restart();
 
  private:
-  const int ranks_;
+  const int ranks_, warmup_steps_;
   HeartbeatSlot* slots_ = nullptr;
 };
 

@@ -26,6 +26,9 @@ struct RankLaunch {
   std::vector<Attempt> earlier{};                 // earlier starts, oldest first
   bool launcher_tells = false;                    // the launcher itself reports the cost of restarts
   std::function<void(const Attempt&)> on_step{};  // called after each step with the progress so far; may be empty
+  // Parks a process that has outlived the failure of another rank until the job's next start, and updates the members
+  // above. Returns false if the process is to end instead. Empty unless ranks are restarted in their processes.
+  std::function<bool(RankLaunch&)> wait_for_next_start{};
 };
 
 // Returns "2 restarts in 61.0 s, of which 40.2 s were steps that count: goodput 65.9 %", over all attempts so far.

@@ -171,6 +171,12 @@ void add_fault_options(OptionList& list) {
       .add("ft_num_warmup_iters", &FaultConfig::ft_num_warmup_iters,
            "steps after a start that have the time limit of the set-up")
       .at_least(0);
+  fault.add("calc_ft_timeouts", &FaultConfig::calc_ft_timeouts,
+            "learn the time limits of hung ranks from the run and keep them in output_dir/ft_state.json; limits given"
+            " with --rank_section_timeouts stay");
+  fault.add("inprocess_restart", &FaultConfig::inprocess_restart,
+            "with --max_restarts: ranks that only another's failure has ended keep their processes, and only lost ones"
+            " are started again");
   // Ranks that slow the others down.
   fault.add("log_straggler", &FaultConfig::log_straggler, "compute and wait times of all ranks; name slow ones");
   fault.add("straggler_minmax_count", &FaultConfig::straggler_minmax_count, "how many ranks the report names")

@@ -99,6 +99,7 @@ RunSettings run_settings(const TrainingArguments& args, const RunWorld& world) {
   settings.trainer = trainer_settings(args, grid);
   settings.reports = report_settings(args, grid);
   settings.output = output_settings(args.save);
+  settings.learns_limits = args.fault.calc_ft_timeouts;
   settings.resume = args.save.resume_from_checkpoint;
   settings.pretrain = pretrain_settings(args, settings.trainer.batch);
   settings.shape = open_shape(args, world.size);

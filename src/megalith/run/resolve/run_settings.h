@@ -75,6 +75,7 @@ struct RunSettings {
   train::TrainerSettings trainer;     // steps, evaluations, save points
   observe::ReportSettings reports;    // lines and files
   OutputSettings output;
+  bool learns_limits = false;  // calc_ft_timeouts: time limits of ranks are learned and kept in the output folder
   std::optional<std::string> resume;  // resume_from_checkpoint; std::nullopt: start from scratch
   PretrainSettings pretrain;
   RunSwitches switches;
