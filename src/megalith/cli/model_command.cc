@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "megalith/base/error.h"
+#include "megalith/config/derive.h"
 #include "megalith/config/validate.h"
 #include "megalith/run/load_model.h"
 #include "megalith/run/rank_main.h"
@@ -33,12 +34,15 @@ bool ModelCommand::parse(Words words, std::vector<config::CommandOption> own, co
                      " name");
   launch_.check(args_.comm);
   config::validate(args_, {.world_size = launch_.world().size, .needs_inputs = false});
-  // Scores and tokens come from the last stage; a pipeline would idle for a single sequence anyway.
-  check<ConfigError>(args_.parallel.pp.value_or(1) == 1,
-                     "this command runs whole models; leave out pipeline_model_parallel_size, and split them by"
-                     " tensor_model_parallel_size");
   plan_ = run::model_plan(run::find_model(*model_, !args_.source.train_from_scratch), args_);
+  // Its warnings are about runs.
+  args_ = config::derive(args_, /*experts=*/plan_.config.moe.has_value()).args;
   return true;
+}
+
+void ModelCommand::keep_tokens_whole() {
+  args_.parallel.sequence_parallel = false;
+  args_.parallel.tp_comm_overlap = false;
 }
 
 // Every rank loads its part of the model itself; the plan has been checked, so loading is all that can still fail.

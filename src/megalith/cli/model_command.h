@@ -25,6 +25,11 @@ class ModelCommand {
   // Valid after parse() has returned true.
   const config::TrainingArguments& args() const { return args_; }
   const std::filesystem::path& folder() const { return plan_.folder; }  // the folder of the model
+  const model::ModelConfig& model() const { return plan_.config; }
+
+  // Turns sequence parallelism off, for work that runs single tokens, which cannot be shared among ranks. Weights are
+  // split as before.
+  void keep_tokens_whole();
 
   // Starts the ranks, loads the model on them and runs `work` on each. Returns an exit code.
   int run(const std::function<void(model::VirtualModels&)>& work) const;
