@@ -32,6 +32,8 @@ TEST(ScoreCommand, OneRankAndTwoSayTheSame) {
   for (const std::vector<std::string>& layout : {std::vector<std::string>{},
                                                  {"--nproc", "2", "--tp", "2", "--sequence_parallel"},
                                                  {"--nproc", "2"},
+                                                 {"--nproc", "2", "--pp", "2"},
+                                                 {"--nproc", "2", "--pp", "2", "--vpp", "2"},
                                                  {"--nproc", "2", "--cp", "2", "--cp_comm_type", "a2a"}}) {
     std::vector<std::string> words{
         "score",  "--model",  golden("llama"), "--input", input, "--output", (temp / "out.safetensors").string(),
@@ -164,8 +166,7 @@ TEST(GenerateCommand, BadInputIsNamed) {
   expect_refused(with({"--ids", "--prompt", "[1, \"a\"]"}), "array of token ids");
   expect_refused(with({"--ids", "--prompt", "[1]", "--temperature", "-1"}), "temperature is -1");
   expect_refused(with({"--ids", "--prompt", "[1]", "--top_p", "x"}), "--top_p = x");
-  expect_refused(with({"--ids", "--prompt", "[1]", "--pp", "2", "--nproc", "2"}), "runs whole models");
-  expect_refused(with({"--ids", "--prompt", "[1]", "--cp", "2", "--nproc", "2"}), "leave out context_parallel_size");
+  expect_refused(with({"--ids", "--prompt", "[1]", "--pp", "3", "--nproc", "2"}), "3");
   expect_refused(with({"--prompt", "hello"}), "tokenizer");
   expect_refused(with({"--ids", "--prompt", "[100000]"}), "token id 100000");
 }

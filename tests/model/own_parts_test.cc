@@ -7,11 +7,11 @@
 #include <algorithm>
 
 #include "megalith/base/error.h"
+#include "megalith/inference/generate.h"
 #include "megalith/io/file_io.h"
 #include "megalith/model/adapter.h"
 #include "megalith/model/block_parts.h"
 #include "megalith/model/footprint/model_footprint.h"
-#include "megalith/model/generate.h"
 #include "megalith/model/head.h"
 #include "megalith/model/model_options.h"
 #include "megalith/model/part_kind.h"
@@ -211,7 +211,7 @@ TEST(OwnParts, WhatTheyDoNotSayIsRefused) {
     models.initialize_parameters(1);
     expect_error<ConfigError>(
         [&] {
-          model::generate(models, {1, 2}, {.max_new_tokens = 1}, {});
+          inference::generate(models, {1, 2}, {.max_new_tokens = 1}, {});
         },
         {"tanh models cannot generate", "PartFacts::cached"});
   });
@@ -296,7 +296,7 @@ TEST(OwnHead, WhatNeedsTheVocabularyIsRefused) {
     const model::VirtualModels models(config, {}, {model::ChunkPlace::whole(config)}, context);
     expect_error<ConfigError>(
         [&] {
-          model::generate(models, {1, 2}, {.max_new_tokens = 1}, {});
+          inference::generate(models, {1, 2}, {.max_new_tokens = 1}, {});
         },
         {"head of value models does not predict tokens"});
     model::ModelConfig tied = config;

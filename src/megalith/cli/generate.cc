@@ -1,5 +1,6 @@
 // `megalith generate`: continues prompts and streams the text. All prompts are read and encoded before ranks start, so
-// that mistakes in them cost no loading. Every rank runs the same loop; only rank 0 prints.
+// that mistakes in them cost no loading. Replicas share the texts; rank 0 prints them in the order of the prompts.
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -9,7 +10,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/cli/model_command.h"
-#include "megalith/model/generate.h"
+#include "megalith/inference/generate.h"
+#include "megalith/inference/stage_passes.h"
 #include "megalith/tokenizer/chat/chat_template.h"
 #include "megalith/tokenizer/tokenizer.h"
 
@@ -33,7 +35,8 @@ Continues a prompt and prints the text as it comes.
   --seed N               seed of the sampling; every text is a draw of its own, also for equal prompts
   --num_return_sequences N  texts per prompt (default 1); more than one needs a temperature
   --json                 one JSON object per text instead of a stream: {"prompt","text","ids"}
-  --nproc N --tp N       ranks on this machine that share the model
+  --nproc N --tp N --pp N --ep N …   ranks and how they share the model, as in `megalith train`; replicas share the
+                         texts
   --bf16 | --fp16        number format (default fp32)
 )";
 
@@ -98,30 +101,54 @@ void write_out(const std::string& text) {
   std::fflush(stdout);
 }
 
-// Answers one prompt: rank 0 streams the text, or prints one JSON line at the end.
-void answer(const model::VirtualModels& models, const Prompt& prompt, const model::SamplingOptions& sampling,
-            const tokenizer::Tokenizer* tokenizer, bool json) {
-  const bool speaks = models.context().rank() == 0;
-  std::optional<tokenizer::Tokenizer::StreamDecoder> stream;
-  if (tokenizer) stream.emplace(*tokenizer, tokenizer::DecodeOptions{.skip_special_tokens = true});
-  std::string text;
-  // The decoder holds back bytes of an incomplete character; finish() returns the rest. All ranks decode, since they
-  // all run this loop; only rank 0 prints.
-  const auto on_token = [&](int64_t id) {
-    const std::string piece = stream ? stream->push(static_cast<int32_t>(id)) : fmt::format("{} ", id);
-    text += piece;
-    if (speaks && !json) write_out(piece);
-    return true;
-  };
-  const auto ids = model::generate(models, prompt.ids, sampling, on_token);
-  const std::string rest = stream ? stream->finish() : "";
-  if (!speaks) return;
-  if (!json) return write_out(rest + "\n");
-  ordered_json line{{"prompt", prompt.given}};
-  if (tokenizer) line["text"] = text + rest;
-  line["ids"] = ids;
-  write_out(line.dump() + "\n");
-}
+// Prints texts on rank 0: as a stream, or one JSON line at the end of each.
+class Printer {
+ public:
+  // `prompts`, each continued by `copies` texts, and the tokenizer, nullptr for ids alone, outlive it.
+  Printer(const std::vector<Prompt>& prompts, size_t copies, const tokenizer::Tokenizer* tokenizer, bool json)
+      : prompts_(prompts), copies_(copies), tokenizer_(tokenizer), json_(json) {
+    begin();
+  }
+
+  void add(int64_t id) {
+    ids_.push_back(id);
+    tell(stream_ ? stream_->push(static_cast<int32_t>(id)) : fmt::format("{} ", id));
+  }
+
+  void end(size_t text) {
+    // The decoder holds back bytes of an incomplete character; finish() returns the rest.
+    if (stream_) tell(stream_->finish());
+    if (json_) {
+      ordered_json line{{"prompt", prompts_[text / copies_].given}};
+      if (tokenizer_) line["text"] = text_;
+      line["ids"] = ids_;
+      write_out(line.dump());
+    }
+    write_out("\n");
+    begin();
+  }
+
+ private:
+  void begin() {
+    text_.clear();
+    ids_.clear();
+    if (tokenizer_) stream_.emplace(*tokenizer_, tokenizer::DecodeOptions{.skip_special_tokens = true});
+  }
+
+  void tell(const std::string& piece) {
+    text_ += piece;
+    if (!json_) write_out(piece);
+  }
+
+  const std::vector<Prompt>& prompts_;
+  const size_t copies_;
+  const tokenizer::Tokenizer* const tokenizer_;
+  const bool json_;
+  // The current text.
+  std::optional<tokenizer::Tokenizer::StreamDecoder> stream_;
+  std::string text_;
+  std::vector<int64_t> ids_;
+};
 
 }  // namespace
 
@@ -145,23 +172,18 @@ int run_generate(Words words) {
                                     {"json", "one JSON object per text", &json}},
                                    kGenerateUsage);
   if (!ready) return kDone;
-  model::SamplingOptions sampling{.temperature = temperature.value_or(0),
-                                  .top_k = top_k.value_or(0),
-                                  .top_p = top_p.value_or(1),
-                                  .max_new_tokens = max_new_tokens.value_or(128),
-                                  .stop_ids = {},
-                                  .seed = static_cast<uint64_t>(command.args().seeds.seed)};
+  inference::SamplingOptions sampling{.temperature = temperature.value_or(0),
+                                      .top_k = top_k.value_or(0),
+                                      .top_p = top_p.value_or(1),
+                                      .max_new_tokens = max_new_tokens.value_or(128),
+                                      .stop_ids = {},
+                                      .seed = static_cast<uint64_t>(command.args().seeds.seed)};
   sampling.validate();
-  // Ranks may split weights (tp) but not the single token that each step adds.
   const int64_t texts = num_return_sequences.value_or(1);
   check<ConfigError>(texts > 0, "num_return_sequences is {}; it must be positive", texts);
   check<ConfigError>(texts == 1 || sampling.temperature > 0,
                      "num_return_sequences is {}, and temperature 0 gives the same text every time; set --temperature",
                      texts);
-  check<ConfigError>(command.args().parallel.cp.value_or(1) == 1,
-                     "generation takes one token at a time, which cannot be split; leave out context_parallel_size");
-  check<ConfigError>(!command.args().parallel.sequence_parallel,
-                     "generation takes one token at a time, which cannot be split; leave out sequence_parallel");
   check<ConfigError>(!(as_chat && as_ids), "--chat makes ids of messages; leave out --ids");
   std::optional<tokenizer::Tokenizer> tokenizer;
   std::optional<tokenizer::ChatTemplate> chat;
@@ -178,13 +200,18 @@ int run_generate(Words words) {
                       : encode(*tokenizer, given.get<std::string>());
     // A model cannot start from nothing: an empty prompt becomes BOS.
     if (ids.empty() && tokenizer && tokenizer->bos_id()) ids = {*tokenizer->bos_id()};
+    inference::check_token_ids(at::tensor(ids, at::kLong), command.model());
     prompts.push_back({std::move(given), std::move(ids)});
   }
+  std::vector<inference::TextRequest> requests;
+  for (const Prompt& encoded : prompts)
+    for (int64_t text = 0; text < texts; ++text) requests.push_back({encoded.ids, requests.size()});
+  command.keep_tokens_whole();
   return command.run([&](model::VirtualModels& models) {
-    model::SamplingOptions how = sampling;
-    for (const Prompt& encoded : prompts)
-      for (int64_t text = 0; text < texts; ++text, ++how.draw)
-        answer(models, encoded, how, tokenizer ? &*tokenizer : nullptr, json);
+    Printer printer(prompts, static_cast<size_t>(texts), tokenizer ? &*tokenizer : nullptr, json);
+    inference::generate_texts(
+        models, requests, sampling,
+        {.on_token = [&](size_t, int64_t id) { printer.add(id); }, .on_end = [&](size_t text) { printer.end(text); }});
   });
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "megalith/base/error.h"
+#include "megalith/config/derive.h"
 #include "megalith/config/validate.h"
 #include "megalith/run/load_model.h"
 #include "megalith/run/rank_main.h"
@@ -33,22 +34,25 @@ bool ModelCommand::parse(Words words, std::vector<config::CommandOption> own, co
                      " name");
   launch_.check(args_.comm);
   config::validate(args_, {.world_size = launch_.world().size, .needs_inputs = false});
-  // Scores and tokens come from the last stage; a pipeline would idle for a single sequence anyway.
-  check<ConfigError>(args_.parallel.pp.value_or(1) == 1,
-                     "this command runs whole models; leave out pipeline_model_parallel_size, and split them by"
-                     " tensor_model_parallel_size");
   check<ConfigError>(
       !run::asks_for_rows(args_.source),
       "this command uses a model as it is: rows that grow here would be untrained. Leave out resize_vocab,"
       " add_tokens and add_special_tokens; the vocabulary of a grown model or adapter is in its files");
   plan_ = run::model_plan(run::find_model(*model_, !args_.source.train_from_scratch), args_, {},
                           /*reads_tokenizer=*/false);
+  // Its warnings are about runs.
+  args_ = config::derive(args_, /*experts=*/plan_.config.moe.has_value()).args;
   return true;
 }
 
 std::filesystem::path ModelCommand::tokenizer_folder() const {
   const std::filesystem::path& folder = plan_.vocabulary.tokenizer_folder;
   return folder.empty() ? plan_.folder : folder;
+}
+
+void ModelCommand::keep_tokens_whole() {
+  args_.parallel.sequence_parallel = false;
+  args_.parallel.tp_comm_overlap = false;
 }
 
 // Every rank loads its part of the model itself; the plan has been checked, so loading is all that can still fail.

@@ -26,6 +26,11 @@ class ModelCommand {
   const config::TrainingArguments& args() const { return args_; }
   // The folder of the tokenizer and the chat template: that of the model, or of an adapter with a larger vocabulary.
   std::filesystem::path tokenizer_folder() const;
+  const model::ModelConfig& model() const { return plan_.config; }
+
+  // Turns sequence parallelism off, for work that runs single tokens, which cannot be shared among ranks. Weights are
+  // split as before.
+  void keep_tokens_whole();
 
   // Starts the ranks, loads the model on them and runs `work` on each. Returns an exit code.
   int run(const std::function<void(model::VirtualModels&)>& work) const;

@@ -8,7 +8,8 @@
 #include "megalith/cli/model_command.h"
 #include "megalith/hf/safetensors_file.h"
 #include "megalith/hf/weight_writer.h"
-#include "megalith/model/score.h"
+#include "megalith/inference/score.h"
+#include "megalith/inference/stage_passes.h"
 
 namespace megalith::cli {
 
@@ -25,8 +26,9 @@ mean over labeled tokens) and, with --logits, logits [b, s, v].
   --model MODEL                        folder, or a hub name that has been downloaded
   --logits                             write the logits, too
   --per_device_eval_batch_size N       sequences at a time (default 8)
-  --nproc N --tp N [--sequence_parallel] [--cp N [--cp_comm_type WAY]]
-                                       ranks; those beyond tp and cp share the sequences
+  --nproc N --tp N --pp N --cp N --ep N …
+                                       ranks and how they share the model, as in `megalith train`; replicas share the
+                                       sequences
   --bf16 | --fp16                      number format (default fp32)
   --json                               print {"loss", "num_label_tokens", "perplexity"}
 )";
@@ -41,9 +43,9 @@ at::Tensor integers(const hf::SafetensorsFile& file, const std::string& name) {
 }
 
 // The file is read before ranks start, so a bad one costs no loading.
-model::ScoreBatch read_batch(const std::string& path) {
+inference::ScoreBatch read_batch(const std::string& path) {
   const hf::SafetensorsFile file(path);
-  model::ScoreBatch batch{integers(file, "input_ids"), integers(file, "attention_mask"), integers(file, "labels")};
+  inference::ScoreBatch batch{integers(file, "input_ids"), integers(file, "attention_mask"), integers(file, "labels")};
   check<DataError>(batch.input_ids.defined(), "{} holds no input_ids; it must be [sequences, tokens]", path);
   for (const auto& [name, tensor] :
        {std::pair("attention_mask", batch.attention_mask), std::pair("labels", batch.labels)})
@@ -67,11 +69,12 @@ int run_score(Words words) {
   if (!ready) return kDone;
   // A file and not stdout: logits of one batch may have gigabytes.
   check<ConfigError>(input && output, "score needs --input FILE and --output FILE");
-  const model::ScoreBatch batch = read_batch(*input);
+  const inference::ScoreBatch batch = read_batch(*input);
+  inference::check_token_ids(batch.input_ids, command.model());
   return command.run([&](model::VirtualModels& models) {
     // Every rank computes its sequences, and the file is written by all of them together.
     const int64_t rows = command.args().batch.eval_micro_batch_size.value_or(8);
-    const auto total = model::score_to_file(models, batch, *output, {.rows = rows, .logits = logits});
+    const auto total = inference::score_to_file(models, batch, *output, {.rows = rows, .logits = logits});
     if (models.context().rank() != 0) return;
     if (json) {
       fmt::print("{}\n", nlohmann::ordered_json{{"loss", total.loss},

@@ -4,15 +4,38 @@
 
 #include <algorithm>
 
+#include "megalith/ops/attention/attention.h"
+
 namespace megalith::nn {
 
 // Scratch of one thread of the CPU kernel (ops/attention/attention_flash_cpu.cc): keys and values of a sequence in fp32
 // and, in backward, their gradients. Its blocks are 64 queries by 64 keys.
 double ContextAttentionFootprint::scratch(const RankSizes& rank, bool backward) const {
-  if (rank.machinery.cuda) return 0;
+  if (rank.machinery.cuda) return cuda_scratch(rank, backward);
   const double keys = rank.length / static_cast<double>(rank.cp), dims = heads_.key_dim + heads_.value_dim;
   const double blocks = 64 * (backward ? 3 : 2) * dims + 3 * 64 * 64;
   return 4 * (keys * dims * (backward ? 2 : 1) + blocks);
+}
+
+// cuDNN and flash-2, for 16 bits, take nothing worth counting. The memory-efficient kernel repeats k and v for the query
+// heads of a group (ops/attention/attention_efficient.cc); its backward also holds the gradients of the copies, a sum of
+// the queries' gradients in fp32 and, before that, the products of the result with its gradient.
+double ContextAttentionFootprint::cuda_scratch(const RankSizes& rank, bool backward) const {
+  const ops::AttentionKernel kernel =
+      ops::choose_attention_kernel({.device = at::kCUDA,
+                                    .dtype = rank.dtype,
+                                    .head_size = static_cast<int64_t>(heads_.key_dim),
+                                    .value_size = static_cast<int64_t>(heads_.value_dim),
+                                    .window = heads_.window > 0});
+  if (kernel == ops::AttentionKernel::kEfficient) {
+    const double copies = heads_.query > heads_.key_value ? rank.t * rank.bytes * (q() + out()) : 0;
+    return backward ? 2 * copies + 4 * rank.t * std::max(q(), out()) + kept(rank) : copies;
+  }
+  if (kernel != ops::AttentionKernel::kMath) return 0;
+  // Scores, probabilities and their temporaries; in backward their gradients, too.
+  const double keys = rank.length / static_cast<double>(rank.cp);
+  const double scores = std::min(heads_.query * keys * keys, static_cast<double>(ops::kMostScores));
+  return 4 * scores * (backward ? 5 : 3);
 }
 
 void ContextAttentionFootprint::forward(LayerWalk& walk, bool keep) const { run(walk, keep && !recomputes_); }

@@ -46,6 +46,7 @@ class ContextAttentionFootprint {
   void ring_backward(LayerWalk& walk) const;
   double kept(const RankSizes& rank) const { return 4 * rank.t * heads_.query; }  // log-sum-exp of each query, in fp32
   double scratch(const RankSizes& rank, bool backward) const;
+  double cuda_scratch(const RankSizes& rank, bool backward) const;
 
   CoreHeads heads_;
   bool recomputes_;

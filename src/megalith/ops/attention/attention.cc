@@ -30,30 +30,40 @@ const char* name_of(AttentionKernel kernel) {
       return "flash";
     case AttentionKernel::kCudnn:
       return "cudnn";
+    case AttentionKernel::kEfficient:
+      return "efficient";
   }
   return "?";
 }
 
-// Whether x has a 16-bit type, which the CUDA kernels need.
-bool is_half(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf; }
+AttentionTraits traits_of(const at::Tensor& q, const at::Tensor& v, const AttentionOptions& options) {
+  return {q.device().type(), q.scalar_type(), q.size(2), v.size(2), options.dropout > 0, options.window > 0};
+}
 
 // Returns the reason why a kernel does not support a call, for a message; empty if it does.
-std::string obstacle(AttentionKernel kernel, const at::Tensor& q, const at::Tensor& v, const AttentionOptions& o) {
-  const int64_t d = q.size(2), e = v.size(2);
+std::string obstacle(AttentionKernel kernel, const AttentionTraits& x) {
+  const int64_t d = x.head_size, e = x.value_size;
+  const bool half = x.dtype == at::kBFloat16 || x.dtype == at::kHalf;
   if (kernel == AttentionKernel::kMath) return "";
-  if (q.is_cpu()) {
-    if (kernel == AttentionKernel::kCudnn) return "it needs CUDA tensors";
-    if (o.dropout > 0) return "on the CPU it does not support dropout";
-    if (!is_half(q) && q.scalar_type() != at::kFloat) return "it takes fp32, bf16 and fp16";
+  if (x.device == at::kCPU) {
+    if (kernel != AttentionKernel::kFlash) return "it needs CUDA tensors";
+    if (x.dropout) return "on the CPU it does not support dropout";
+    if (!half && x.dtype != at::kFloat) return "it takes fp32, bf16 and fp16";
     return "";
   }
-  if (!is_half(q)) return "on CUDA it takes bf16 and fp16";
+  if (kernel == AttentionKernel::kEfficient) {
+    if (!half && x.dtype != at::kFloat) return "it takes fp32, bf16 and fp16";
+    const int64_t unit = half ? 8 : 4;  // 16 bytes, which its copies move at a time
+    if (d % unit == 0 && e % unit == 0) return "";
+    return fmt::format("it takes head sizes that are multiples of {}; they are {} and {}", unit, d, e);
+  }
+  if (!half) return "on CUDA it takes bf16 and fp16";
   if (d % 8 != 0 || e % 8 != 0 || d > 256 || e > d)
     return fmt::format(
         "it takes head sizes that are multiples of 8 up to 256, with values no larger than keys; they are {} and {}", d,
         e);
   if (kernel == AttentionKernel::kFlash) return "";
-  if (o.dropout > 0 || o.window > 0) return "it supports neither dropout nor a window";
+  if (x.dropout || x.window) return "it supports neither dropout nor a window";
   if (d > 128) return fmt::format("it takes head sizes up to 128; this one is {}", d);
   return "";
 }
@@ -103,7 +113,7 @@ AttentionCall make_call(const at::Tensor& q, const at::Tensor& k, const at::Tens
   check_options(options);
   check_shapes(q, k, v, queries, keys, options.causal);
   if (options.kernel == AttentionKernel::kAuto) options.kernel = choose_attention_kernel(q, v, options);
-  const std::string why = obstacle(options.kernel, q, v, options);
+  const std::string why = obstacle(options.kernel, traits_of(q, v, options));
   check<ConfigError>(why.empty(), "attention kernel {} cannot be used: {}. Use auto.", name_of(options.kernel), why);
   if (options.scale == 0) options.scale = 1 / std::sqrt(static_cast<double>(q.size(2)));
   return {with_contiguous_channels(q), with_contiguous_channels(k), with_contiguous_channels(v), queries, keys,
@@ -113,11 +123,13 @@ AttentionCall make_call(const at::Tensor& q, const at::Tensor& k, const at::Tens
 // kCudnn and kFlash on CUDA share one entry, which sends packed sequences to flash-2 in either case.
 KernelResult forward(const AttentionCall& call) {
   if (call.options.kernel == AttentionKernel::kMath) return attention_math_forward(call);
+  if (call.options.kernel == AttentionKernel::kEfficient) return attention_efficient_forward(call);
   return call.q.is_cpu() ? attention_flash_forward(call) : attention_cuda_forward(call);
 }
 
 AttentionGrads backward(const AttentionCall& call, const at::Tensor& grad_out, const KernelResult& result) {
   if (call.options.kernel == AttentionKernel::kMath) return attention_math_backward(call, grad_out, result);
+  if (call.options.kernel == AttentionKernel::kEfficient) return attention_efficient_backward(call, grad_out, result);
   return call.q.is_cpu() ? attention_flash_backward(call, grad_out, result)
                          : attention_cuda_backward(call, grad_out, result);
 }
@@ -153,10 +165,14 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
 }  // namespace
 
 // The fastest first.
-AttentionKernel choose_attention_kernel(const at::Tensor& q, const at::Tensor& v, const AttentionOptions& options) {
-  for (const auto kernel : {AttentionKernel::kCudnn, AttentionKernel::kFlash})
-    if (obstacle(kernel, q, v, options).empty()) return kernel;
+AttentionKernel choose_attention_kernel(const AttentionTraits& traits) {
+  for (const auto kernel : {AttentionKernel::kCudnn, AttentionKernel::kFlash, AttentionKernel::kEfficient})
+    if (obstacle(kernel, traits).empty()) return kernel;
   return AttentionKernel::kMath;
+}
+
+AttentionKernel choose_attention_kernel(const at::Tensor& q, const at::Tensor& v, const AttentionOptions& options) {
+  return choose_attention_kernel(traits_of(q, v, options));
 }
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& queries,

@@ -3,6 +3,7 @@
 //   device   dtypes              kernel                              dropout, window
 //   CPU      fp32, bf16, fp16    flash (our own)                     window only
 //   CUDA     bf16, fp16          cuDNN; flash-2 for packed tokens    flash-2: both
+//   CUDA     fp32, bf16, fp16    memory-efficient (CUTLASS)          both
 //   any      any                 math                                both
 //
 // Legend: t query tokens, u key/value tokens, n query heads, g key/value heads (n is a multiple of g: key/value head j
@@ -20,11 +21,16 @@ namespace megalith::ops {
 
 // An implementation of attention.
 enum class AttentionKernel {
-  kAuto,   // the fastest that supports the call
-  kMath,   // holds all scores and probabilities: the reference, and the only one with dropout on the CPU
-  kFlash,  // never holds all scores; our own kernel on the CPU, flash-2 on CUDA
-  kCudnn,  // cuDNN, on CUDA only; neither dropout nor windows
+  kAuto,       // the fastest that supports the call
+  kMath,       // holds scores and probabilities of kMostScores at a time: the reference, and the only one with dropout
+               // on the CPU (whose masks are held whole, one byte per score)
+  kFlash,      // never holds all scores; our own kernel on the CPU, flash-2 on CUDA
+  kCudnn,      // cuDNN, on CUDA only; neither dropout nor windows
+  kEfficient,  // libtorch's memory-efficient kernel, on CUDA only: never holds all scores, also in fp32
 };
+
+// The most scores that kMath holds at a time, unless those of a single query are more: 256 MiB in fp32.
+inline constexpr int64_t kMostScores = int64_t{1} << 26;
 
 // Scale, mask, dropout and kernel of a call.
 struct AttentionOptions {
@@ -60,7 +66,15 @@ AttentionGrads attention_backward(const at::Tensor& grad_out, const at::Tensor& 
                                   const at::Tensor& v, const AttentionResult& result, const SequenceLayout& queries,
                                   const SequenceLayout& keys, const AttentionOptions& options);
 
-// Returns the kernel that kAuto chooses, for messages, benchmarks and tests.
+// The facts about a call on which the choice of its kernel depends.
+struct AttentionTraits {
+  at::DeviceType device = at::kCPU;
+  at::ScalarType dtype = at::kFloat;
+  int64_t head_size = 0, value_size = 0;  // d and e
+  bool dropout = false, window = false;
+};
+// Returns the kernel that kAuto chooses, for the planner, messages, benchmarks and tests.
+AttentionKernel choose_attention_kernel(const AttentionTraits& traits);
 AttentionKernel choose_attention_kernel(const at::Tensor& q, const at::Tensor& v, const AttentionOptions& options);
 
 }  // namespace megalith::ops

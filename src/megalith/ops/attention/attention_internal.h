@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <utility>
 #include <vector>
 
 #include "megalith/ops/attention/attention.h"
@@ -44,5 +45,20 @@ AttentionGrads attention_flash_backward(const AttentionCall& call, const at::Ten
 KernelResult attention_cuda_forward(const AttentionCall& call);
 AttentionGrads attention_cuda_backward(const AttentionCall& call, const at::Tensor& grad_out,
                                        const KernelResult& result);
+
+// CUDA; fp32, bf16, fp16; all options.
+KernelResult attention_efficient_forward(const AttentionCall& call);
+AttentionGrads attention_efficient_backward(const AttentionCall& call, const at::Tensor& grad_out,
+                                            const KernelResult& result);
+
+// How the efficient kernels keep log-sum-exp: one row per sequence and query head, padded to multiples of 32 queries of
+// the longest sequence. [b, n, padded] <-> [n, t].
+at::Tensor unpad_log_sum_exp(const at::Tensor& padded, const SequenceLayout& queries);
+at::Tensor pad_log_sum_exp(const at::Tensor& log_sum_exp, const SequenceLayout& queries);
+// Returns whether those rows would hold far more padding than queries, so that the call should be cut between two
+// sequences.
+bool pads_too_much(const SequenceLayout& queries, int64_t heads);
+// Returns the two halves of a call of several sequences.
+std::pair<AttentionCall, AttentionCall> halves(const AttentionCall& call);
 
 }  // namespace megalith::ops

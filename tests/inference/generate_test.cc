@@ -1,5 +1,5 @@
 // Generation: the cache changes nothing, and every layout says the same.
-#include "megalith/model/generate.h"
+#include "megalith/inference/generate.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ TEST_P(Generate, CacheAndLayoutChangeNothing) {
   std::vector<int64_t> expected;
   for (const int tp : tp_sizes(golden_folder(GetParam()))) {
     run_model(golden_folder(GetParam()), {.tp = tp}, [&](const Rank& r, model::VirtualModels& models) {
-      const auto text = model::generate(models, kPrompt, {.max_new_tokens = 20});
+      const auto text = inference::generate(models, kPrompt, {.max_new_tokens = 20});
       EXPECT_EQ(text, greedy_without_cache(models, 20));
       if (tp == 1) expected = text;
       EXPECT_EQ(text, expected) << "tp " << tp << " rank " << r.rank;
@@ -52,8 +52,8 @@ TEST(Sampling, RanksDrawTheSameAndSeedsDiffer) {
   std::set<std::vector<int64_t>> texts;
   run_model(golden_folder("llama"), {.tp = 2}, [&](const Rank& r, model::VirtualModels& models) {
     for (const uint64_t seed : {1, 2}) {
-      const auto text = model::generate(models, kPrompt, {.temperature = 1, .max_new_tokens = 12, .seed = seed});
-      EXPECT_EQ(text, model::generate(models, kPrompt, {.temperature = 1, .max_new_tokens = 12, .seed = seed}));
+      const auto text = inference::generate(models, kPrompt, {.temperature = 1, .max_new_tokens = 12, .seed = seed});
+      EXPECT_EQ(text, inference::generate(models, kPrompt, {.temperature = 1, .max_new_tokens = 12, .seed = seed}));
       if (r.rank == 0) texts.insert(text);
     }
   });
@@ -62,22 +62,24 @@ TEST(Sampling, RanksDrawTheSameAndSeedsDiffer) {
 
 TEST(Sampling, StopsAtAStopIdAndWhenTold) {
   run_model(golden_folder("llama"), {}, [&](const Rank&, model::VirtualModels& models) {
-    const auto free = model::generate(models, kPrompt, {.max_new_tokens = 10});
-    const auto stopped = model::generate(models, kPrompt, {.max_new_tokens = 10, .stop_ids = {free[2]}});
+    const auto free = inference::generate(models, kPrompt, {.max_new_tokens = 10});
+    const auto stopped = inference::generate(models, kPrompt, {.max_new_tokens = 10, .stop_ids = {free[2]}});
     ASSERT_FALSE(stopped.empty());
     EXPECT_EQ(stopped.back(), free[2]);
     EXPECT_LE(stopped.size(), 3);
     int seen = 0;
-    EXPECT_EQ(model::generate(models, kPrompt, {.max_new_tokens = 10}, [&](int64_t) { return ++seen < 4; }).size(), 4);
+    EXPECT_EQ(inference::generate(models, kPrompt, {.max_new_tokens = 10}, [&](int64_t) { return ++seen < 4; }).size(),
+              4);
   });
 }
 
 TEST(Sampling, FrequenciesFollowTheLogits) {
   const at::Tensor logits = at::tensor({0.0, 1.0, 2.0, -1.0}, at::kFloat);
-  const auto frequencies = [&](const model::SamplingOptions& options) {
+  const auto frequencies = [&](const inference::SamplingOptions& options) {
     std::mt19937_64 random(3);
     std::vector<double> counts(4, 0);
-    for (int i = 0; i < 20000; ++i) counts[static_cast<size_t>(model::sample(logits, options, random))] += 1.0 / 20000;
+    for (int i = 0; i < 20000; ++i)
+      counts[static_cast<size_t>(inference::sample(logits, options, random))] += 1.0 / 20000;
     return counts;
   };
   const at::Tensor p = logits.softmax(0);
@@ -96,7 +98,7 @@ TEST(Sampling, FrequenciesFollowTheLogits) {
 }
 
 TEST(Sampling, BadOptionsAreNamed) {
-  const auto error = [](const model::SamplingOptions& options) -> std::string {
+  const auto error = [](const inference::SamplingOptions& options) -> std::string {
     try {
       options.validate();
     } catch (const ConfigError& e) {
@@ -109,9 +111,9 @@ TEST(Sampling, BadOptionsAreNamed) {
   expect_contains(error({.top_p = 0}), "top_p is 0");
   expect_contains(error({.max_new_tokens = 0}), "max_new_tokens is 0");
   run_model(golden_folder("gpt2"), {}, [&](const Rank&, model::VirtualModels& models) {
-    EXPECT_THROW(model::generate(models, {}, {}), ConfigError);
-    EXPECT_THROW(model::generate(models, kPrompt, {.max_new_tokens = 1000}), ConfigError);  // 64 learned positions
-    EXPECT_THROW(model::generate(models, {100000}, {.max_new_tokens = 2}), DataError);
+    EXPECT_THROW(inference::generate(models, {}, {}), ConfigError);
+    EXPECT_THROW(inference::generate(models, kPrompt, {.max_new_tokens = 1000}), ConfigError);  // 64 learned positions
+    EXPECT_THROW(inference::generate(models, {100000}, {.max_new_tokens = 2}), DataError);
   });
 }
 

@@ -1,5 +1,5 @@
-// Scoring: losses and logits of given sequences, distributed over data-parallel ranks. Tensor- and context-parallel
-// ranks work on the same sequences.
+// Scoring: losses and logits of given sequences, in every layout. Replicas share the sequences; the ranks of a replica
+// work on the same ones, its pipeline stages on several micro-batches at a time.
 //
 // Legend: b sequences, s tokens of a row, v vocabulary.
 #pragma once
@@ -11,7 +11,7 @@
 
 #include "megalith/model/virtual_models.h"
 
-namespace megalith::model {
+namespace megalith::inference {
 
 // The sequences to score.
 struct ScoreBatch {
@@ -35,15 +35,17 @@ struct ScoreTotal {
 // Writes token_losses [b, s], loss [] and, on request, logits [b, s, v], all fp32. Entry t of a row's losses belongs to
 // the label at t+1; it is 0 if that is ignored, and at the end. Every rank scores and writes its share of the rows. The
 // file appears only once it is complete. All ranks call it.
-ScoreTotal score_to_file(const VirtualModels& models, const ScoreBatch& batch, const std::filesystem::path& output,
-                         const ScoreOptions& options);
+ScoreTotal score_to_file(const model::VirtualModels& models, const ScoreBatch& batch,
+                         const std::filesystem::path& output, const ScoreOptions& options);
 
-// The same numbers for some rows on this rank, for callers that do not want a file. Padding on the right is computed
-// like any token (it does not affect those before it); other padding is skipped, and its entries are 0.
+// The same numbers for some rows, for callers that do not want a file. Padding on the right is computed like any token
+// (it does not affect those before it); other padding is skipped, and its entries are 0.
 struct ScoredRows {
   at::Tensor token_losses;  // fp32 [b, s]
-  at::Tensor logits;        // fp32 [b, s, v]; undefined unless requested. Equal on all tp and cp ranks
+  at::Tensor logits;        // fp32 [b, s, v]; undefined unless requested
 };
-ScoredRows score_rows(const GptModel& model, const ScoreBatch& rows, bool logits);
+// Returns the scores on the ranks of the last pipeline stage, equal on all of a replica; elsewhere the tensors are
+// undefined. Every rank calls it, with rows of its replica.
+ScoredRows score_rows(const model::VirtualModels& models, const ScoreBatch& rows, bool logits);
 
-}  // namespace megalith::model
+}  // namespace megalith::inference

@@ -1,5 +1,5 @@
 // Scoring: golden losses for every way a batch can be padded and shared.
-#include "megalith/model/score.h"
+#include "megalith/inference/score.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace megalith::testing {
 namespace {
 
-model::ScoreBatch batch_of(const GoldenModel& golden) {
+inference::ScoreBatch batch_of(const GoldenModel& golden) {
   return {golden.input_ids, golden.attention_mask, golden.labels};
 }
 
@@ -27,7 +27,7 @@ TEST(Score, FileHoldsTheGoldenNumbersInEveryLayout) {
     how.options.sequence_parallel = sp;
     run_model(golden.folder, how, [&](const Rank&, model::VirtualModels& models) {
       const auto total =
-          model::score_to_file(models, batch_of(golden), temp / "out.safetensors", {.rows = 1, .logits = true});
+          inference::score_to_file(models, batch_of(golden), temp / "out.safetensors", {.rows = 1, .logits = true});
       expect_close(total.loss, golden.loss, "loss");
       EXPECT_EQ(total.num_label_tokens, golden.num_label_tokens);
     });
@@ -46,12 +46,13 @@ TEST(Score, PaddingAnywhereChangesNothing) {
   const auto moved = [&](const at::Tensor& t, int64_t fill) {
     return at::cat({at::full({t.size(0), shift}, fill, at::kLong), t}, 1);
   };
-  const model::ScoreBatch left{moved(golden.input_ids, 0), moved(golden.attention_mask, 0), moved(golden.labels, -100)};
+  const inference::ScoreBatch left{moved(golden.input_ids, 0), moved(golden.attention_mask, 0),
+                                   moved(golden.labels, -100)};
   for (const auto& [tp, cp] : {std::pair(1, 1), std::pair(2, 1), std::pair(2, 2), std::pair(1, 4)}) {
     ModelCase how{.tp = tp, .cp = cp};
     how.options.sequence_parallel = true;
     run_model(golden.folder, how, [&](const Rank&, model::VirtualModels& models) {
-      const auto rows = model::score_rows(models[0], left, false);
+      const auto rows = inference::score_rows(models, left, false);
       expect_close(rows.token_losses.narrow(1, shift, s), golden.token_losses, "token losses");
       EXPECT_EQ(rows.token_losses.narrow(1, 0, shift).abs().sum().item<double>(), 0);
     });
@@ -61,7 +62,7 @@ TEST(Score, PaddingAnywhereChangesNothing) {
 TEST(Score, WithoutLabelsEveryRealTokenCounts) {
   const GoldenModel golden = read_golden_model("llama");
   run_model(golden.folder, {}, [&](const Rank&, model::VirtualModels& models) {
-    const auto rows = model::score_rows(models[0], {golden.input_ids, golden.attention_mask, {}}, false);
+    const auto rows = inference::score_rows(models, {golden.input_ids, golden.attention_mask, {}}, false);
     const at::Tensor real = golden.attention_mask.narrow(1, 1, golden.input_ids.size(1) - 1);
     EXPECT_EQ(rows.token_losses.ne(0).sum().item<int64_t>(), real.sum().item<int64_t>());
   });

@@ -1,0 +1,50 @@
+// Text generation with a key/value cache, in every layout. Replicas share the texts; each stage of a pipeline keeps the
+// keys and values of its own layers, and as many texts are in flight as there are stages.
+//
+//   stage 0   text 0   text 1   text 0   text 1      a pass takes one token per text (the whole prompt at first);
+//   stage 1            text 0   text 1   text 0 …    the last stage draws the next one and tells all stages
+//
+// Context-parallel ranks, between which a single token cannot be split, repeat the same work. For the same reason
+// sequence parallelism must be off; it does not change how weights are split.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "megalith/inference/sampling.h"
+#include "megalith/model/virtual_models.h"
+
+namespace megalith::inference {
+
+// A text to write.
+struct TextRequest {
+  std::vector<int64_t> prompt;  // at least one id
+  uint64_t draw = 0;            // see random_numbers
+};
+
+// Receives texts on rank 0, in the order of the requests. Either function may be empty.
+struct TextReader {
+  // Called with each new token. Those of the text that is next in order come as soon as they are known, the others when
+  // the texts before theirs have ended.
+  std::function<void(size_t text, int64_t id)> on_token;
+  std::function<void(size_t text)> on_end;  // the text has no more tokens
+};
+
+// Continues all prompts and returns the new ids, equal on all ranks and in every layout. All ranks call it with the same
+// requests. Throws ConfigError if the model is split along tokens (sequence parallelism), cannot predict tokens, or if a
+// text would exceed its learned positions; DataError for ids that are not in the vocabulary.
+std::vector<std::vector<int64_t>> generate_texts(const model::VirtualModels& models,
+                                                 std::span<const TextRequest> requests, const SamplingOptions& options,
+                                                 const TextReader& reader = {});
+
+// Called with each new token as soon as it is known; returning false ends the text.
+using OnToken = std::function<bool(int64_t id)>;
+
+// Continues one prompt, which every replica does by itself. Every rank calls it with the same arguments, gets the same
+// ids, and calls `on_token`, which gives the same answer everywhere. Throws like generate_texts.
+std::vector<int64_t> generate(const model::VirtualModels& models, const std::vector<int64_t>& prompt,
+                              const SamplingOptions& options, const OnToken& on_token = {});
+
+}  // namespace megalith::inference

@@ -1,0 +1,249 @@
+// Scoring flattens the rows of a micro-batch into one packed sequence layout, runs it through the chunks of the model
+// (the last one twice if logits are wanted beside losses), and scatters the results back into [b, s]. Padding is added
+// where tensor or context parallelism needs multiples; its entries are dropped again on the way back.
+#include "megalith/inference/score.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <vector>
+
+#include "megalith/base/error.h"
+#include "megalith/hf/weight_writer.h"
+#include "megalith/inference/stage_passes.h"
+#include "megalith/io/staged_folder.h"
+#include "megalith/nn/context_parallel/slice.h"
+#include "megalith/nn/tensor_parallel/mappings.h"
+
+namespace megalith::inference {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Rows in the form that a forward pass takes, and the map back. Sequences and their total are padded so that they can
+// be split.
+struct FlatRows {
+  ops::SequenceLayout layout;
+  at::Tensor ids, labels;  // int64 [t]; 0 and -100 for padding
+  // int64: the tokens that are not padding, and their cells in [b, s].
+  at::Tensor tokens, cells;
+};
+
+// A mask such as 1 1 1 0 0 never rises from one column to the next.
+bool padded_on_the_right(const at::Tensor& mask) {
+  return !mask.defined() ||
+         mask.narrow(1, 1, mask.size(1) - 1).le(mask.narrow(1, 0, mask.size(1) - 1)).all().item<bool>();
+}
+
+int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// Returns the cells of each sequence: whole rows if padding is only on the right, else those that the mask keeps.
+std::vector<at::Tensor> sequences_of(const ScoreBatch& rows) {
+  const int64_t b = rows.input_ids.size(0), s = rows.input_ids.size(1);
+  const bool whole = padded_on_the_right(rows.attention_mask);
+  std::vector<at::Tensor> sequences;
+  for (int64_t row = 0; row < b; ++row) {
+    at::Tensor columns = whole ? at::arange(s, at::kLong) : rows.attention_mask[row].ne(0).nonzero().reshape({-1});
+    if (columns.size(0) > 0) sequences.push_back(columns + row * s);
+  }
+  return sequences;
+}
+
+// Flattens rows; columns become positions. The length of each sequence is padded to a multiple of `length`, that of all
+// together to a multiple of `total`.
+FlatRows flatten(const ScoreBatch& rows, int64_t length, int64_t total) {
+  const int64_t s = rows.input_ids.size(1);
+  std::vector<int64_t> lengths;
+  std::vector<at::Tensor> tokens, cells;
+  int64_t filled = 0;
+  for (const at::Tensor& sequence : sequences_of(rows)) {
+    tokens.push_back(at::arange(filled, filled + sequence.size(0), at::kLong));
+    cells.push_back(sequence);
+    lengths.push_back(round_up(sequence.size(0), length));
+    filled += lengths.back();
+  }
+  const int64_t all = round_up(std::max<int64_t>(filled, 1), std::lcm(length, total));
+  if (all > filled) lengths.push_back(all - filled);
+  // All rows may be empty; then the padding alone is one sequence, so that every rank still runs the model.
+  const at::Tensor none = at::empty({0}, at::kLong);
+  FlatRows flat;
+  flat.tokens = tokens.empty() ? none : at::cat(tokens);
+  flat.cells = cells.empty() ? none : at::cat(cells);
+  // [number of real tokens] -> [t], with `padding` in the cells between.
+  const auto spread = [&](const at::Tensor& values, int64_t padding) {
+    return at::full({all}, padding, at::kLong).index_copy_(0, flat.tokens, values);
+  };
+  flat.ids = spread(rows.input_ids.reshape({-1}).index_select(0, flat.cells), 0);
+  flat.labels = spread(rows.labels.reshape({-1}).index_select(0, flat.cells), -100);
+  flat.layout = ops::SequenceLayout::packed(lengths).with_positions(spread(flat.cells.remainder(s), 0));
+  return flat;
+}
+
+// Without labels, every token that is not padding is its own label.
+ScoreBatch with_labels(ScoreBatch batch) {
+  if (batch.labels.defined()) return batch;
+  batch.labels = batch.input_ids;
+  if (batch.attention_mask.defined()) batch.labels = batch.labels.masked_fill(batch.attention_mask.eq(0), -100);
+  return batch;
+}
+
+// Scores micro-batches on this rank's chunks.
+class Scorer {
+ public:
+  Scorer(const model::VirtualModels& models, bool logits) : models_(models), logits_(logits), passes_(models) {}
+
+  // Returns the number of micro-batches for the next call of run() when `left` are to be scored: with a pipeline, enough
+  // to keep its stages busy. It may exceed `left`, because the schedule needs it.
+  int group(int64_t left) const {
+    const int pp = models_.context().grid().shape().pp;
+    return passes_.group(static_cast<int>(std::min<int64_t>(left, pp > 1 ? 4 * pp : 1)));
+  }
+
+  // Runs as many micro-batches as group() says. `take` gets the result of each, on the last stage only.
+  void run(const std::vector<ScoreBatch>& batches, const std::function<void(size_t, const ScoredRows&)>& take) const {
+    const comm::Group tp = models_[0].tensor_parallel().group, cp = models_.context().cp();
+    const bool splits_tokens = models_[0].tensor_parallel().splits_tokens();
+    std::vector<FlatRows> flat;
+    std::vector<int64_t> tokens;
+    for (const ScoreBatch& rows : batches) {
+      // Zigzag slices need sequences of multiples of 2·cp; sequence parallelism, a slice of a multiple of tp.
+      flat.push_back(flatten(rows, cp.size() > 1 ? 2 * cp.size() : 1, cp.size() * (splits_tokens ? tp.size() : 1)));
+      tokens.push_back(flat.back().layout.tokens() / cp.size());
+    }
+    passes_.run(tokens, [&](const model::GptModel& chunk, const pipeline::StageCall& call) {
+      const auto number = static_cast<size_t>(call.microbatch);
+      model::ModelInput input = slice_input(flat[number], chunk, call.input);
+      if (!chunk.place().head) return chunk.forward(input);
+      take(number, score(chunk, flat[number], batches[number], input));
+      return at::Tensor();
+    });
+  }
+
+ private:
+  at::Tensor slice(const at::Tensor& of, const FlatRows& flat, const model::GptModel& chunk) const {
+    const comm::Group cp = models_.context().cp();
+    return nn::slice_tokens(of, flat.layout, cp.rank(), cp.size()).to(chunk.options().device);
+  }
+
+  // The input of a chunk: this context-parallel rank's slice of the tokens.
+  model::ModelInput slice_input(const FlatRows& flat, const model::GptModel& chunk, const at::Tensor& hidden) const {
+    const comm::Group cp = models_.context().cp();
+    model::ModelInput input{
+        .layout = nn::slice_layout(flat.layout, cp.rank(), cp.size()), .hidden = hidden, .training = false};
+    if (chunk.place().reads_ids()) input.ids = slice(flat.ids, flat, chunk);
+    return input;
+  }
+
+  // Runs the chunk with the head.
+  ScoredRows score(const model::GptModel& chunk, const FlatRows& flat, const ScoreBatch& rows,
+                   model::ModelInput& input) const {
+    const int64_t b = rows.input_ids.size(0), s = rows.input_ids.size(1);
+    const comm::Group cp = models_.context().cp();
+    // Undoes slicing over cp and packing, in this order.
+    // [t, …] of the slice -> [b s, …], with 0 in cells without a token.
+    const auto in_cells = [&](const at::Tensor& own) {
+      const at::Tensor tokens = nn::gather_slices(own, input.layout, cp).to(at::kCPU, at::kFloat);
+      std::vector<int64_t> shape = tokens.sizes().vec();
+      shape[0] = b * s;
+      return at::zeros(shape, at::kFloat).index_copy_(0, flat.cells, tokens.index_select(0, flat.tokens));
+    };
+    ScoredRows result;
+    if (logits_) {
+      const at::Tensor logits = nn::all_gather_columns(chunk.forward(input), chunk.tensor_parallel().group, "logits");
+      result.logits = in_cells(logits.narrow(1, 0, chunk.vocab().size)).view({b, s, -1});
+    }
+    // Labels are shifted before they are sliced: the next token of a slice's last one is on another rank.
+    input.targets = slice(model::shift_labels(flat.labels, flat.layout), flat, chunk);
+    result.token_losses = in_cells(chunk.forward(input)).view({b, s});
+    return result;
+  }
+
+  const model::VirtualModels& models_;
+  const bool logits_;
+  const StagePasses passes_;
+};
+
+ScoreBatch row_range(const ScoreBatch& batch, int64_t first, int64_t count) {
+  const auto part = [&](const at::Tensor& t) { return t.defined() ? t.narrow(0, first, count) : t; };
+  return {part(batch.input_ids), part(batch.attention_mask), part(batch.labels)};
+}
+
+}  // namespace
+
+ScoredRows score_rows(const model::VirtualModels& models, const ScoreBatch& rows, bool logits) {
+  const at::NoGradGuard no_grad;
+  check_token_ids(rows.input_ids, models.config());
+  const Scorer scorer(models, logits);
+  // Where the schedule needs more micro-batches, this one is repeated.
+  const std::vector<ScoreBatch> batches(static_cast<size_t>(scorer.group(1)), with_labels(rows));
+  ScoredRows result;
+  scorer.run(batches, [&](size_t number, const ScoredRows& scored) {
+    if (number == 0) result = scored;
+  });
+  return result;
+}
+
+ScoreTotal score_to_file(const model::VirtualModels& models, const ScoreBatch& given, const fs::path& output,
+                         const ScoreOptions& options) {
+  const at::NoGradGuard no_grad;
+  check<ConfigError>(options.rows > 0, "per_device_eval_batch_size is {}; it must be positive", options.rows);
+  check_token_ids(given.input_ids, models.config());
+  check<ConfigError>(!options.logits || predicts_tokens(models),
+                     "the head of {} models does not compute logits; score without them", models.config().family);
+  const ScoreBatch batch = with_labels(given);
+  const int64_t b = batch.input_ids.size(0), s = batch.input_ids.size(1);
+  parallel::ParallelContext& context = models.context();
+  const comm::Group everyone = context.world().world(), dp = context.dp();
+  const bool first_rank = context.rank() == 0;
+
+  // The result is one safetensors file. Its shapes are known beforehand, so all ranks write into it in place.
+  std::vector<hf::WeightSpec> specs{{"token_losses", hf::Dtype::kF32, {b, s}}, {"loss", hf::Dtype::kF32, {}}};
+  if (options.logits) specs.push_back({"logits", hf::Dtype::kF32, {b, s, models.config().vocab_size}});
+  const fs::path staging = output.string() + ".tmp";
+  io::StagedFolder staged(staging, "score", {.owner = first_rank, .overwrite = true});
+  hf::WeightWriter writer(staged.path(), specs, {.max_shard_bytes = UINT64_MAX});
+  if (first_rank) writer.create_files();
+  everyone.barrier("score: file made");
+  // Ranks of one tp and cp group have the same results on the last stage; one of them writes and counts.
+  const bool writes = context.place().tp_rank == 0 && context.place().cp_rank == 0;
+  at::Tensor sums = at::zeros({2}, at::kDouble);  // loss, labeled tokens
+  // All ranks run the same number of micro-batches, because they may share experts. A rank without rows left repeats the
+  // first ones and discards the result.
+  const Scorer scorer(models, options.logits);
+  const int64_t stride = options.rows * dp.size();
+  for (int64_t next = 0; next < b;) {
+    const int group = scorer.group((b - next + stride - 1) / stride);
+    std::vector<ScoreBatch> parts;
+    std::vector<int64_t> first_rows;
+    for (int i = 0; i < group; ++i, next += stride) {
+      // Rows are dealt out in turns: micro-batch i gives each data-parallel rank `rows` consecutive ones.
+      first_rows.push_back(next + options.rows * dp.rank());
+      const int64_t first = first_rows.back() < b ? first_rows.back() : 0;
+      parts.push_back(row_range(batch, first, std::min(options.rows, b - first)));
+    }
+    scorer.run(parts, [&](size_t number, const ScoredRows& rows) {
+      const int64_t first = first_rows[number];
+      if (first >= b || !writes) return;
+      sums[0] += rows.token_losses.sum(at::kDouble);
+      sums[1] += parts[number].labels.narrow(1, 1, s - 1).ne(-100).sum();
+      writer.write("token_losses", {first, 0}, rows.token_losses);
+      if (options.logits) writer.write("logits", {first, 0, 0}, rows.logits);
+    });
+  }
+  sums = sums.to(context.device());
+  everyone.all_reduce(sums, comm::ReduceOp::kSum, "score: loss");
+  sums = sums.cpu();
+  ScoreTotal total{0, sums[1].to(at::kLong).item<int64_t>()};
+  if (total.num_label_tokens > 0) total.loss = sums[0].item<double>() / static_cast<double>(total.num_label_tokens);
+  if (first_rank) writer.write("loss", {}, at::scalar_tensor(total.loss, at::kFloat));
+  writer.sync();
+  everyone.barrier("score: written");
+  if (first_rank) fs::rename(staged.path() / writer.file_names().at(0), output);
+  return total;
+}
+
+}  // namespace megalith::inference
