@@ -101,7 +101,7 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
   std::optional<peft::FileMerge> merge;
   if (!options.adapter.empty()) {
     check_mergeable(peft::read_adapter_config(options.adapter), in_files);
-    merge.emplace(options.adapter, before.files());
+    merge.emplace(options.adapter, name_map(in_files), before.files());
   }
   const hf::TensorMapping after(name_map(config), global_tensors(config));
   const auto planned = conversions(files, before, after, options.dtype);
