@@ -24,7 +24,7 @@ SANITIZED := -LE '^(long|package|tree)$$'
 
 .DEFAULT_GOAL := build
 .NOTPARALLEL:
-.PHONY: help setup setup-all build demo test test-all test-release-all test-asan test-tsan test-clang lint \
+.PHONY: help setup setup-all build demo test test-interop test-all test-release-all test-asan test-tsan test-clang lint \
         check-headers check-arm64 fuzz format docs bench package clean distclean
 
 help:          ## this list
@@ -46,7 +46,11 @@ test: setup    ## GCC release and every test but the long ones
 	@scripts/build.sh release
 	@scripts/run_tests.sh build/release $(QUICK)
 
-test-all: test-asan test-tsan test-clang lint check-headers fuzz test-release-all ## test, sanitizers, Clang, clang-tidy, headers, fuzzers, long tests
+test-interop: setup ## our files opened in transformers, peft, megatron-core and tensorboard; fetches them into .deps
+	@scripts/build.sh release
+	@scripts/interop.sh build/release
+
+test-all: test-asan test-tsan test-clang lint check-headers fuzz test-release-all test-interop ## test, sanitizers, Clang, clang-tidy, headers, fuzzers, long tests, other programs
 
 test-release-all: setup-all
 	@scripts/build.sh release

@@ -48,9 +48,9 @@ Effects preference_effects();  // pairs of answers and their reference
 inline Effects all_effects() {
   Effects all;
   for (const auto& part :
-       {layout_effects, model_effects, fp8_effects, vocabulary_effects, scratch_effects, optimizer_effects, schedule_effects, data_effects,
-        indexed_effects, flow_effects, show_effects, training_effects, pretrain_effects, checkpoint_effects,
-        command_effects, fault_effects, lora_effects, preference_effects})
+       {layout_effects, model_effects, fp8_effects, vocabulary_effects, scratch_effects, optimizer_effects,
+        schedule_effects, data_effects, indexed_effects, flow_effects, show_effects, training_effects, pretrain_effects,
+        checkpoint_effects, command_effects, fault_effects, lora_effects, preference_effects})
     for (Effect& effect : part()) all.push_back(std::move(effect));
   return all;
 }

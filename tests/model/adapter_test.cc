@@ -18,10 +18,10 @@
 #include "megalith/peft/names.h"
 #include "tests/model/layout_case.h"
 #include "tests/model/model_support.h"
+#include "tests/model/random_adapter.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
 #include "tests/support/golden_adapter.h"
-#include "tests/support/subprocess.h"
 #include "tests/support/temp_folder.h"
 
 namespace megalith::testing {
@@ -29,44 +29,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kRank = 3;
-
 peft::AdapterConfig adapter_on(std::vector<std::string> targets) {
   peft::AdapterConfig adapter;
   adapter.target_modules = std::move(targets);
   return adapter;
-}
-
-// Every layer that can have an update, of this model; or all but the embedding.
-peft::AdapterConfig everything(const model::ModelConfig& config, bool embedding) {
-  peft::AdapterConfig adapter = adapter_on({"all"});
-  adapter.rank = kRank;
-  adapter.alpha = 5;
-  if (embedding) adapter.target_modules.emplace_back(config.family == "gpt2" ? "wte" : "embed_tokens");
-  if (!config.tied_embeddings) adapter.target_modules.emplace_back("lm_head");
-  if (config.moe) adapter.target_modules.emplace_back("gate");
-  if (config.moe && config.moe->shared_gate) adapter.target_modules.emplace_back("shared_expert_gate");
-  return adapter;
-}
-
-// An adapter none of whose numbers is zero.
-void write_random_adapter(const fs::path& model_folder, const fs::path& to, bool embedding) {
-  run_ranks(1, [&](const Rank& r) {
-    parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 1}));
-    const auto models = model::with_adapter(model_folder, {}, context,
-                                            {.fresh = everything(model::read_model_config(model_folder), embedding)});
-    const at::NoGradGuard no_grad;
-    for (const nn::Parameter* p : models.parameters())
-      if (p->spec.role == nn::ParameterRole::kAdapter)
-        for (const auto& part : p->sharded())
-          nn::fill_normal(part.local, 4, part.name, part.global_shape, part.offset, 0, 0.15);
-    model::save_adapter(models, to);
-  });
-}
-
-TokenBatch small_batch(int64_t vocab) {
-  const at::Tensor ids = at::arange(32, at::kLong).mul(37).add(5).remainder(vocab);
-  return {ids, ids.roll(3), ops::SequenceLayout::dense(2, 16), 0.05};
 }
 
 // Returns the gradients of an adapter that follow from those of the merged model.
@@ -131,7 +97,7 @@ TEST_P(AdapterOf, EveryLayerInEveryLayout) {
   const TempFolder temp;
   const TokenBatch batch = small_batch(200);
   // A tied embedding with an update looks up the updated rows and predicts with the old ones: no merged model does.
-  write_random_adapter(folder, temp / "adapter", !config.tied_embeddings);
+  write_random_adapter(folder, temp / "adapter", everything(config, !config.tied_embeddings));
   model::convert_checkpoint(folder, temp / "merged", {.adapter = temp / "adapter"});
   const RunResult merged = run_layout(temp / "merged", batch, {});
   const RunResult run = expect_same_in_layouts(folder, temp / "adapter", batch);
@@ -140,7 +106,7 @@ TEST_P(AdapterOf, EveryLayerInEveryLayout) {
   ASSERT_EQ(run.gradients.size(), expected.size());
   for (const auto& [name, gradient] : expected) expect_close(run.gradients.at(name), gradient, name, kTolerance, 1e-6);
   if (!config.tied_embeddings) return;
-  write_random_adapter(folder, temp / "tied", true);
+  write_random_adapter(folder, temp / "tied", everything(config, true));
   expect_same_in_layouts(folder, temp / "tied", batch);
   EXPECT_THROW(model::convert_checkpoint(folder, temp / "no", {.adapter = temp / "tied"}), ConfigError);
 }
@@ -298,30 +264,6 @@ TEST(AdapterDropout, RecomputedLayersDrawTheSameMasks) {
   };
   EXPECT_EQ(loss_and_gradient(false, 1), loss_and_gradient(true, 1));
   EXPECT_NE(loss_and_gradient(false, 1), loss_and_gradient(false, 2));
-}
-
-// ---- peft itself ----
-
-TEST(AdapterFiles, OpenInPeft) {
-  const char* python = std::getenv("MEGALITH_PYTHON");
-  if (!python || *python == 0) GTEST_SKIP() << "MEGALITH_PYTHON does not name a Python with peft";
-  if (run_process({python, "-c", "import peft, transformers"}, {}, std::chrono::minutes(3)).exit_code != 0)
-    GTEST_SKIP() << "the Python of MEGALITH_PYTHON has no peft";
-  for (const char* name : {"llama", "qwen3", "gpt2"}) {
-    SCOPED_TRACE(name);
-    const TempFolder temp;
-    write_random_adapter(golden_folder(name), temp / "adapter", true);
-    const TokenBatch batch = small_batch(200);
-    LayoutCase layout;
-    layout.adapter = temp / "adapter";
-    const RunResult run = run_layout(golden_folder(name), batch, layout);
-    const auto result = run_process({python, "tests/data/peft/logits.py", golden_folder(name).string(),
-                                     (temp / "adapter").string(), (temp / "logits.safetensors").string()},
-                                    {}, std::chrono::minutes(2));
-    ASSERT_EQ(result.exit_code, 0) << result.err;
-    const hf::SafetensorsFile file(temp / "logits.safetensors");
-    expect_close(run.logits, file.tensor("logits").flatten(0, 1), "logits", 1e-4);
-  }
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ ProductResult run_product(const ProductCase& how) {
   const ParameterScope scope(set);
   Parameter& weight = scope.add({.name = "w", .use = WeightUse::kReplicated}, {kProductOut, kProductIn});
   const LowRankState state{.active = true, .training = true};
-  LowRank update{.rank = kProductRank, .scale = kProductScale, .parts = {{.rows = kProductOut}}, .state = &state};
+  LowRank update{.rank = kProductRank, .parts = {{.rows = kProductOut, .scale = kProductScale}}, .state = &state};
   if (how.update) {
     update.a = &scope.add({.name = "a"}, {kProductRank, kProductIn});
     update.b = &scope.add({.name = "b"}, {kProductOut, kProductRank});
@@ -174,8 +174,7 @@ TEST(Product, GivesTheInputsGradientInTwoSteps) {
   LowRank update{.a = &scope.add({.name = "a"}, {kProductRank, kProductIn}),
                  .b = &scope.add({.name = "b"}, {kProductOut, kProductRank}),
                  .rank = kProductRank,
-                 .scale = kProductScale,
-                 .parts = {{.rows = kProductOut}},
+                 .parts = {{.rows = kProductOut, .scale = kProductScale}},
                  .state = &state};
   weight.attached.update = &update;
   load(set, product_weights(true));

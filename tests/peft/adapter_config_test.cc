@@ -64,14 +64,38 @@ TEST(AdapterConfig, IsReadAndWritten) {
   EXPECT_EQ(read(again).rank, fresh.rank);
 }
 
+// Fields that select modules, and their ranks, go back into the file as they came.
+TEST(AdapterConfig, KeepsPatterns) {
+  json content = kPlain;
+  content.update({{"target_modules", ".*[qv]_proj"},
+                  {"exclude_modules", {"0.self_attn.q_proj"}},
+                  {"rank_pattern", {{"q_proj", 4}, {"2.*v_proj", 2}}},
+                  {"alpha_pattern", {{"v_proj", 1.5}}},
+                  {"target_parameters", {"experts.down_proj"}},
+                  {"layers_to_transform", 1},
+                  {"layers_pattern", "layers"},
+                  {"modules_to_save", nullptr},
+                  {"lora_dropout", 0.0},
+                  {"use_rslora", false},
+                  {"inference_mode", true}});
+  const AdapterConfig config = read(content);
+  EXPECT_EQ(config.target_pattern->text(), ".*[qv]_proj");
+  EXPECT_EQ(config.exclude_modules, std::vector<std::string>{"0.self_attn.q_proj"});
+  EXPECT_EQ(config.layers_to_transform, std::vector<int64_t>{1});
+  ASSERT_EQ(config.rank_pattern.size(), 2U);
+  json again = json::parse(peft::to_json(config));
+  EXPECT_EQ(again, content);
+}
+
 TEST(AdapterConfig, WhatIsNotSupportedIsNamed) {
   expect_contains(refusal(with("r", 0)), "\"r\" is 0");
   expect_contains(refusal(with("lora_alpha", "x")), "lora_alpha");
   expect_contains(refusal(with("peft_type", "IA3")), "peft_type is IA3");
   expect_contains(refusal(with("use_dora", true)), "\"use_dora\" is true");
-  expect_contains(refusal(with("rank_pattern", {{"q_proj", 4}})), "rank_pattern");
+  expect_contains(refusal(with("rank_pattern", {{"q_proj", 0}})), "q_proj");
+  expect_contains(refusal(with("kasa_config", {{"beta", 1}})), "kasa_config");
   expect_contains(refusal(with("bias", "all")), "\"bias\" is \"all\"");
-  expect_contains(refusal(with("target_modules", ".*_proj")), "patterns are not supported");
+  expect_contains(refusal(with("target_modules", "(?P<x>q)_proj")), "is not understood");
   expect_contains(refusal(with("target_modules", nullptr)), "at least one module");
   expect_contains(refusal(with("lora_dropout", 1.0)), "below 1");
   EXPECT_EQ(refusal(with("rank_pattern", json::object())), "nothing is wrong");

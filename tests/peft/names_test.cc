@@ -5,6 +5,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/hf/name_map.h"
+#include "megalith/peft/targets.h"
 #include "tests/support/expect.h"
 
 namespace megalith::testing {

@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <unordered_map>
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
@@ -168,7 +169,7 @@ void WeightFiles::read_all(const std::vector<std::string>& files) {
 // Builds the sorted list of names and the lookup table; refuses names that are in two files.
 void WeightFiles::finish() {
   std::vector<std::string> twice;
-  // The views point into slots_, whose names stay in place; names_ owns the texts of the final table.
+  // The views point into slots_, whose names stay in place.
   std::unordered_map<std::string_view, size_t> seen;
   for (size_t i = 0; i < slots_.size(); ++i) {
     for (const std::string& name : slots_[i]->names) {
@@ -210,14 +211,40 @@ const SafetensorsFile& WeightFiles::opened(Slot& slot) const {
 }
 
 const TensorInfo* WeightFiles::find(std::string_view name) const {
+  if (const auto view = views_.find(name); view != views_.end()) return &view->second.info;
   return contains(name) ? opened(slot(name)).find(name) : nullptr;
 }
 
-at::Tensor WeightFiles::tensor(std::string_view name) const { return opened(slot(name)).tensor(name); }
+at::Tensor WeightFiles::tensor(std::string_view name) const {
+  if (const auto view = views_.find(name); view != views_.end())
+    return view->second.view.view(tensor(view->second.view.of));
+  return opened(slot(name)).tensor(name);
+}
 
-void WeightFiles::release(std::string_view name) const { opened(slot(name)).release(name); }
+void WeightFiles::release(std::string_view name) const {
+  if (const auto view = views_.find(name); view != views_.end()) name = view->second.view.of;
+  opened(slot(name)).release(name);
+}
 
-fs::path WeightFiles::file_of(std::string_view name) const { return slot(name).path; }
+fs::path WeightFiles::file_of(std::string_view name) const {
+  if (const auto view = views_.find(name); view != views_.end()) name = view->second.view.of;
+  return slot(name).path;
+}
+
+void WeightFiles::add_views(const std::vector<View>& views) {
+  std::set<std::string_view> replaced;
+  for (const View& each : views) {
+    TensorInfo info = *opened(slot(each.of)).find(each.of);
+    info.name = each.name;
+    info.shape = each.view(tensor(each.of)).sizes().vec();
+    views_[each.name] = {each, std::move(info)};
+    replaced.insert(each.of);
+  }
+  std::erase_if(names_, [&](const std::string& name) { return replaced.contains(name); });
+  for (const View& each : views)
+    if (each.listed) names_.push_back(each.name);
+  std::ranges::sort(names_);
+}
 
 uint64_t WeightFiles::total_bytes() const {
   uint64_t bytes = 0;

@@ -10,11 +10,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "megalith/hf/safetensors_file.h"
@@ -35,7 +36,7 @@ class WeightFiles {
   const std::filesystem::path& folder() const { return folder_; }
   // Names of all tensors in alphabetical order; with an index, only those that it lists.
   const std::vector<std::string>& names() const { return names_; }
-  bool contains(std::string_view name) const { return slot_of_.contains(name); }
+  bool contains(std::string_view name) const { return slot_of_.contains(name) || views_.contains(name); }
   // Returns nullptr when there is none of that name. Throws DataError when its file is broken or lacks tensors that the
   // index lists, naming all of them.
   const TensorInfo* find(std::string_view name) const;
@@ -47,8 +48,22 @@ class WeightFiles {
   // Returns the bytes of all tensors together. Opens every file.
   uint64_t total_bytes() const;
 
+  // A tensor that is made of another one, for files that keep tensors in another form than their reader expects.
+  struct View {
+    std::string name, of;
+    std::function<at::Tensor(const at::Tensor&)> view;  // makes it of the tensor `of`, without copying
+    bool listed = true;                                 // in names()
+  };
+  // Adds views, and takes the tensors that they are made of off the list. Called before other threads use the object.
+  void add_views(const std::vector<View>& views);
+
  private:
   struct Slot;
+  // A view, and its name, type and shape; the bytes are those of the tensor that it is made of.
+  struct KnownView {
+    View view;
+    TensorInfo info;
+  };
   // The two ways of filling slots_; finish() builds the tables from them.
   void read_index(const std::filesystem::path& index);
   void read_all(const std::vector<std::string>& files);
@@ -59,8 +74,9 @@ class WeightFiles {
   std::filesystem::path folder_;
   std::vector<std::unique_ptr<Slot>> slots_;  // one per file
   std::vector<std::string> names_;
-  std::unordered_map<std::string_view, size_t> slot_of_;  // name -> index in slots_; names_ owns the text
-  mutable std::mutex opening_;                            // guards Slot::file of slots_
+  std::map<std::string, size_t, std::less<>> slot_of_;   // name -> index in slots_
+  std::map<std::string, KnownView, std::less<>> views_;  // by name
+  mutable std::mutex opening_;                           // guards Slot::file of slots_
 };
 
 }  // namespace megalith::hf

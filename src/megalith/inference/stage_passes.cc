@@ -54,11 +54,12 @@ void check_token_ids(const at::Tensor& ids, const model::ModelConfig& config) {
   if (ids.numel() == 0) return;
   const auto [low, high] = at::aminmax(ids);
   const int64_t bad = low.item<int64_t>() < 0 ? low.item<int64_t>() : high.item<int64_t>();
-  check<DataError>(bad >= 0 && bad < config.vocab_size,
-                   "token id {} is outside of the model's vocabulary of {}: the tokens were made with another tokenizer,"
-                   " or this one has tokens for which the model has no rows. Make them with the model's tokenizer, or"
-                   " train with resize_vocab first",
-                   bad, config.vocab_size);
+  check<DataError>(
+      bad >= 0 && bad < config.vocab_size,
+      "token id {} is outside of the model's vocabulary of {}: the tokens were made with another tokenizer,"
+      " or this one has tokens for which the model has no rows. Make them with the model's tokenizer, or"
+      " train with resize_vocab first",
+      bad, config.vocab_size);
 }
 
 }  // namespace megalith::inference

@@ -6,18 +6,23 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <fmt/ranges.h>
 
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
 #include "megalith/hf/scalar_type.h"
 #include "megalith/hf/weight_files.h"
 #include "megalith/io/file_io.h"
 #include "megalith/io/staged_folder.h"
 #include "megalith/model/families/family.h"
 #include "megalith/nn/parameter/init.h"
+#include "megalith/peft/adapter_files.h"
 #include "megalith/peft/names.h"
+#include "megalith/peft/targets.h"
+#include "megalith/peft/written_config.h"
 
 namespace megalith::model {
 
@@ -89,15 +94,45 @@ std::set<std::string> frozen_in_files(const hf::WeightFiles& files, const ModelC
   return names;
 }
 
+// The weights that an adapter may update.
+std::vector<peft::Weight> whole_weights(const ModelConfig& config) {
+  std::vector<peft::Weight> weights;
+  look_at_whole(config, std::nullopt, [&](const nn::Parameter& parameter) {
+    // peft knows the model without its multi-token-prediction layers, so they cannot be targets.
+    if (parameter.spec.name.starts_with("mtp.")) return;
+    for (const auto& part : parameter.spec.parts) weights.push_back({part.name, parameter.spec.use});
+  });
+  return weights;
+}
+
+// peft saves an embedding or a head with an update as well; what it saved replaces that of the base model.
+void read_base_layers(const ModelConfig& config, const hf::WeightFiles& files,
+                      const std::vector<nn::Parameter*>& parameters) {
+  const hf::TensorMapping base(name_map(config), global_tensors(config));
+  for (nn::Parameter* parameter : parameters) {
+    const std::string& name = parameter->spec.parts[0].name;
+    if (is_trained(*parameter) || parameter->value.is_meta() || !base.holds(name)) continue;
+    const hf::FileTensor& file = base.file_of(name);
+    const hf::TensorInfo* saved = files.find(file.name);
+    if (saved == nullptr) continue;
+    check<DataError>(
+        saved->shape == file.shape,
+        "the adapter {} holds {} as [{}], and the model needs [{}]: the vocabulary was resized; resize that of"
+        " the model (megalith convert --vocab_size) first",
+        files.folder().string(), file.name, fmt::join(saved->shape, ", "), fmt::join(file.shape, ", "));
+    base.read(files, parameter->sharded());
+  }
+}
+
 // Reads the files of an adapter into those of `parameters` that belong to it.
 void read_adapter(const ModelConfig& config, const peft::AdapterConfig& adapter, const fs::path& folder,
                   const std::vector<nn::Parameter*>& parameters) {
   const at::NoGradGuard no_grad;
-  const hf::WeightFiles files(folder, fmt::format("{}.safetensors", peft::kWeightsStem));
+  const auto files = peft::open_adapter(folder, adapter, name_map(config));
   // Names, shapes and transposes of peft's file; the same mapping serves writing.
-  const std::set<std::string> frozen = frozen_in_files(files, config, adapter);
+  const std::set<std::string> frozen = frozen_in_files(*files, config, adapter);
   const hf::TensorMapping mapping = adapter_mapping(config, adapter, frozen);
-  mapping.check_files(files,
+  mapping.check_files(*files,
                       fmt::format("those of an adapter for this {} model ({} layers of width {}) with the rank and"
                                   " the targets of {}",
                                   config.family, config.num_layers, config.hidden_size, peft::kConfigName));
@@ -105,8 +140,9 @@ void read_adapter(const ModelConfig& config, const peft::AdapterConfig& adapter,
     const bool in_files = is_trained(*parameter) || frozen.contains(parameter->spec.parts[0].name);
     if (!in_files || parameter->value.is_meta()) continue;
     parameter->value.zero_();  // padding
-    mapping.read(files, parameter->sharded());
+    mapping.read(*files, parameter->sharded());
   }
+  read_base_layers(config, *files, parameters);
 }
 
 // Those two modules are recomputed by code of their own, which does not restore the generator as nn::recompute does.
@@ -152,13 +188,7 @@ std::vector<std::string> vocabulary_modules(const ModelConfig& config) {
 }
 
 peft::AdapterConfig resolve_targets(peft::AdapterConfig adapter, const ModelConfig& config) {
-  std::vector<peft::Weight> weights;
-  look_at_whole(config, std::nullopt, [&](const nn::Parameter& parameter) {
-    // peft knows the model without its multi-token-prediction layers, so they cannot be targets.
-    if (parameter.spec.name.starts_with("mtp.")) return;
-    for (const auto& part : parameter.spec.parts) weights.push_back({part.name, parameter.spec.use});
-  });
-  adapter = peft::with_targets(std::move(adapter), name_map(config), weights);
+  adapter = peft::with_targets(std::move(adapter), name_map(config), whole_weights(config));
   look_at_whole(config, adapter, [](const nn::Parameter&) {});  // throws if a layer cannot take the adapter
   return adapter;
 }
@@ -268,7 +298,14 @@ ExportedWeights exported_adapter(const VirtualModels& models) {
 }
 
 void write_adapter_files(const VirtualModels& models, const fs::path& folder, const Assets& assets) {
-  io::write_text_file(folder / peft::kConfigName, peft::to_json(adapter_of(models)));
+  const ModelConfig& config = models.config();
+  const auto [written, problems] = peft::written_config(adapter_of(models), name_map(config), whole_weights(config));
+  for (const std::string& problem : problems)
+    log_warning(
+        "peft cannot load this adapter: {}. megalith convert --adapter_path merges it into a model that every"
+        " program loads",
+        problem);
+  io::write_text_file(folder / peft::kConfigName, peft::to_json(written));
   copy_assets(assets, folder, models.config());
 }
 
@@ -288,9 +325,11 @@ WithoutAdapter::WithoutAdapter(const VirtualModels& models) {
 }
 
 void check_mergeable(const peft::AdapterConfig& adapter, const ModelConfig& config) {
-  const std::string embedding = peft::module_of(name_map(config), "embedding.weight");
+  const hf::NameMap names = name_map(config);
+  const std::string embedding = peft::module_of(names, "embedding.weight");
   check<ConfigError>(
-      !config.tied_embeddings || !peft::is_target(embedding, adapter) || peft::is_saved(embedding, adapter),
+      !config.tied_embeddings || !peft::update_of(names, "embedding.weight", adapter) ||
+          peft::is_saved(embedding, adapter),
       "an adapter on {} cannot be merged into a model whose head is the same tensor: merging would change the head,"
       " which the adapter does not update. Keep the adapter separate",
       embedding);

@@ -114,7 +114,7 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
   std::optional<peft::FileMerge> merge;
   if (!options.adapter.empty()) {
     check_mergeable(peft::read_adapter_config(options.adapter), in_files);
-    merge.emplace(options.adapter, after.files());
+    merge.emplace(options.adapter, name_map(config), after.files());
   }
   const auto planned = conversions(files, before, after, options.dtype);
   std::vector<hf::WeightSpec> specs;

@@ -1,14 +1,16 @@
-// Reading is strict where a field changes the result: an adapter with DoRA or ranks per module would silently compute
-// something else, so it is refused, with all such fields in one message. Unknown fields are kept: to_json() writes them
+// Reading is strict where a field changes the result: an adapter with DoRA would silently compute something else, so it
+// is refused, with all such fields in one message. Unknown fields are kept: to_json() writes them
 // back, so that an adapter survives a round trip through Megalith with all that other tools have stored in it.
 #include "megalith/peft/adapter_config.h"
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
+#include "megalith/hf/safetensors_file.h"
 #include "megalith/io/json_reader.h"
 
 namespace megalith::peft {
@@ -19,17 +21,16 @@ namespace fs = std::filesystem;
 
 // Fields that change what an adapter computes. They are not supported unless empty: null, false, {} or [].
 constexpr const char* kMustBeEmpty[] = {"use_dora",
-                                        "rank_pattern",
-                                        "alpha_pattern",
                                         "layer_replication",
-                                        "layers_to_transform",
-                                        "target_parameters",
                                         "lora_bias",
                                         "use_qalora",
                                         "trainable_token_indices",
-                                        "exclude_modules",
                                         "alora_invocation_tokens",
-                                        "use_bdlora"};
+                                        "use_bdlora",
+                                        "arrow_config",
+                                        "kasa_config",
+                                        "monteclora_config",
+                                        "velora_config"};
 
 // The forms in which peft writes "not used".
 bool is_empty(const io::Json& value) {
@@ -37,15 +38,78 @@ bool is_empty(const io::Json& value) {
   return value.is_null() || ((value.is_object() || value.is_array()) && value.empty());
 }
 
-// Returns a list of names; the field may also be a single string. peft reads such a string as a pattern.
-std::vector<std::string> names(const io::JsonFields& fields, const char* key) {
+// Returns a list of names; std::nullopt where the field is a string, which peft reads as a regular expression.
+std::optional<std::vector<std::string>> names(const io::JsonFields& fields, const char* key) {
+  const io::Json* value = fields.value(key);
+  if (value == nullptr) return std::vector<std::string>();
+  if (value->is_string()) return std::nullopt;
+  return fields.required<std::vector<std::string>>(key);
+}
+
+// Returns the list of a field that may also hold a single value.
+template <typename T>
+std::vector<T> one_or_more(const io::JsonFields& fields, const char* key) {
   const io::Json* value = fields.value(key);
   if (value == nullptr) return {};
-  if (!value->is_string()) return fields.required<std::vector<std::string>>(key);
-  const auto text = value->get<std::string>();
-  if (text.find_first_of("*()[]|\\^$+?") != std::string::npos)
-    fields.refuse(key, "be a list of module names; patterns are not supported");
-  return {text};
+  if (!value->is_array()) return {fields.required<T>(key)};
+  return fields.required<std::vector<T>>(key);
+}
+
+// Reads {"pattern": number, …} in the order of the file.
+template <typename T>
+std::vector<std::pair<NamePattern, T>> patterns(const io::JsonFields& fields, const char* key) {
+  std::vector<std::pair<NamePattern, T>> found;
+  const auto object = fields.optional_object(key);
+  if (!object) return found;
+  for (const auto& [name, value] : object->whole().items())
+    found.emplace_back(NamePattern::end(name), object->positive<T>(name));
+  return found;
+}
+
+// Reads what selects modules, and their ranks.
+void read_targets(const io::JsonFields& fields, AdapterConfig& config) {
+  if (auto listed = names(fields, "target_modules"))
+    config.target_modules = std::move(*listed);
+  else if (const auto text = fields.required<std::string>("target_modules"); text == "all-linear")
+    config.target_modules = {text};
+  else
+    config.target_pattern = NamePattern::whole(text);
+  if (auto listed = names(fields, "exclude_modules"))
+    config.exclude_modules = std::move(*listed);
+  else
+    config.exclude_pattern = NamePattern::whole(fields.required<std::string>("exclude_modules"));
+  config.target_parameters = one_or_more<std::string>(fields, "target_parameters");
+  config.modules_to_save = one_or_more<std::string>(fields, "modules_to_save");
+  config.layers_to_transform = one_or_more<int64_t>(fields, "layers_to_transform");
+  for (const std::string& pattern : one_or_more<std::string>(fields, "layers_pattern"))
+    if (!pattern.empty()) config.layers_pattern.push_back(NamePattern::layer(pattern));
+  config.rank_pattern = patterns<int64_t>(fields, "rank_pattern");
+  config.alpha_pattern = patterns<double>(fields, "alpha_pattern");
+  if (config.target_modules.empty() && !config.target_pattern && config.target_parameters.empty() &&
+      config.modules_to_save.empty())
+    fields.refuse("target_modules", "name at least one module");
+}
+
+// Whether the file beside the configuration has one pair of factors for all experts of a layer.
+bool has_stacked_experts(const fs::path& folder) {
+  const fs::path path = folder / fmt::format("{}.safetensors", kWeightsStem);
+  if (!fs::is_regular_file(path)) return false;
+  const hf::SafetensorsFile file(path);
+  return std::ranges::any_of(
+      file.tensors(), [](const hf::TensorInfo& tensor) { return tensor.name.ends_with(".experts.lora_A.weight"); });
+}
+
+// Sets a field of a file that is usually empty, and leaves the way in which the file says "empty" as it is.
+void set_list(io::Json& json, const char* key, const io::Json& value) {
+  if (!value.empty())
+    json[key] = value;
+  else if (json.contains(key) && !is_empty(json[key]))
+    json[key] = nullptr;
+}
+
+// alpha is an integer in most files; keep it one where possible.
+io::Json alpha_json(double alpha) {
+  return alpha == std::floor(alpha) ? io::Json(static_cast<int64_t>(alpha)) : io::Json(alpha);
 }
 
 // Throws unless the adapter is plain or rank-stabilized LoRA without biases.
@@ -90,9 +154,9 @@ io::Json fresh_json() {
 }  // namespace
 
 // rsLoRA (arXiv:2312.03732) divides by √r, so that the update's size does not shrink with the rank.
-double AdapterConfig::scale() const {
-  const auto r = static_cast<double>(rank);
-  return use_rslora ? alpha / std::sqrt(r) : alpha / r;
+double AdapterConfig::scale(int64_t r, double a) const {
+  const auto divisor = static_cast<double>(r);
+  return a / (use_rslora ? std::sqrt(divisor) : divisor);
 }
 
 AdapterConfig read_adapter_config(const fs::path& folder) {
@@ -105,10 +169,8 @@ AdapterConfig read_adapter_config(const fs::path& folder) {
   config.dropout = fields.optional<double>("lora_dropout").value_or(0);
   if (config.dropout < 0 || config.dropout >= 1) fields.refuse("lora_dropout", "be at least 0 and below 1");
   config.use_rslora = fields.optional<bool>("use_rslora").value_or(false);
-  config.target_modules = names(fields, "target_modules");
-  config.modules_to_save = names(fields, "modules_to_save");
-  if (config.target_modules.empty() && config.modules_to_save.empty())
-    fields.refuse("target_modules", "name at least one module");
+  read_targets(fields, config);
+  config.stacked_experts = has_stacked_experts(folder);
   config.base_model = fields.optional<std::string>("base_model_name_or_path").value_or("");
   config.source = std::make_shared<const io::Json>(file.root());
   return config;
@@ -119,14 +181,20 @@ std::string to_json(const AdapterConfig& config) {
   io::Json json = config.source ? *config.source : fresh_json();
   if (!config.base_model.empty()) json["base_model_name_or_path"] = config.base_model;
   json["r"] = config.rank;
-  // lora_alpha is an integer in most files; keep it one where possible.
-  if (config.alpha == std::floor(config.alpha))
-    json["lora_alpha"] = static_cast<int64_t>(config.alpha);
-  else
-    json["lora_alpha"] = config.alpha;
+  json["lora_alpha"] = alpha_json(config.alpha);
   json["lora_dropout"] = config.dropout;
   json["use_rslora"] = config.use_rslora;
-  json["target_modules"] = config.target_modules;
+  json["target_modules"] =
+      config.target_pattern ? io::Json(config.target_pattern->text()) : io::Json(config.target_modules);
+  set_list(json, "target_parameters", config.target_parameters);
+  set_list(json, "exclude_modules",
+           config.exclude_pattern ? io::Json(config.exclude_pattern->text()) : io::Json(config.exclude_modules));
+  // A number or a list in use stays as it came.
+  if (config.layers_to_transform.empty()) set_list(json, "layers_to_transform", io::Json::array());
+  if (config.layers_pattern.empty()) set_list(json, "layers_pattern", io::Json::array());
+  json["rank_pattern"] = json["alpha_pattern"] = io::Json::object();
+  for (const auto& [pattern, rank] : config.rank_pattern) json["rank_pattern"][pattern.text()] = rank;
+  for (const auto& [pattern, alpha] : config.alpha_pattern) json["alpha_pattern"][pattern.text()] = alpha_json(alpha);
   json["modules_to_save"] = config.modules_to_save.empty() ? io::Json(nullptr) : io::Json(config.modules_to_save);
   json["inference_mode"] = true;
   return json.dump(2) + "\n";

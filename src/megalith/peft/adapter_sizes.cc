@@ -1,10 +1,11 @@
 // The sizes of A and B that Adapters::attach would create, by the same rules and without a model: r rows of A per
-// targeted module, r columns of B per targeted output row.
+// targeted module, r columns of B per targeted output row, with the largest r of the weight.
 #include "megalith/peft/adapter_sizes.h"
 
 #include <algorithm>
 
 #include "megalith/peft/names.h"
+#include "megalith/peft/targets.h"
 
 namespace megalith::peft {
 
@@ -16,14 +17,19 @@ AdapterSizes::AdapterSizes(AdapterConfig config, hf::NameMap names)
 
 nn::UpdateSize AdapterSizes::of(const std::vector<nn::UpdatedPart>& parts, int64_t inputs, int64_t copies) const {
   nn::UpdateSize size;
+  int64_t rank = 0, modules = 0, rows = 0;
   std::string last;
   for (const nn::UpdatedPart& part : parts) {
-    const std::string module = module_of(names_, part.name + ".weight");
-    if (!all_ && !is_target(module, config_)) continue;
-    if (module != last) size.hidden += config_.rank;  // tensors of one module share an A
-    last = module;
-    size.b += copies * part.rows * config_.rank;
+    const std::string name = part.name + ".weight";
+    const auto update = all_ ? Update{module_of(names_, name), config_.rank} : update_of(names_, name, config_);
+    if (!update) continue;
+    modules += update->module != last ? 1 : 0;  // tensors of one module share an A
+    last = update->module;
+    rank = std::max(rank, update->rank);
+    rows += part.rows;
   }
+  size.hidden = modules * rank;
+  size.b = copies * rows * rank;
   size.a = copies * size.hidden * inputs;
   return size;
 }

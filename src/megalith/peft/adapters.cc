@@ -7,6 +7,9 @@
 //   A  [groups · modules · r, i]   r rows per targeted module; tensors that the files keep in one module share them
 //   B  [groups · rows, r]          rows of the targets, target by target, each with the rows of all groups
 //
+// r is the largest rank among the modules of the weight (rank_pattern). A smaller one leaves its last rows of A and
+// columns of B at zero; their gradients are products of each other, so they stay zero.
+//
 // Tensor parallelism follows the weight: a column-parallel weight has a replicated A and a split B, a row-parallel one
 // a split A and a replicated B. A replicated factor sees only a part of the outputs or tokens, so its gradient is a
 // partial sum over tp (partial_grad_over_tp).
@@ -21,6 +24,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/peft/names.h"
+#include "megalith/peft/targets.h"
 
 namespace megalith::peft {
 
@@ -45,11 +49,14 @@ struct Targets {
     size_t number;      // among the tensors of a group
     int64_t module;     // among the targeted modules of a group
     int64_t out, rows;  // first output row in the group, and number of rows
+    int64_t rank;
+    double scale;
   };
   int64_t groups = 1;
   size_t parts_a_group = 1;  // tensors per group
   std::vector<Part> parts;
   int64_t modules = 0;
+  int64_t rank() const { return std::ranges::max_element(parts, {}, &Part::rank)->rank; }
   int64_t rows() const {
     int64_t sum = 0;
     for (const Part& part : parts) sum += part.rows;
@@ -70,34 +77,38 @@ Targets targets_of(const Parameter& weight, const hf::NameMap& names, const Adap
   const int64_t group_rows = weight.value.size(0) / targets.groups;
   std::string last;
   for (size_t i = 0; i < targets.parts_a_group; ++i) {
-    const std::string module = module_of(names, weight.spec.parts[i].name);
-    if (!is_target(module, config)) continue;
-    if (module != last) ++targets.modules;
-    last = module;
+    const auto update = update_of(names, weight.spec.parts[i].name, config);
+    if (!update) continue;
+    if (update->module != last) ++targets.modules;
+    last = update->module;
     const int64_t end = i + 1 < targets.parts_a_group ? weight.spec.parts[i + 1].row : group_rows;
-    targets.parts.push_back({i, targets.modules - 1, weight.spec.parts[i].row, end - weight.spec.parts[i].row});
+    targets.parts.push_back({i, targets.modules - 1, weight.spec.parts[i].row, end - weight.spec.parts[i].row,
+                             update->rank, update->scale});
   }
   // One grouped product serves all experts, so they must have the same targets.
   for (size_t i = targets.parts_a_group; i < weight.spec.parts.size(); ++i) {
-    const bool wanted = is_target(module_of(names, weight.spec.parts[i].name), config);
-    const bool first =
-        std::ranges::find(targets.parts, i % targets.parts_a_group, &Targets::Part::number) != targets.parts.end();
-    check<ConfigError>(wanted == first, "lora_target names {} of some experts; name it of all or of none",
+    const auto update = update_of(names, weight.spec.parts[i].name, config);
+    const auto first = std::ranges::find(targets.parts, i % targets.parts_a_group, &Targets::Part::number);
+    const bool wanted = first != targets.parts.end();
+    check<ConfigError>(wanted == update.has_value(), "lora_target names {} of some experts; name it of all or of none",
+                       module_of(names, weight.spec.parts[i].name));
+    check<ConfigError>(!wanted || (update->rank == first->rank && update->scale == first->scale),
+                       "rank_pattern or alpha_pattern names {} of some experts; name it of all or of none",
                        module_of(names, weight.spec.parts[i].name));
   }
   return targets;
 }
 
 // Describes A, [groups · modules · r, i]: replicated, or split along the inputs like its weight.
-ParameterSpec make_a(const ParameterSpec& weight, const Targets& targets, int64_t rank) {
+ParameterSpec make_a(const ParameterSpec& weight, const Targets& targets) {
   ParameterSpec a{.name = a_name(weight.name)};
   for (int64_t group = 0; group < targets.groups; ++group) {
     int64_t made = 0;
     for (const Targets::Part& target : targets.parts) {
       if (target.module < made) continue;  // shares the A of the tensor before it
       const ParameterPart& part = weight.parts[static_cast<size_t>(group) * targets.parts_a_group + target.number];
-      const int64_t inputs = part.global_shape[1];
-      const int64_t row = (group * targets.modules + made++) * rank;
+      const int64_t inputs = part.global_shape[1], rank = target.rank;
+      const int64_t row = (group * targets.modules + made++) * targets.rank();
       if (splits_inputs(weight.use))
         a.parts.push_back({a_name(part.name), {rank, inputs}, {0, part.offset[1]}, {rank, part.extent[1]}, row});
       else
@@ -108,11 +119,13 @@ ParameterSpec make_a(const ParameterSpec& weight, const Targets& targets, int64_
 }
 
 // Describes B: the rows of the targets, one target after the other, each with the rows of all groups.
-ParameterSpec make_b(const ParameterSpec& weight, const Targets& targets, int64_t rank, LowRank& update) {
+ParameterSpec make_b(const ParameterSpec& weight, const Targets& targets, LowRank& update) {
   ParameterSpec b{.name = b_name(weight.name)};
   int64_t row = 0;
   for (const Targets::Part& target : targets.parts) {
-    update.parts.push_back({.out = target.out, .rows = target.rows, .a = target.module * rank, .b = row});
+    update.parts.push_back(
+        {.out = target.out, .rows = target.rows, .a = target.module * targets.rank(), .b = row, .scale = target.scale});
+    const int64_t rank = target.rank;
     for (int64_t group = 0; group < targets.groups; ++group, row += target.rows) {
       const ParameterPart& part = weight.parts[static_cast<size_t>(group) * targets.parts_a_group + target.number];
       b.parts.push_back(
@@ -172,7 +185,7 @@ void Adapters::attach(const nn::ParameterScope& scope, Parameter& weight) {
   if (targets.parts.empty()) return;
   auto update = std::make_unique<LowRank>();
   const ParameterSpec& spec = weight.spec;
-  ParameterSpec a = make_a(spec, targets, config_.rank), b = make_b(spec, targets, config_.rank, *update);
+  ParameterSpec a = make_a(spec, targets), b = make_b(spec, targets, *update);
   const bool grouped = is_grouped(spec.use), replicated = !splits_outputs(spec.use) && !splits_inputs(spec.use);
   const int ranks = grouped ? context_.grid().etp() : tp_.size();
   const int rank = grouped ? context_.place().etp_rank : tp_.rank();
@@ -190,8 +203,9 @@ void Adapters::attach(const nn::ParameterScope& scope, Parameter& weight) {
   a.dtype = b.dtype = at::kFloat;
   a.role = b.role = ParameterRole::kAdapter;
   const int64_t inputs = weight.value.size(1);
-  update->a = &scope.add(std::move(a), {targets.groups * targets.modules * config_.rank, inputs});
-  update->b = &scope.add(std::move(b), {targets.groups * targets.rows(), config_.rank});
+  update->rank = targets.rank();
+  update->a = &scope.add(std::move(a), {targets.groups * targets.modules * update->rank, inputs});
+  update->b = &scope.add(std::move(b), {targets.groups * targets.rows(), update->rank});
   update->dropout = config_.dropout;
   finish(weight, std::move(update));
 }
@@ -199,8 +213,9 @@ void Adapters::attach(const nn::ParameterScope& scope, Parameter& weight) {
 // Attaches an update to the embedding: A is looked up, B multiplies; as in peft, A starts as zeros and B is normal.
 void Adapters::attach_lookup(const nn::ParameterScope& scope, Parameter& weight) {
   const ParameterPart& part = weight.spec.parts[0];
-  if (!is_target(module_of(names_, part.name), config_)) return;
-  const int64_t r = config_.rank, hidden = part.global_shape[1];
+  const auto target = update_of(names_, part.name, config_);
+  if (!target) return;
+  const int64_t r = target->rank, hidden = part.global_shape[1];
   auto update = std::make_unique<LowRank>();
   ParameterSpec a{.name = a_name(weight.spec.name),
                   .role = ParameterRole::kAdapter,
@@ -215,14 +230,13 @@ void Adapters::attach_lookup(const nn::ParameterScope& scope, Parameter& weight)
                   .replica = tp_.rank()};
   update->a = &scope.add(std::move(a), {weight.value.size(0), r});
   update->b = &scope.add(std::move(b), {hidden, r});
-  update->parts = {{.out = 0, .rows = hidden, .a = 0, .b = 0}};
+  update->rank = r;
+  update->parts = {{.out = 0, .rows = hidden, .a = 0, .b = 0, .scale = target->scale}};
   finish(weight, std::move(update));
 }
 
 // Sets the fields that linear layers and embeddings share, and hands the update to the weight.
 void Adapters::finish(Parameter& weight, std::unique_ptr<LowRank> update) {
-  update->rank = config_.rank;
-  update->scale = config_.scale();
   update->rng = &context_.rng();
   update->state = &state_;
   weight.attached.update = update.get();
@@ -236,7 +250,7 @@ void Adapters::merge() const {
     if (value.is_meta()) continue;
     // Embedding rows: W [v, h] += s · A [v, r] · Bᵀ [r, h].
     if (weight->spec.use == WeightUse::kLookup) {
-      add_update(value, a, b.t(), update->scale);
+      add_update(value, a, b.t(), update->parts[0].scale);
       continue;
     }
     const int64_t modules = update->parts.back().a + update->rank;  // rows of A per group
@@ -245,7 +259,7 @@ void Adapters::merge() const {
       for (const LowRank::Part& part : update->parts)
         add_update(value.narrow(0, group * (value.size(0) / groups) + part.out, part.rows),
                    b.narrow(0, part.b + group * part.rows, part.rows),
-                   a.narrow(0, group * modules + part.a, update->rank), update->scale);
+                   a.narrow(0, group * modules + part.a, update->rank), part.scale);
   }
 }
 

@@ -10,7 +10,9 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
+#include "megalith/peft/adapter_files.h"
 #include "megalith/peft/names.h"
+#include "megalith/peft/targets.h"
 
 namespace megalith::peft {
 
@@ -27,15 +29,17 @@ std::pair<int64_t, int64_t> sizes_of(const hf::FileTensor& file) {
 // Shapes, for a weight [o, i] and rank r: A [r, i] and B [o, r]; for an embedding [v, h]: A [r, v] and B [h, r].
 class Checker {
  public:
-  Checker(const hf::WeightFiles& files, int64_t rank) : files_(files), rank_(rank) {}
+  explicit Checker(const hf::WeightFiles& files) : files_(files) {}
 
-  void look_at(const hf::FileTensor& base) {
+  // `rank` is that of the tensor's update, if it has one.
+  void look_at(const hf::FileTensor& base, int64_t rank) {
     const UpdateNames names = update_names(base.name);
     expect(names.whole, base.shape);
+    expect(base.name, base.shape);  // saved beside the update
     if (base.shape.size() != 2 || names.a.empty()) return;
     const auto [out, in] = sizes_of(base);
-    pair(names.a, {rank_, in}, names.b, {out, rank_});
-    pair(names.lookup_a, {rank_, out}, names.lookup_b, {in, rank_});
+    pair(names.a, {rank, in}, names.b, {out, rank});
+    pair(names.lookup_a, {rank, out}, names.lookup_b, {in, rank});
   }
 
   void finish(const fs::path& folder) const {
@@ -65,35 +69,39 @@ class Checker {
   }
 
   const hf::WeightFiles& files_;
-  const int64_t rank_;
   std::set<std::string> known_;
   std::vector<std::string> problems_;
 };
 
 }  // namespace
 
-FileMerge::FileMerge(const fs::path& adapter, const std::vector<hf::FileTensor>& base)
-    : config_(read_adapter_config(adapter)), files_(adapter, fmt::format("{}.safetensors", kWeightsStem)) {
-  Checker checker(files_, config_.rank);
-  for (const hf::FileTensor& file : base) checker.look_at(file);
+FileMerge::FileMerge(const fs::path& adapter, hf::NameMap names, const std::vector<hf::FileTensor>& base)
+    : config_(read_adapter_config(adapter)), names_(std::move(names)), files_(open_adapter(adapter, config_, names_)) {
+  Checker checker(*files_);
+  for (const hf::FileTensor& file : base) {
+    const auto update = update_of_file(names_, file.name, config_);
+    checker.look_at(file, update ? update->rank : config_.rank);
+  }
   checker.finish(adapter);
 }
 
 at::Tensor FileMerge::merged(const hf::FileTensor& file, const at::Tensor& tensor) const {
   const UpdateNames names = update_names(file.name);
-  if (files_.contains(names.whole)) return files_.tensor(names.whole).to(tensor.scalar_type());
-  const auto number = [this](const std::string& name) { return files_.tensor(name).to(at::kFloat); };
+  if (files_->contains(names.whole)) return files_->tensor(names.whole).to(tensor.scalar_type());
+  const auto number = [this](const std::string& name) { return files_->tensor(name).to(at::kFloat); };
+  const at::Tensor base = files_->contains(file.name) ? files_->tensor(file.name) : tensor;
   // peft's formulas: B·A for linear layers, (B·A)ᵀ for embeddings, whose factors are stored for [h, v].
   at::Tensor delta;  // [o, i]
-  if (files_.contains(names.a)) {
+  if (files_->contains(names.a)) {
     delta = number(names.b).mm(number(names.a));
     if (file.transposed) delta = delta.t();
-  } else if (files_.contains(names.lookup_a)) {
+  } else if (files_->contains(names.lookup_a)) {
     delta = number(names.lookup_b).mm(number(names.lookup_a)).t();
   } else {
-    return tensor;
+    return base.to(tensor.scalar_type());
   }
-  return at::add(tensor.to(at::kFloat), delta, config_.scale()).to(tensor.scalar_type());
+  const auto update = update_of_file(names_, file.name, config_);
+  return at::add(base.to(at::kFloat), delta, update ? update->scale : config_.scale()).to(tensor.scalar_type());
 }
 
 }  // namespace megalith::peft

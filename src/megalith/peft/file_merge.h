@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
+#include <memory>
 #include <vector>
 
 #include "megalith/hf/name_map.h"
@@ -15,9 +16,10 @@ namespace megalith::peft {
 // Constant after construction.
 class FileMerge {
  public:
-  // Reads the configuration and opens the file. `base` lists the tensors of the model's files. Throws DataError when
-  // the adapter belongs to another model: it has tensors without a counterpart in the base, or of another shape.
-  FileMerge(const std::filesystem::path& adapter, const std::vector<hf::FileTensor>& base);
+  // Reads the configuration and opens the file. `names` is the name map of the family, `base` lists the tensors of the
+  // model's files. Throws DataError when the adapter belongs to another model: it has tensors without a counterpart in
+  // the base, or of another shape.
+  FileMerge(const std::filesystem::path& adapter, hf::NameMap names, const std::vector<hf::FileTensor>& base);
 
   // Returns the tensor with its update, in its own type, rounded once; the adapter's own tensor if it was saved as a
   // whole; the tensor itself if the adapter has no update for it.
@@ -26,7 +28,8 @@ class FileMerge {
  private:
   // The files stay mapped; tensors are read when they are merged.
   AdapterConfig config_;
-  hf::WeightFiles files_;
+  hf::NameMap names_;
+  std::unique_ptr<const hf::WeightFiles> files_;
 };
 
 }  // namespace megalith::peft

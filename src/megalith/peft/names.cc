@@ -11,6 +11,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
+#include "megalith/peft/targets.h"
 
 namespace megalith::peft {
 
@@ -62,12 +63,34 @@ std::set<std::string> words_of(const hf::NameMap& names, const std::vector<Weigh
 void check_targets(const AdapterConfig& config, const hf::NameMap& names, const std::vector<Weight>& weights) {
   const auto has_update = [](const Weight& weight) { return weight.use != nn::WeightUse::kOther; };
   for (const std::string& target : config.target_modules) {
-    const AdapterConfig one{.target_modules = {target}, .modules_to_save = {}, .base_model = {}, .source = {}};
+    AdapterConfig one;
+    one.target_modules = {target};
     const bool known = std::ranges::any_of(weights, [&](const Weight& weight) {
-      return has_update(weight) && is_target(module_of(names, weight.name), one);
+      return has_update(weight) && update_of(names, weight.name, one).has_value();
     });
     check<ConfigError>(known, "lora_target: the model has no linear layer {}; {}, or all for every linear layer",
                        target, suggestion(target, words_of(names, weights, has_update)));
+  }
+}
+
+// The same for what only files have: an expression for modules, and tensors.
+void check_patterns(const AdapterConfig& config, const hf::NameMap& names, const std::vector<Weight>& weights) {
+  const auto matched = [&](const AdapterConfig& one) {
+    return std::ranges::any_of(weights, [&](const Weight& weight) {
+      return weight.use != nn::WeightUse::kOther && update_of(names, weight.name, one).has_value();
+    });
+  };
+  AdapterConfig one = config;
+  one.target_modules.clear();
+  one.target_parameters.clear();
+  check<ConfigError>(!config.target_pattern || matched(one),
+                     "target_modules: no linear layer of the model matches the expression {}",
+                     config.target_pattern ? config.target_pattern->text() : "");
+  one.target_pattern.reset();
+  for (const std::string& parameter : config.target_parameters) {
+    one.target_parameters = {parameter};
+    check<ConfigError>(matched(one), "target_parameters: the model has no tensor {} that can have an update",
+                       parameter);
   }
 }
 
@@ -84,7 +107,8 @@ void check_saved(AdapterConfig& config, const hf::NameMap& names, const std::vec
       last_word(module_of(names, kEmbedding)), kHeadModule);
   for (const std::string& name : config.modules_to_save) {
     if (tied && name == kHeadModule) continue;
-    const AdapterConfig one{.target_modules = {}, .modules_to_save = {name}, .base_model = {}, .source = {}};
+    AdapterConfig one;
+    one.modules_to_save = {name};
     const bool known = std::ranges::any_of(
         weights, [&](const Weight& weight) { return is_saved(module_of(names, weight.name), one); });
     check<ConfigError>(known, "additional_target: the model has no module {}; {}", name,
@@ -100,12 +124,6 @@ std::string b_name(std::string_view weight) { return renamed(weight, "lora_b"); 
 std::string module_of(const hf::NameMap& names, std::string_view ours) {
   const auto theirs = hf::their_name(names, ours);
   return theirs ? without_last_word(*theirs) : std::string();
-}
-
-bool is_target(std::string_view module, const AdapterConfig& config) {
-  return std::ranges::any_of(config.target_modules, [&](const std::string& target) {
-    return module == target || (module.ends_with(target) && module[module.size() - target.size() - 1] == '.');
-  });
 }
 
 bool is_saved(std::string_view module, const AdapterConfig& config) {
@@ -159,6 +177,7 @@ AdapterConfig with_targets(AdapterConfig config, const hf::NameMap& names, const
   }
   config.target_modules.assign(targets.begin(), targets.end());
   check_targets(config, names, weights);
+  check_patterns(config, names, weights);
   check_saved(config, names, weights);
   return config;
 }

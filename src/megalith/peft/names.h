@@ -21,9 +21,7 @@ std::string b_name(std::string_view weight);
 // Returns the module that holds a tensor of ours; empty when no rule names it.
 std::string module_of(const hf::NameMap& names, std::string_view ours);
 
-// These follow peft's rules. A target is the name of a module or its end after a dot; a module to save is any end of
-// its name.
-bool is_target(std::string_view module, const AdapterConfig& config);
+// Follows peft's rule: a module to save is any end of its name. targets.h has the rules for updates.
 bool is_saved(std::string_view module, const AdapterConfig& config);
 
 // The names in adapter files of everything that belongs to one tensor of the base model.
@@ -45,7 +43,8 @@ struct Weight {
 };
 // Returns the configuration with "all" and "all-linear" replaced by the names of all linear layers except the head and
 // routers. `weights` lists the whole model. Throws ConfigError for a name that no module has, suggesting the nearest;
-// for modules that cannot have a low-rank update (norms); and for only one of two tied modules.
+// for modules that cannot have a low-rank update (norms); for patterns and tensors that match nothing; and for only one
+// of two tied modules.
 AdapterConfig with_targets(AdapterConfig config, const hf::NameMap& names, const std::vector<Weight>& weights);
 
 }  // namespace megalith::peft

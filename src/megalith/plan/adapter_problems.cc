@@ -5,7 +5,7 @@
 
 #include "megalith/model/families/family.h"
 #include "megalith/model/footprint/model_footprint.h"
-#include "megalith/peft/names.h"
+#include "megalith/peft/targets.h"
 #include "megalith/plan/rank_sizes.h"
 
 namespace megalith::plan {
@@ -25,8 +25,8 @@ std::vector<std::string> adapter_problems(const RunShape& run) {
   const hf::NameMap names = model::name_map(m);
   for (const char* ours :
        {"embedding.weight", "head.weight", "layers.0.mlp.router.weight", "layers.0.mlp.shared_gate.weight"})
-    if (const std::string module = peft::module_of(names, ours); !module.empty() && peft::is_target(module, adapter))
-      found.push_back(fmt::format("lora_target {} is not planned; plan the run without it", module));
+    if (const auto update = peft::update_of(names, ours, adapter))
+      found.push_back(fmt::format("lora_target {} is not planned; plan the run without it", update->module));
   return found;
 }
 

@@ -1,4 +1,4 @@
-"""What peft makes of an adapter: logits.py MODEL ADAPTER OUT.safetensors, for the ids of tests/model/adapter_test.cc."""
+"""What peft makes of adapters: logits.py MODEL ADAPTER OUT.safetensors …, for the ids of tests/model/random_adapter.h."""
 import os
 import sys
 
@@ -8,9 +8,11 @@ from peft import PeftModel
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
-base = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32, attn_implementation="eager")
-model = PeftModel.from_pretrained(base, sys.argv[2]).eval()
 ids = ((torch.arange(32) * 37 + 5) % 200).view(2, 16)
-with torch.no_grad():
-    logits = model(input_ids=ids).logits
-save_file({"logits": logits.contiguous()}, sys.argv[3])
+words = sys.argv[1:]
+for path, adapter, out in zip(words[::3], words[1::3], words[2::3]):
+    base = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
+    model = PeftModel.from_pretrained(base, adapter).eval()
+    with torch.no_grad():
+        logits = model(input_ids=ids).logits
+    save_file({"logits": logits.contiguous()}, out)

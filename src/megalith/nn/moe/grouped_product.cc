@@ -69,7 +69,7 @@ class GroupedFactors final : public LowRankFactors {
     for (const LowRank::Part& part : update_.parts)
       y.narrow(1, part.out, part.rows)
           .add_(ops::grouped_mm_transposed(hidden.narrow(1, part.a, update_.rank), part_matrices(b, part), counts_),
-                update_.scale);
+                part.scale);
   }
 
   at::Tensor hidden_grad(const at::Tensor& dy) const override {
@@ -78,7 +78,7 @@ class GroupedFactors final : public LowRankFactors {
     for (size_t i = 0; i < update_.parts.size(); ++i) {
       const LowRank::Part& part = update_.parts[i];
       const at::Tensor grad =
-          ops::grouped_mm(dy.narrow(1, part.out, part.rows), part_matrices(b, part), counts_).mul_(update_.scale);
+          ops::grouped_mm(dy.narrow(1, part.out, part.rows), part_matrices(b, part), counts_).mul_(part.scale);
       // Parts of one module share their columns: their gradients add up.
       if (update_.opens_module(i))
         columns.push_back(grad);
@@ -100,10 +100,9 @@ class GroupedFactors final : public LowRankFactors {
 
   at::Tensor b_grad(const at::Tensor& dy, const at::Tensor& hidden) const override {
     const GradientWriter grad(*update_.b);
-    const at::Tensor scaled = hidden * update_.scale;
     for (const LowRank::Part& part : update_.parts)
       ops::grouped_weight_grad(part_matrices(grad.into(), part), dy.narrow(1, part.out, part.rows),
-                               scaled.narrow(1, part.a, update_.rank), counts_, grad.beta());
+                               hidden.narrow(1, part.a, update_.rank) * part.scale, counts_, grad.beta());
     return grad.done();
   }
 

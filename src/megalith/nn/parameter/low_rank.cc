@@ -29,7 +29,7 @@ class MatrixFactors final : public LowRankFactors {
     const at::Tensor b = factor(*update_.b, y);
     for (const LowRank::Part& part : update_.parts)
       y.narrow(1, part.out, part.rows)
-          .addmm_(hidden.narrow(1, part.a, update_.rank), b.narrow(0, part.b, part.rows).t(), 1, update_.scale);
+          .addmm_(hidden.narrow(1, part.a, update_.rank), b.narrow(0, part.b, part.rows).t(), 1, part.scale);
   }
 
   at::Tensor hidden_grad(const at::Tensor& dy) const override {
@@ -39,8 +39,7 @@ class MatrixFactors final : public LowRankFactors {
       const LowRank::Part& part = update_.parts[i];
       // The first part of a module overwrites (beta 0), the others add.
       ops::add_gemm(grad.narrow(1, part.a, update_.rank), dy.narrow(1, part.out, part.rows),
-                    b.narrow(0, part.b, part.rows), update_.opens_module(i) ? 0 : 1, update_.scale,
-                    update_.b->kernels());
+                    b.narrow(0, part.b, part.rows), update_.opens_module(i) ? 0 : 1, part.scale, update_.b->kernels());
     }
     return grad;
   }
@@ -61,7 +60,7 @@ class MatrixFactors final : public LowRankFactors {
     const GradientWriter grad(*update_.b);
     for (const LowRank::Part& part : update_.parts)
       ops::add_gemm(grad.into().narrow(0, part.b, part.rows), dy.narrow(1, part.out, part.rows).t(),
-                    hidden.narrow(1, part.a, update_.rank), grad.beta(), update_.scale, update_.b->kernels());
+                    hidden.narrow(1, part.a, update_.rank), grad.beta(), part.scale, update_.b->kernels());
     return grad.done();
   }
 
@@ -104,7 +103,7 @@ at::Tensor with_low_rank(const at::Tensor& y, const at::Tensor& x, const Paramet
   if (update == nullptr) return y;
   const at::Tensor a = update->a->value.to(x.scalar_type()), b = update->b->value.to(y.scalar_type());
   const at::Tensor h = masked(x, update->dropout_mask(x, split)).mm(a.t()).to(y.scalar_type());
-  return at::addmm(y, h, b.t(), 1, update->scale);
+  return at::addmm(y, h, b.t(), 1, update->parts[0].scale);
 }
 
 }  // namespace megalith::nn

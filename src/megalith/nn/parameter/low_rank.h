@@ -47,13 +47,13 @@ struct LowRank {
     int64_t rows = 0;  // its outputs on this rank
     int64_t a = 0;     // first row of A of its module
     int64_t b = 0;     // its first row of B; if grouped, that of the first expert, followed by the others
+    double scale = 1;  // s of W + s·B·A
   };
 
   Parameter* a = nullptr;  // [m r, …]; grouped [n m r, i]; lookup [v/tp, r]
   Parameter* b = nullptr;  // [Σ rows, r]; grouped [n Σ rows, r]
-  int64_t rank = 0;
-  double scale = 1;
-  double dropout = 0;  // on the input of A, in training
+  int64_t rank = 0;        // the largest of its modules; smaller ones are padded with zeros, which no step changes
+  double dropout = 0;      // on the input of A, in training
   parallel::RngTracker* rng = nullptr;
   std::vector<Part> parts;
   const LowRankState* state = nullptr;  // outlives it
