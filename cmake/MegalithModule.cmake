@@ -92,14 +92,15 @@ function(megalith_optimise_lightly target)
   target_compile_options(${target} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O1>)
 endfunction()
 
-function(megalith_discover_suites name left_out labels timeout)
+# by_suite: whether suites without golden data become CTest entries, too.
+function(megalith_discover_suites name by_suite left_out labels timeout)
   set(target ${name}_test)
   set(suites_file ${CMAKE_CURRENT_BINARY_DIR}/${target}_suites.cmake)
   set(script ${PROJECT_SOURCE_DIR}/cmake/DiscoverSuites.cmake)
   list(JOIN labels "," labels)  # a semicolon would cut the command
   add_custom_command(TARGET ${target} POST_BUILD VERBATIM
     COMMAND ${CMAKE_COMMAND} -D BINARY=$<TARGET_FILE:${target}> -D NAME=${name} -D "LEFT_OUT=${left_out}" -D "LABELS=${labels}"
-            -D TIMEOUT=${timeout} -D FOLDER=${PROJECT_SOURCE_DIR} -D OUTPUT=${suites_file} -P ${script})
+            -D BY_SUITE=${by_suite} -D TIMEOUT=${timeout} -D FOLDER=${PROJECT_SOURCE_DIR} -D OUTPUT=${suites_file} -P ${script})
   set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${script})
   set(include_file ${CMAKE_CURRENT_BINARY_DIR}/${target}_include.cmake)
   file(CONFIGURE OUTPUT ${include_file} @ONLY CONTENT [[
@@ -118,9 +119,11 @@ set(MEGALITH_TEST_ON_CPU ENVIRONMENT CUDA_VISIBLE_DEVICES=)
 # megalith_add_test(NAME SOURCES … [MODULES modules…] [LIBRARIES …] [TORCH] [LABELS …] [TIMEOUT seconds]
 #                   [ON_CPU] [BY_SUITE] [NEED_TOKENIZERS patterns…] [NEED_CUDA patterns…])
 #
-# One test binary per module, tests/<module>/*_test.cc. CTest sees every test as <module>.<Suite>.<Test>; tests of a suite
-# whose name starts with `Golden` (after its instance: `hf/GoldenTrainer`) get the label `golden`. A build without tokenizers
-# leaves out the tests that match NEED_TOKENIZERS, a build without CUDA those that match NEED_CUDA.
+# One test binary per module, tests/<module>/*_test.cc. CTest sees every test as <module>.<Suite>.<Test>. A build without
+# tokenizers leaves out the tests that match NEED_TOKENIZERS, a build without CUDA those that match NEED_CUDA.
+#
+# Tests of a suite whose name starts with `Golden` (after its instance: `hf/GoldenTrainer`) get the label `golden`. Those with
+# parameters are one CTest entry for all: what the folder of golden data holds is known only when the tests run.
 #
 # BY_SUITE: CTest sees <module>.<Suite>, and the tests of a suite run in one process. For tests that take milliseconds, since
 # a process that loads libtorch takes 0.4 seconds to start. Golden tests keep a process and a name each.
@@ -161,13 +164,16 @@ function(megalith_add_test name)
     if(ARG_ON_CPU)
       message(FATAL_ERROR "${target}: BY_SUITE and ON_CPU do not go together")
     endif()
-    megalith_discover_suites(${name} "${golden}:${left_out}" "${ARG_LABELS}" ${ARG_TIMEOUT})
   else()
     gtest_discover_tests(${target} ${common} TEST_FILTER "-${golden}:${left_out}" TEST_LIST ${target}_plain
       PROPERTIES ${properties})
   endif()
-  gtest_discover_tests(${target} ${common} TEST_FILTER "${golden}-${left_out}" TEST_LIST ${target}_golden
-    PROPERTIES ${properties})
+  if(CMAKE_CROSSCOMPILING)
+    gtest_discover_tests(${target} ${common} TEST_FILTER "${golden}-${left_out}" TEST_LIST ${target}_golden
+      PROPERTIES ${properties})
+  else()
+    megalith_discover_suites(${name} "${ARG_BY_SUITE}" "${left_out}" "${ARG_LABELS}" ${ARG_TIMEOUT})
+  endif()
   # gtest_discover_tests cannot pass on a list of labels: CTest sets them when it has read the tests.
   set(labels_file ${CMAKE_CURRENT_BINARY_DIR}/${target}_labels.cmake)
   file(CONFIGURE OUTPUT ${labels_file} @ONLY CONTENT [[

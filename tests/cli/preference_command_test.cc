@@ -106,8 +106,8 @@ class PreferenceCommand : public ::testing::Test {
 };
 
 // ROLL's run_dpo_train.sh, paths aside.
-class GoldenOptionsDpoRun : public PreferenceCommand {};
-TEST_F(GoldenOptionsDpoRun, roll_dpo) {
+class PublishedDpoListRun : public PreferenceCommand {};
+TEST_F(PublishedDpoListRun, RollDpo) {
   Words words{MEGALITH_PROGRAM, "train", "--nproc", "2", "--use_cpu"};
   std::ifstream file(golden_dir() / "options" / "roll_dpo.txt");
   for (std::string line; std::getline(file, line);) {

@@ -383,8 +383,8 @@ TEST_F(TrainCommand, ContinuesARun) {
 }
 
 // ROLL's run_sft_train.sh, paths and length aside.
-class GoldenOptionsRun : public TrainCommand {};
-TEST_F(GoldenOptionsRun, roll_sft) {
+class PublishedListRun : public TrainCommand {};
+TEST_F(PublishedListRun, RollSft) {
   Words words{MEGALITH_PROGRAM, "train", "--nproc", "2", "--use_cpu"};
   std::ifstream file(golden_dir() / "options" / "roll_sft.txt");
   for (std::string line; std::getline(file, line);) {

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "megalith/base/error.h"
+#include "megalith/inference/sampling.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
 #include "tests/model/model_support.h"
 #include "tests/support/expect.h"

@@ -88,7 +88,7 @@ TEST(GoldenGroups, groups_json_creation_order) {
   }
   const json file = groups_file();
   ASSERT_TRUE(file.contains("creation_order"));
-  EXPECT_EQ(names, file.at("creation_order").get<std::vector<std::string>>());
+  EXPECT_EQ(names, testing::golden_member(file, "creation_order").get<std::vector<std::string>>());
 }
 
 const std::map<std::string, std::function<int(const RankPlace&)>>& columns() {

@@ -11,9 +11,12 @@ namespace {
 
 std::vector<std::string> models_with_experts() {
   std::vector<std::string> names;
-  for (const std::string& name : supported_golden_models())
-    if (model::read_model_config(golden_folder(name)).moe) names.push_back(name);
-  return names;
+  for (const std::string& name : supported_golden_models()) try {
+      if (model::read_model_config(golden_folder(name)).moe) names.push_back(name);
+    } catch (const std::exception&) {
+      names.push_back(name);  // its tests say what is wrong with it
+    }
+  return golden_or_none(names);
 }
 
 class GoldenHfRouter : public ::testing::TestWithParam<std::string> {};
@@ -21,6 +24,8 @@ class GoldenHfRouter : public ::testing::TestWithParam<std::string> {};
 TEST_P(GoldenHfRouter, decisions_in_every_layer) {
   const GoldenModel golden = read_golden_model(GetParam());
   const hf::SafetensorsFile file(golden.folder / "golden.safetensors");
+  if (std::ranges::none_of(file.tensors(), [](const auto& t) { return t.name.starts_with("router."); }))
+    skip_without_golden("router.*.experts of " + golden.name);
   const int64_t b = golden.input_ids.size(0), s = golden.input_ids.size(1);
   const at::Tensor real = golden.attention_mask.view({-1}).nonzero().view({-1});  // padding sees no padding there
   run_model(golden.folder, {}, [&](const Rank&, model::VirtualModels& models) {
@@ -31,7 +36,9 @@ TEST_P(GoldenHfRouter, decisions_in_every_layer) {
     for (const auto& place : models[0].routers()) {
       const auto decided = place.router->take_recorded();
       ASSERT_EQ(decided.size(), 1U);
-      const at::Tensor expected = file.tensor(fmt::format("router.{}.experts", place.layer)).to(at::kLong);
+      const std::string name = fmt::format("router.{}.experts", place.layer);
+      if (!file.find(name)) continue;  // the test has been skipped if there is none at all
+      const at::Tensor expected = file.tensor(name).to(at::kLong);
       EXPECT_TRUE(decided[0].index_select(0, real).equal(expected.index_select(0, real))) << "layer " << place.layer;
     }
   });
@@ -40,8 +47,8 @@ TEST_P(GoldenHfRouter, decisions_in_every_layer) {
 // The library's loss sums the choices' shares to k, Megatron's to 1.
 TEST_P(GoldenHfRouter, losses_of_every_layer) {
   const GoldenModel golden = read_golden_model(GetParam());
-  if (!golden.json.contains("aux") || golden.json.at("aux").is_null()) return;  // the library has none
-  const auto& expected = golden.json.at("aux").at("aux_loss_per_layer");
+  if (!has_golden(golden.json, "aux")) return;  // the library has none
+  const auto& expected = golden_member(golden.json.at("aux"), "aux_loss_per_layer");
   const at::Tensor real = golden.attention_mask.view({-1}).nonzero().view({-1});
   std::vector<int64_t> lengths;
   for (int64_t row = 0; row < golden.attention_mask.size(0); ++row)

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <numeric>
 
+#include "megalith/base/error.h"
 #include "megalith/layout/rng_seeds.h"
 #include "megalith/model/adapter.h"
 #include "megalith/model/families/family.h"
@@ -12,6 +13,7 @@
 #include "megalith/model/pretrained.h"
 #include "megalith/nn/context_parallel/slice.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
+#include "tests/support/golden.h"
 
 namespace megalith::testing {
 
@@ -82,6 +84,38 @@ hf::TensorMapping mapping_of(const model::ModelConfig& config, const std::option
   return {model::name_map(config), model::global_tensors(config)};
 }
 
+layout::GridShape grid_of(const LayoutCase& layout) {
+  return {.world_size = layout.ranks(),
+          .tp = layout.tp,
+          .cp = layout.cp,
+          .ep = layout.ep,
+          .etp = layout.etp,
+          .hierarchical_cp = layout.cp_levels};
+}
+
+// Returns why a model or a batch cannot be split as a layout says; empty if they can.
+std::string obstacle(const model::ModelConfig& config, const TokenBatch& batch, const LayoutCase& layout) {
+  if (batch.layout.sequences() % layout.dp != 0)
+    return fmt::format("{} sequences for dp {}", batch.layout.sequences(), layout.dp);
+  const auto& ends = batch.layout.cumulative();
+  const auto each = static_cast<size_t>(batch.layout.sequences() / layout.dp);
+  for (size_t i = 0; layout.sequence_parallel && layout.cp == 1 && i + 1 < ends.size(); i += each)
+    if ((ends[i + each] - ends[i]) % layout.tp != 0)
+      return fmt::format("{} tokens for tp {}", ends[i + each] - ends[i], layout.tp);
+  // The layers themselves know the sizes that they can split: they are made without memory.
+  const auto worlds = comm::World::in_process(layout.ranks());
+  model::ModelOptions options = layout.options;
+  options.device = at::kMeta;
+  options.sequence_parallel = layout.sequence_parallel;
+  try {
+    parallel::ParallelContext context(*worlds[0], layout::RankGrid(grid_of(layout)));
+    const model::GptModel model(config, options, model::ChunkPlace::whole(config), context);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string LayoutCase::name() const {
@@ -121,6 +155,20 @@ void fill_in(NamedTensors& whole, const model::VirtualModels& models,
   }
 }
 
+std::vector<LayoutCase> layouts_that_fit(const std::filesystem::path& folder, const TokenBatch& batch,
+                                         const std::vector<LayoutCase>& layouts) {
+  const model::ModelConfig config = model::read_model_config(folder);
+  std::vector<LayoutCase> fitting;
+  for (const LayoutCase& layout : layouts) {
+    const std::string why = obstacle(config, batch, layout);
+    if (why.empty())
+      fitting.push_back(layout);
+    else
+      leave_out(layout.name(), why);
+  }
+  return fitting;
+}
+
 RunResult run_layout(const std::filesystem::path& folder, const TokenBatch& whole, const LayoutCase& layout,
                      const std::function<void(model::ModelConfig&)>& change) {
   const model::ModelConfig in_files = model::read_model_config(folder, layout.own_family);
@@ -132,12 +180,7 @@ RunResult run_layout(const std::filesystem::path& folder, const TokenBatch& whol
   result.token_losses = at::empty({whole.layout.tokens()});
   result.logits = at::empty({whole.layout.tokens(), config.vocab_size});
   run_ranks(layout.ranks(), [&](const Rank& r) {
-    parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = r.size,
-                                                                 .tp = layout.tp,
-                                                                 .cp = layout.cp,
-                                                                 .ep = layout.ep,
-                                                                 .etp = layout.etp,
-                                                                 .hierarchical_cp = layout.cp_levels}));
+    parallel::ParallelContext context(r.world, layout::RankGrid(grid_of(layout)));
     const comm::Group tp = context.tp(), cp = context.cp();
     context.rng().seed(layout::seeds_for_base(1, tp.rank(), 0, 0));
     const auto [batch, first_token] = share_of(whole, context.dp());

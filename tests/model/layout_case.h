@@ -56,6 +56,11 @@ struct RunResult {
 RunResult run_layout(const std::filesystem::path& folder, const TokenBatch& batch, const LayoutCase& layout,
                      const std::function<void(model::ModelConfig&)>& change = {});
 
+// Returns the layouts that the sizes of the model and of the batch allow; the others are left out by name
+// (support/golden.h).
+std::vector<LayoutCase> layouts_that_fit(const std::filesystem::path& folder, const TokenBatch& batch,
+                                         const std::vector<LayoutCase>& layouts);
+
 // The tensors of a model, or of its adapter, that all ranks' threads fill in together. pick: value or gradient.
 NamedTensors whole_tensors(const model::ModelConfig& config, const std::optional<peft::AdapterConfig>& adapter = {});
 void fill_in(NamedTensors& whole, const model::VirtualModels& models,

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "megalith/base/error.h"
 #include "megalith/layout/rng_seeds.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/pretrained.h"
@@ -31,6 +32,22 @@ inline std::vector<std::string> supported_golden_models() {
 
 // Returns the folder of a golden checkpoint.
 inline std::filesystem::path golden_folder(const std::string& name) { return golden_dir() / "hf" / name; }
+
+// Whether two tensor-parallel ranks can share the model.
+inline bool splits_over_two(const std::filesystem::path& folder) {
+  const auto worlds = comm::World::in_process(2);
+  parallel::ParallelContext context(*worlds[0], layout::RankGrid({.world_size = 2, .tp = 2}));
+  const model::ModelConfig config = model::read_model_config(folder);
+  model::ModelOptions options;
+  options.device = at::kMeta;
+  options.sequence_parallel = true;
+  try {
+    const model::GptModel model(config, options, model::ChunkPlace::whole(config), context);
+  } catch (const ConfigError&) {
+    return false;
+  }
+  return true;
+}
 
 // 1, 2 and 4, as far as the heads of linear attention can be shared.
 inline std::vector<int> tp_sizes(const std::filesystem::path& folder) {

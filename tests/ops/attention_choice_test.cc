@@ -1,4 +1,4 @@
-// Which attention kernel takes a call, on every device, and what bounds the memory of those without a fused kernel: the
+// The kernel that takes a call of attention, on every device, and bounds on memory where none is fused: the
 // slices of the reference, and the rows of the memory-efficient kernel.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -32,20 +32,24 @@ TEST_P(GoldenHfTrain, losses_and_norms) {
   if (!model_type_supported(golden_model_type(GetParam())))
     GTEST_SKIP() << golden_model_type(GetParam()) << " is not supported";
   const GoldenModel golden = read_golden_model(GetParam());
+  golden_member(golden.json, "train");
   expect_golden(golden, {});
+  const std::string uneven = fmt::format("{} rows for dp 2", golden.input_ids.size(0));
+  if (golden.input_ids.size(0) % 2 != 0) return leave_out("dp 2", uneven);
   TrainCase sharded{.dp = 2,
                     .ddp = {.use_distributed_optimizer = true,
                             .overlap_grad_reduce = true,
                             .per_token_loss = true,
                             .bucket_size = optim::BucketSize::elements(4000)}};
   expect_golden(golden, sharded);
+  if (!splits_over_two(golden.folder)) return leave_out("tp 2", "its sizes are odd");
   sharded.tp = 2;
   sharded.sequence_parallel = true;
   sharded.overlap_param_gather = true;
   expect_golden(golden, sharded);
 }
 
-INSTANTIATE_TEST_SUITE_P(hf, GoldenHfTrain, ::testing::ValuesIn(golden_model_names()),
+INSTANTIATE_TEST_SUITE_P(hf, GoldenHfTrain, ::testing::ValuesIn(golden_or_none(golden_model_names())),
                          [](const auto& test) { return golden_test_name(test); });
 
 }  // namespace

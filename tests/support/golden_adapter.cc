@@ -16,9 +16,8 @@ int64_t GoldenAdapter::label_tokens() const {  // position 0 predicts nothing th
 }
 
 std::vector<std::vector<std::string>> GoldenAdapter::shared_a() const {
-  const auto& shared = json.at("shared_A");
-  return shared.is_null() ? std::vector<std::vector<std::string>>{}
-                          : shared.get<std::vector<std::vector<std::string>>>();
+  if (!has_golden(json, "shared_A")) return {};
+  return json.at("shared_A").get<std::vector<std::vector<std::string>>>();
 }
 
 std::vector<std::string> golden_adapter_names() {
@@ -31,20 +30,23 @@ std::vector<std::string> golden_adapter_names() {
 }
 
 GoldenAdapter read_golden_adapter(const std::string& name) {
+  if (name == kNoGolden) skip_without_golden("adapter (hf/lora/*/golden.json)");
   GoldenAdapter adapter;
   adapter.name = name;
   adapter.folder = golden_dir() / "hf" / "lora" / name;
   adapter.json = golden_json("hf/lora/" + name + "/golden.json");
-  adapter.base = adapter.json.at("base").get<std::string>();
+  adapter.base = golden_member(adapter.json, "base").get<std::string>();
   const hf::SafetensorsFile file(adapter.folder / "golden.safetensors");
   adapter.input_ids = file.tensor("input_ids");
-  adapter.attention_mask = file.tensor("attention_mask");
+  adapter.attention_mask =
+      file.find("attention_mask") ? file.tensor("attention_mask") : at::ones_like(adapter.input_ids);
   adapter.labels = file.tensor("labels");
   adapter.logits = file.tensor("logits");
-  adapter.merged_logits = file.tensor("merged_logits");
+  if (file.find("merged_logits")) adapter.merged_logits = file.tensor("merged_logits");
   adapter.token_losses = file.tensor("token_losses");
-  adapter.logits_noise = adapter.json.at("noise").at("logits_adapter_vs_merged").get<double>();
-  for (const auto& [tensor, entry] : adapter.json.at("params").items())
+  const nlohmann::json noise = adapter.json.value("noise", nlohmann::json());
+  adapter.logits_noise = golden_number(noise, "logits_adapter_vs_merged");
+  for (const auto& [tensor, entry] : golden_member(adapter.json, "params").items())
     adapter.gradients.push_back(
         {tensor, entry.at("grad_l2").get<double>(), entry.at("grad_sum").get<double>(), file.tensor("grad." + tensor)});
   return adapter;

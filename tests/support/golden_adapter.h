@@ -18,7 +18,7 @@ struct GoldenAdapter {
   nlohmann::json json;           // golden.json
 
   at::Tensor input_ids, attention_mask, labels;  // int64 [b, s]
-  at::Tensor logits, merged_logits;              // [8, v]
+  at::Tensor logits, merged_logits;              // [8, v]; merged_logits may be absent
   at::Tensor token_losses;                       // [b, s]
   double logits_noise = 0;                       // between the adapter and its merged form
 

@@ -74,24 +74,20 @@ void compare_chat_with_golden(const std::string& name) {
   }
 }
 
-TEST(GoldenChat, qwen2_5_json_chat) { compare_chat_with_golden("qwen2_5"); }
-TEST(GoldenChat, qwen3_json_chat) { compare_chat_with_golden("qwen3"); }
-TEST(GoldenChat, deepseek_v3_json_chat) { compare_chat_with_golden("deepseek_v3"); }
-
-// Golden files of other tokenizers, when the golden folder has any and the tokenizer is at hand.
-TEST(GoldenChat, chat_folder_and_messages_json_have_no_other_cases) {
-  std::string missing;
-  for (const auto& entry : std::filesystem::directory_iterator(testing::golden_dir() / "hf/chat")) {
-    const std::string name = entry.path().stem().string();
-    if (entry.path().extension() != ".json" || name == "messages") continue;
-    if (name == "qwen2_5" || name == "qwen3" || name == "deepseek_v3") continue;
-    if (std::filesystem::exists(testing::tokenizer_folder(name))) {
-      compare_chat_with_golden(name);
-    } else {
-      missing += " " + name;
+// Every file of the folder whose tokenizer is at hand.
+TEST(GoldenChat, chat_json_conversations) {
+  int compared = 0;
+  for (const auto& file : testing::golden_files("hf/chat", ".json")) {
+    const std::string name = file.stem().string();
+    if (name == "messages") continue;
+    if (!std::filesystem::exists(testing::tokenizer_folder(name))) {
+      testing::leave_out(name, "its tokenizer is not at hand");
+      continue;
     }
+    compare_chat_with_golden(name);
+    ++compared;
   }
-  if (!missing.empty()) GTEST_SKIP() << "no tokenizer files for" << missing;
+  if (compared == 0) testing::skip_without_golden("hf/chat/*.json of a tokenizer that is at hand");
 }
 
 }  // namespace

@@ -18,14 +18,19 @@ class GoldenHfLoraTrainer : public ::testing::TestWithParam<std::string> {
       GTEST_SKIP() << GetParam() << ": one A is trained for several modules there, and one for each here";
   }
   void expect_steps(TrainerCase how) const {
+    const auto base = golden_folder(golden_.base);
+    if (how.tp > 1 && !splits_over_two(base)) return leave_out(how.name, "its sizes are odd");
+    if (golden_.input_ids.size(0) % how.dp != 0) return leave_out(how.name, "its rows are odd");
+    if (how.pp > model::read_model_config(base).num_layers) return leave_out(how.name, "it has one layer");
     how.args.run.finetuning_type = config::FinetuningType::kLora;
     how.args.lora.adapter_name_or_path = {golden_.folder.string()};
-    expect_golden_steps(golden_folder(golden_.base), golden_.input_ids, golden_.labels, golden_.json.at("train"), how);
+    expect_golden_steps(base, golden_.input_ids, golden_.labels, golden_.json.at("train"), how);
   }
   GoldenAdapter golden_;
 };
 
 TEST_P(GoldenHfLoraTrainer, losses_and_norms) {
+  golden_member(golden_.json, "train");
   const bool experts = model::read_model_config(golden_folder(golden_.base)).moe.has_value();
   const auto rows = static_cast<int>(golden_.input_ids.size(0));
   for (const int tp : {1, 2})
@@ -47,7 +52,7 @@ TEST_P(GoldenHfLoraTrainer, losses_and_norms) {
   expect_steps(context);
 }
 
-INSTANTIATE_TEST_SUITE_P(, GoldenHfLoraTrainer, ::testing::ValuesIn(golden_adapter_names()),
+INSTANTIATE_TEST_SUITE_P(, GoldenHfLoraTrainer, ::testing::ValuesIn(golden_or_none(golden_adapter_names())),
                          [](const auto& test) { return golden_test_name(test); });
 
 }  // namespace

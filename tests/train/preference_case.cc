@@ -26,8 +26,8 @@ data::Sequence row_of(const at::Tensor& ids, const at::Tensor& mask, const at::T
 
 GoldenPairs read_golden_pairs() {
   GoldenPairs golden{.json = golden_json("hf/preference/golden.json"), .folder = golden_folder("preference")};
-  golden.policy = golden_dir() / "hf" / golden.json.at("policy").get<std::string>();
-  golden.reference = golden_dir() / "hf" / golden.json.at("reference").get<std::string>();
+  golden.policy = golden_dir() / "hf" / golden_member(golden.json, "policy").get<std::string>();
+  golden.reference = golden_dir() / "hf" / golden_member(golden.json, "reference").get<std::string>();
   const hf::SafetensorsFile file(golden.folder / "golden.safetensors");
   const at::Tensor ids = file.tensor("input_ids"), mask = file.tensor("attention_mask"), labels = file.tensor("labels");
   const int64_t pairs = golden.json.at("pairs");

@@ -42,7 +42,7 @@ RunLog run_with_adapter(const GoldenPairs& golden, const TrainerCase& how) {
 
 TEST(GoldenPreferenceLora, hf_preference_lora) {
   const GoldenPairs golden = read_golden_pairs();
-  const auto& expected = golden.json.at("lora");
+  const auto& expected = golden_member(golden.json, "lora");
   const auto& optimizer = golden.json.at("optimizer");
   for (const auto& [tp, pp, cp, dp] : {std::array{1, 1, 1, 1}, {2, 1, 1, 1}, {1, 2, 1, 2}, {2, 2, 2, 1}}) {
     TrainerCase how = preference_case(fmt::format("tp {} pp {} cp {} dp {}", tp, pp, cp, dp),

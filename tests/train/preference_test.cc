@@ -130,7 +130,7 @@ void expect_first_line(const GoldenPairs& golden, const std::string& kind, const
 
 void expect_golden_training(const std::string& kind) {
   const GoldenPairs golden = read_golden_pairs();
-  const json& expected = golden.json.at("train").at(kind);
+  const json& expected = golden_member(golden_member(golden.json, "train"), kind);
   for (const int tp : {1, 2})
     for (const int pp : {1, 2})
       for (const int cp : {1, 2})
@@ -150,7 +150,7 @@ TEST(GoldenPreferenceTraining, hf_preference_orpo) { expect_golden_training("orp
 
 TEST(GoldenPreferenceTraining, hf_preference_first_step_of_every_kind) {
   const GoldenPairs golden = read_golden_pairs();
-  for (const auto& [kind, expected] : golden.json.at("losses").items()) {
+  for (const auto& [kind, expected] : golden_member(golden.json, "losses").items()) {
     if (!golden_preference(golden.json, kind)) continue;
     for (const int split : {1, 2}) {
       TrainerCase how = golden_case(golden, kind, split, split, split, split);
@@ -167,7 +167,7 @@ TEST(GoldenPreferenceTraining, hf_preference_gradients) {
   const hf::SafetensorsFile file(golden.folder / "golden.safetensors");
   constexpr double kRate = 1000;
   int compared = 0;
-  for (const auto& [kind, expected] : golden.json.at("train").items()) {
+  for (const auto& [kind, expected] : golden_member(golden.json, "train").items()) {
     for (const int split : {1, 2}) {
       TrainerCase how = golden_case(golden, kind, split, split, split, split);
       SCOPED_TRACE(how.name);

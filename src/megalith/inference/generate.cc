@@ -64,8 +64,8 @@ class Round {
   // Texts in the order of add().
   std::vector<Text>& texts() { return texts_; }
 
-  // Adds a token to every text that has not ended. Returns false, without doing anything, once all texts of all replicas
-  // that share experts have ended.
+  // Adds a token to every text that has not ended. Returns false, without doing anything, once all texts of all
+  // replicas that share experts have ended.
   bool step() {
     std::vector<Text*> batch;
     for (Text& text : texts_)

@@ -32,9 +32,9 @@ struct TextReader {
   std::function<void(size_t text)> on_end;  // the text has no more tokens
 };
 
-// Continues all prompts and returns the new ids, equal on all ranks and in every layout. All ranks call it with the same
-// requests. Throws ConfigError if the model is split along tokens (sequence parallelism), cannot predict tokens, or if a
-// text would exceed its learned positions; DataError for ids that are not in the vocabulary.
+// Continues all prompts and returns the new ids, equal on all ranks and in every layout. All ranks call it with the
+// same requests. Throws ConfigError if the model is split along tokens (sequence parallelism), cannot predict tokens,
+// or if a text would exceed its learned positions; DataError for ids that are not in the vocabulary.
 std::vector<std::vector<int64_t>> generate_texts(const model::VirtualModels& models,
                                                  std::span<const TextRequest> requests, const SamplingOptions& options,
                                                  const TextReader& reader = {});

@@ -96,8 +96,8 @@ class Scorer {
  public:
   Scorer(const model::VirtualModels& models, bool logits) : models_(models), logits_(logits), passes_(models) {}
 
-  // Returns the number of micro-batches for the next call of run() when `left` are to be scored: with a pipeline, enough
-  // to keep its stages busy. It may exceed `left`, because the schedule needs it.
+  // Returns the number of micro-batches for the next call of run() when `left` are to be scored: with a pipeline,
+  // enough to keep its stages busy. It may exceed `left`, because the schedule needs it.
   int group(int64_t left) const {
     const int pp = models_.context().grid().shape().pp;
     return passes_.group(static_cast<int>(std::min<int64_t>(left, pp > 1 ? 4 * pp : 1)));
@@ -211,8 +211,8 @@ ScoreTotal score_to_file(const model::VirtualModels& models, const ScoreBatch& g
   // Ranks of one tp and cp group have the same results on the last stage; one of them writes and counts.
   const bool writes = context.place().tp_rank == 0 && context.place().cp_rank == 0;
   at::Tensor sums = at::zeros({2}, at::kDouble);  // loss, labeled tokens
-  // All ranks run the same number of micro-batches, because they may share experts. A rank without rows left repeats the
-  // first ones and discards the result.
+  // All ranks run the same number of micro-batches, because they may share experts. A rank without rows left repeats
+  // the first ones and discards the result.
   const Scorer scorer(models, options.logits);
   const int64_t stride = options.rows * dp.size();
   for (int64_t next = 0; next < b;) {

@@ -1,7 +1,7 @@
 // StagePasses: forward passes of a model that is split in any way, for results that are not trained on: scores, texts.
 //
 //   const StagePasses passes(models);
-//   passes.run({12, 7}, [&](const model::GptModel& chunk, const pipeline::StageCall& call) { return chunk.forward(…); });
+//   passes.run({12, 7}, [&](const model::GptModel& chunk, const auto& call) { return chunk.forward(…); });
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,9 +20,9 @@ class StagePasses {
  public:
   explicit StagePasses(const model::VirtualModels& models);
 
-  // Runs one micro-batch per entry of `tokens`, the number of its tokens on this rank (with sequence parallelism, before
-  // they are split over tp). The micro-batches follow each other through the pipeline, so that stages work at the same
-  // time. Collective over a replica, whose ranks pass the same numbers; group() says how many are possible.
+  // Runs one micro-batch per entry of `tokens`, the number of its tokens on this rank (with sequence parallelism,
+  // before they are split over tp). The micro-batches follow each other through the pipeline, so that stages work at
+  // the same time. Collective over a replica, whose ranks pass the same numbers; group() says how many are possible.
   //
   // `work` runs a micro-batch through a chunk. It returns the hidden states for the next chunk, from call.input of the
   // one before; its result on the chunk with the head is ignored.

@@ -135,7 +135,12 @@ json outputs_of(const json& golden) {
 
 TEST(GoldenTemplate, template_cases_json) {
   for (const json& golden : testing::golden_json("hf/template/cases.json")) {
-    SCOPED_TRACE("case " + golden.at("name").get<std::string>());
+    const std::string name = golden.at("name");
+    SCOPED_TRACE("case " + name);
+    if (!std::filesystem::exists(testing::tokenizer_folder(golden.at("tokenizer")))) {
+      testing::leave_out(name, "its tokenizer is not at hand");
+      continue;
+    }
     if (golden.contains("error") && !golden["error"].is_null()) {
       EXPECT_ANY_THROW(outputs_of(golden));
       continue;

@@ -161,7 +161,7 @@ void expect_routing(const json& item, const Routing& routing, const ExpertLists&
 TEST(GoldenMoeRouter, routing_of_moe_router) {
   size_t number = 0;
   const json file = testing::golden_json("parallel/moe_router.json");
-  for (const json& item : file.at("routing")) {
+  for (const json& item : testing::golden_member(file, "routing")) {
     SCOPED_TRACE(fmt::format("routing case {}: {}", number++, json(item.value("load_balancing", json())).dump()));
     const RouterShape shape = shape_of(item);
     const at::Tensor logits = matrix(item.at("logits")).requires_grad_();
@@ -188,7 +188,7 @@ TEST(GoldenMoeRouter, routing_of_moe_router) {
 
 TEST(GoldenMoeRouter, multi_rank_losses_of_moe_router) {
   const json file = testing::golden_json("parallel/moe_router.json");
-  for (const json& item : file.at("multi_rank_losses")) {
+  for (const json& item : testing::golden_member(file, "multi_rank_losses")) {
     SCOPED_TRACE(item.value("load_balancing", "aux_loss"));
     testing::run_ranks(item.at("group_size"), [&](const testing::Rank& r) {
       std::vector<at::Tensor> global;
@@ -207,7 +207,7 @@ TEST(GoldenMoeRouter, multi_rank_losses_of_moe_router) {
 
 TEST(GoldenMoeRouter, expert_bias_update_of_moe_router) {
   const json file = testing::golden_json("parallel/moe_router.json");
-  for (const json& item : file.at("expert_bias_update")) {
+  for (const json& item : testing::golden_member(file, "expert_bias_update")) {
     const at::Tensor load = matrix(item.at("counts_per_rank")).sum(0);
     const at::Tensor bias = at::tensor(item.at("bias").get<std::vector<double>>(), at::kFloat);
     expect_close(updated_bias(bias, load, item.at("rate")),
@@ -217,7 +217,7 @@ TEST(GoldenMoeRouter, expert_bias_update_of_moe_router) {
 
 TEST(GoldenMoeRouter, sinkhorn_of_moe_router) {
   const json file = testing::golden_json("parallel/moe_router.json");
-  for (const json& item : file.at("sinkhorn")) {
+  for (const json& item : testing::golden_member(file, "sinkhorn")) {
     RouterShape shape{.experts = item.at("experts"), .topk = item.at("topk")};
     shape.sinkhorn = true;
     for (const bool training : {true, false}) {
@@ -247,7 +247,7 @@ ExpertLists lists_of(const Lists& routing, int64_t experts) {
 
 TEST(GoldenMoeRouter, permute_of_moe_router) {
   const json file = testing::golden_json("parallel/moe_router.json");
-  for (const json& item : file.at("permute")) {
+  for (const json& item : testing::golden_member(file, "permute")) {
     const auto routing = item.at("routing").get<Lists>();
     const int64_t experts = item.at("experts");
     const ExpertLists lists = lists_of(routing, experts);
@@ -272,7 +272,7 @@ TEST(GoldenMoeRouter, permute_of_moe_router) {
 // Settings that cannot be: each is refused by the shape, or by the options that lead to it (config's tests).
 TEST(GoldenMoeRouter, invalid_of_moe_router) {
   const json file = testing::golden_json("parallel/moe_router.json");
-  for (const json& item : file.at("invalid")) {
+  for (const json& item : testing::golden_member(file, "invalid")) {
     SCOPED_TRACE(item.at("reason").get<std::string>());
     MoeShape shape{.router = shape_of(item), .hidden = 8, .width = 8};
     const bool by_options = item.at("topk") == 1 || balancing(item).size() != coefficients(item).size() ||

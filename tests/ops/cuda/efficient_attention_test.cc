@@ -1,5 +1,5 @@
-// The memory-efficient kernel, which is the one for fp32 on a GPU, against the reference with all scores: values and all
-// gradients, also merged from parts of the keys and with dropout.
+// The memory-efficient kernel, which is the one for fp32 on a GPU, against the reference with all scores: values and
+// all gradients, also merged from parts of the keys and with dropout.
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <fmt/format.h>

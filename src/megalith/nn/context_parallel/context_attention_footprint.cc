@@ -17,9 +17,9 @@ double ContextAttentionFootprint::scratch(const RankSizes& rank, bool backward) 
   return 4 * (keys * dims * (backward ? 2 : 1) + blocks);
 }
 
-// cuDNN and flash-2, for 16 bits, take nothing worth counting. The memory-efficient kernel repeats k and v for the query
-// heads of a group (ops/attention/attention_efficient.cc); its backward also holds the gradients of the copies, a sum of
-// the queries' gradients in fp32 and, before that, the products of the result with its gradient.
+// cuDNN and flash-2, for 16 bits, take nothing worth counting. The memory-efficient kernel repeats k and v for the
+// query heads of a group (ops/attention/attention_efficient.cc); its backward also holds the gradients of the copies, a
+// sum of the queries' gradients in fp32 and, before that, the products of the result with its gradient.
 double ContextAttentionFootprint::cuda_scratch(const RankSizes& rank, bool backward) const {
   const ops::AttentionKernel kernel =
       ops::choose_attention_kernel({.device = at::kCUDA,

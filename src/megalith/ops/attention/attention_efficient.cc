@@ -1,5 +1,5 @@
 // Memory-efficient attention through libtorch's CUTLASS kernels, which are dispatched at run time: this file compiles
-// without CUDA. They compute fp32 products from three TF32 ones, whose error is that of fp32, and take packed sequences
+// without CUDA. They compute fp32 products from three TF32 ones, as exact as fp32, and take packed sequences
 // as [1, t, n, d] with cumulative lengths. Their causal mask is aligned bottom-right and their window counts the query
 // itself, both as ours.
 //

@@ -1,5 +1,5 @@
-// The reference: scores and probabilities in plain ATen operations in fp32, one sequence at a time and, where it is long,
-// one slice of its queries at a time, so that the scores in memory stay within kMostScores.
+// The reference: scores and probabilities in plain ATen operations in fp32, one sequence at a time and, where it is
+// long, one slice of its queries at a time, so that the scores in memory stay within kMostScores.
 //
 //   S = scale Q Kᵀ,  P = softmax(S),  O = P V
 //   dV = Pᵀ dO,  dP = dO Vᵀ,  dS = P (dP - delta) scale,  delta = Σ_j P dP = Σ dO·O,  dQ = dS K,  dK = dSᵀ Q
@@ -36,7 +36,7 @@ at::Tensor by_token(const at::Tensor& x, int64_t s) {
 // Some queries of one sequence of a call, with all of its keys.
 struct Slice {
   int64_t query, queries;  // first of the call, and their number
-  int64_t place;           // of the first query among the keys
+  int64_t place;           // index of the first query's own key
   int64_t key, keys;
   at::Tensor of_queries(const at::Tensor& x) const { return x.narrow(0, query, queries); }
   at::Tensor of_keys(const at::Tensor& x) const { return x.narrow(0, key, keys); }
@@ -110,9 +110,9 @@ AttentionGrads attention_math_backward(const AttentionCall& call, const at::Tens
   const double dropout = call.options.dropout;
   const auto like = [](const at::Tensor& x) { return at::empty(x.sizes(), x.options()); };
   AttentionGrads grads{like(call.q), like(call.k), like(call.v)};
-  size_t masks = 0;  // of dropout, those used so far
+  size_t masks = 0;  // masks of dropout used so far
   for (const auto& sequence : slices_of(call)) {
-    at::Tensor grad_k, grad_v;  // of one sequence, [g, u, d] and [g, u, e], summed over its slices
+    at::Tensor grad_k, grad_v;  // sums over the slices of a sequence, [g, u, d] and [g, u, e]
     for (const Slice& s : sequence) {
       const at::Tensor stats = result.log_sum_exp.narrow(1, s.query, s.queries).reshape({groups, -1, 1});
       const at::Tensor p = at::exp(scores_of(call, s) - stats);  // [g, r·s, u]
