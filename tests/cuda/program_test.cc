@@ -112,8 +112,8 @@ TEST_F(OnCuda, ThousandStepsOfVaryingLengthsKeepTheirMemory) {
   EXPECT_LE(second, 1.25 * peak.back() + (64 << 20));
 }
 
-// Activations dominate this run: 8 layers of 4096 tokens. With those of 7 layers on the host, the losses are the same and
-// the peak lacks most of what these layers keep.
+// Activations dominate this run: 8 layers of 4096 tokens. With those of 7 layers on the host, the losses are the same,
+// and the peak lacks most of what these layers keep.
 TEST_F(OnCuda, OffloadedActivationsLeaveTheDevice) {
   const ProgramCase runs(llama_config({.width = 1024, .layers = 8}), equal_lengths(16, 4097));
   Words words{"--cutoff_len=4096", "--max_steps=4", "--per_device_train_batch_size=1",
@@ -127,7 +127,7 @@ TEST_F(OnCuda, OffloadedActivationsLeaveTheDevice) {
   EXPECT_EQ(runs.numbers("offloaded", "loss"), runs.numbers("kept", "loss"));
   const double before = runs.numbers("kept", "memory").back(), after = runs.numbers("offloaded", "memory").back();
   fmt::print("peak: {:.1f} MiB kept, {:.1f} MiB offloaded\n", before / 1048576, after / 1048576);
-  // Of each layer at least eight streams of 4096 x 1024 in bf16 leave; two layers are in flight.
+  // At least eight streams of 4096 x 1024 in bf16 leave each layer; two layers are in flight.
   EXPECT_LT(after, before - 5.0 * 8 * 4096 * 1024 * 2);
 }
 

@@ -138,7 +138,7 @@ std::string loads_without_head(const TrainingArguments& args) {
     try {
       text = fmt::format("{} steps", run::pretrain(*context).state.global_step);
     } catch (const DataError& error) {
-      text = error.what();
+      text = std::string(error.what()).find("lm_head.weight") == std::string::npos ? error.what() : "lacks the head";
     }
   });
   return text;

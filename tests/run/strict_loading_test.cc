@@ -99,15 +99,18 @@ TEST_F(StrictLoading, TensorsThatTheCheckpointLacks) {
   for (const char* fails : {"assume_ok_unexpected", "raise_unexpected", "raise_all"}) {
     SCOPED_TRACE(fails);
     const LoadOutcome outcome = lacking(fails);
-    EXPECT_NE(outcome.error.find("lack 1 tensor of this run: lm_head.weight"), std::string::npos) << outcome.error;
+    EXPECT_NE(outcome.error.find("lacks 1 tensor of this run's weights: lm_head.weight"), std::string::npos)
+        << outcome.error;
   }
   for (const char* warns : {"log_unexpected", "log_all", "return_unexpected", "return_all"}) {
     SCOPED_TRACE(warns);
     const LoadOutcome outcome = lacking(warns);
     EXPECT_EQ(outcome.error, "");
     EXPECT_EQ(outcome.steps, 3);
-    EXPECT_NE(outcome.log.find("lack 1 tensor of this run: lm_head.weight"), std::string::npos) << outcome.log;
-    EXPECT_NE(outcome.log.find("lack 2 tensors of this run: optimizer.exp_avg.head.weight"), std::string::npos);
+    EXPECT_NE(outcome.log.find("lacks 1 tensor of this run's weights: lm_head.weight"), std::string::npos)
+        << outcome.log;
+    EXPECT_NE(outcome.log.find("lacks 2 tensors of this run's optimizer state: optimizer.exp_avg.head.weight"),
+              std::string::npos);
   }
   const LoadOutcome outcome = lacking("ignore_all");
   EXPECT_EQ(outcome.error, "");
@@ -117,15 +120,15 @@ TEST_F(StrictLoading, TensorsThatTheCheckpointLacks) {
 
 TEST_F(StrictLoading, TensorsThatTheRunDoesNotUse) {
   const LoadOutcome raised = unread("raise_all");
-  EXPECT_NE(raised.error.find("include 1 tensor that this run does not use: lm_head.weight"), std::string::npos)
+  EXPECT_NE(raised.error.find("holds 1 tensor beyond this run's weights: lm_head.weight"), std::string::npos)
       << raised.error;
   for (const char* warns : {"log_all", "return_all"}) {
     SCOPED_TRACE(warns);
     const LoadOutcome outcome = unread(warns);
     EXPECT_EQ(outcome.error, "");
     EXPECT_EQ(outcome.steps, 3);
-    EXPECT_NE(outcome.log.find("include 1 tensor that this run does not use: lm_head.weight"), std::string::npos);
-    EXPECT_NE(outcome.log.find("include 2 tensors that this run does not use: optimizer.exp_avg.head.weight"),
+    EXPECT_NE(outcome.log.find("holds 1 tensor beyond this run's weights: lm_head.weight"), std::string::npos);
+    EXPECT_NE(outcome.log.find("holds 2 tensors beyond this run's optimizer state: optimizer.exp_avg.head.weight"),
               std::string::npos);
   }
   for (const char* silent :
@@ -179,7 +182,8 @@ TEST(KeyActions, ErrorsNameAFewKeysAndCountTheRest) {
     FAIL() << "nothing was thrown";
   } catch (const DataError& error) {
     const std::string text = error.what();
-    EXPECT_NE(text.find("the weights in somewhere lack 20 tensors of this run: layers.0.bias"), std::string::npos);
+    EXPECT_NE(text.find("the checkpoint somewhere lacks 20 tensors of this run's weights: layers.0.bias"),
+              std::string::npos);
     EXPECT_NE(text.find("layers.7.bias, … (20 in all)"), std::string::npos) << text;
     EXPECT_NE(text.find("dist_ckpt_strictness"), std::string::npos) << text;
   }

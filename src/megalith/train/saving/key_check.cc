@@ -26,12 +26,12 @@ void apply_key_actions(const model::KeyDifference& keys, const KeyActions& actio
   const auto act = [&](const std::vector<std::string>& names, KeyAction action, const std::string& sentence) {
     if (names.empty() || action == KeyAction::kIgnore) return;
     const std::string text =
-        fmt::format("the {} in {} {}: {}", part, folder.string(), sentence, list_in_words(names, kNamedKeys));
+        fmt::format("the checkpoint {} {}: {}", folder.string(), sentence, list_in_words(names, kNamedKeys));
     if (action == KeyAction::kFail) errors += (errors.empty() ? "" : "; ") + text;
     if (action == KeyAction::kWarn && logs) log_warning("{}", text);
   };
-  act(keys.absent, actions.absent, fmt::format("lack {} of this run", tensors(keys.absent)));
-  act(keys.unread, actions.unread, fmt::format("include {} that this run does not use", tensors(keys.unread)));
+  act(keys.absent, actions.absent, fmt::format("lacks {} of this run's {}", tensors(keys.absent), part));
+  act(keys.unread, actions.unread, fmt::format("holds {} beyond this run's {}", tensors(keys.unread), part));
   check<DataError>(errors.empty(),
                    "{}. Describe the model that was saved, or set dist_ckpt_strictness log_all, which loads what both"
                    " have",
