@@ -96,12 +96,12 @@ TEST(ArrowLibrary, ErrorsNameTheFile) {
                   "d.parquet: Parquet magic bytes not found");
   expect_contains(error("d.arrow", "{\"text\": \"JSON in an arrow file\"}"), "d.arrow: ");
   expect_contains(error("d.arrow", "ARROW1"), "d.arrow: ");
-  const std::string whole = bytes_of(table_file("chats.parquet"));
+  const std::string whole = table_bytes(table_file("chats.parquet"));
   expect_contains(error("d.parquet", whole.substr(0, whole.size() - 1)), "d.parquet: Parquet magic bytes not found");
   expect_contains(error("d.parquet", whole.substr(100)), "d.parquet: ");
-  const std::string file = bytes_of(table_file("types_file.arrow"));
+  const std::string file = table_bytes(table_file("types_file.arrow"));
   expect_contains(error("d.arrow", file.substr(0, file.size() - 9)), "d.arrow: ");
-  const std::string stream = bytes_of(table_file("types_stream.arrow"));
+  const std::string stream = table_bytes(table_file("types_stream.arrow"));
   expect_contains(error("d.arrow", stream.substr(0, stream.size() - 700)), "d.arrow: nothing after row ");
   expect_contains(error_of<DataError>([&] { open_table(folder / "gone.parquet"); }), "gone.parquet: ");
   expect_contains(error_of<DataError>([] { open_table(table_file("union.arrow")); }),
@@ -119,7 +119,7 @@ TEST(ArrowLibrary, DamagedFilesGiveRowsOrAnError) {
                                        "chats.arrow"};
   for (int round = 0; round < kRounds; ++round) {
     const std::string& name = names[random.below(names.size())];
-    std::string bytes = bytes_of(table_file(name));
+    std::string bytes = table_bytes(table_file(name));
     if (round % 3 == 0) {
       bytes.resize(random.below(bytes.size()));
     } else {

@@ -23,7 +23,7 @@ io::Json csv_rows(const std::string& text, const std::string& name = "d.csv") {
 
 // pandas with dtype=str and nothing but the empty text as a missing value.
 TEST(CsvFile, ReadsWhatPandasReads) {
-  const io::Json cases = io::parse_json(bytes_of(table_file("csv_cases.json")), "csv_cases.json");
+  const io::Json cases = io::parse_json(table_bytes(table_file("csv_cases.json")), "csv_cases.json");
   ASSERT_GE(cases.size(), 25U);
   for (const io::Json& one : cases) {
     const auto text = one.at("csv").get<std::string>();

@@ -13,7 +13,7 @@ namespace megalith::data {
 
 inline std::string table_file(const std::string& name) { return "tests/data/tables/" + name; }
 
-inline std::string bytes_of(const std::filesystem::path& path) {
+inline std::string table_bytes(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   check<DataError>(file.good(), "{} cannot be read; run the tests at the top of the repository", path.string());
   return {std::istreambuf_iterator<char>(file), {}};
