@@ -14,7 +14,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/base/text.h"
-#include "megalith/model/fp8_state.h"
+#include "megalith/model/fp8/fp8_state.h"
 
 namespace megalith::train {
 
