@@ -18,7 +18,6 @@
 
 #include "megalith/base/error.h"
 #include "megalith/tokenizer/tokenizer.h"
-#include "tests/support/golden.h"
 #include "tests/support/subprocess.h"
 #include "tests/support/tokenizers.h"
 
@@ -75,7 +74,8 @@ std::vector<std::string> files_below(const fs::path& folder, const std::vector<s
 
 // Returns the golden strings in random order, in documents of forty.
 std::vector<std::string> many_scripts() {
-  const auto strings = testing::golden_json("hf/tokenizer/strings.json").at("strings").get<std::vector<std::string>>();
+  const auto file = nlohmann::json::parse(read_all(MEGALITH_SOURCE_DIR "/tests/data/golden/hf/tokenizer/strings.json"));
+  const auto strings = file.at("strings").get<std::vector<std::string>>();
   std::mt19937 random(1);
   std::vector<std::string> documents(500);
   for (std::string& document : documents)

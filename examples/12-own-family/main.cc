@@ -77,7 +77,7 @@ void train_own_family(const std::vector<std::string>& words) {
   model::VirtualModels models = model::AutoModel::from_config(config, settings, context);
 
   const auto data = [&] {
-    return run::open_run_data(run::data_plan(args, {.vocab_size = config.vocab_size}));
+    return run::open_run_data(run::data_plan(args, {.vocabulary = {.size = config.vocab_size}}));
   };
   train::TrainerSetup setup{.train_data = std::move(data().train)};
   setup.callbacks.push_back(std::make_unique<PrintLoss>());

@@ -34,7 +34,7 @@ void fine_tune(const std::vector<std::string>& words) {
   const std::string folder = args.source.model_name_or_path.value();
   model::VirtualModels models =
       model::AutoModel::from_pretrained(folder, run::settings_on(run->settings().model, context.device()), context);
-  run::RunData data = run::open_run_data(run::data_plan(args, {.vocab_size = models.config().vocab_size}));
+  run::RunData data = run::open_run_data(run::data_plan(args, {.vocabulary = {.size = models.config().vocab_size}}));
 
   train::TrainerSetup setup{.train_data = std::move(data.train), .eval_data = std::move(data.eval)};
   setup.callbacks.push_back(std::make_unique<PrintLoss>());

@@ -41,7 +41,7 @@ std::string run_preference(const config::TrainingArguments& given) {
   run::RunPlan plan;
   plan.settings = run::run_settings(args, {});
   plan.model = run::model_plan(golden_folder("llama"), args);
-  plan.data = run::data_plan(args, {.vocab_size = plan.model.config.vocab_size});
+  plan.data = run::data_plan(args, {.vocabulary = {.size = plan.model.config.vocab_size}});
   plan.preference = run::preference_plan(args, plan.model);
   plan.preference->cache = folder / "reference";
   const auto worlds = comm::World::in_process(1);

@@ -41,7 +41,7 @@ TEST_P(GrownState, OldRowsComeBackAndNewOnesAreZero) {
     SCOPED_TRACE(fmt::format("tp {} dp {}", tp, dp));
     MemorySource loaded;
     run_training_ranks(temp / "grown", sharded_case(tp, dp, GetParam()), [&](const Rank&, TrainingRank& t) {
-      t.optimizer().load_state(saved, progress, {"embedding.weight", "head.weight"});
+      t.optimizer().load_state(saved, progress, {.grown = {"embedding.weight", "head.weight"}});
       EXPECT_EQ(t.optimizer().steps(), 2);
       loaded.save(t.optimizer().sharded_state());
     });

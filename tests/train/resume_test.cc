@@ -117,14 +117,16 @@ TEST(Resume, AnEpochThatEndsWithTheSaveEndsOnce) {
   EXPECT_EQ(text_of(actual), text_of(expected));
 }
 
-TEST(Resume, TheOutputSaysWhereThisStartBegan) {
+TEST(Resume, TheOutputSaysWhatThisStartDid) {
   const TempFolder whole, rest;
   TrainerCase how;
   train::TrainOutput output;
   how.args = resume_arguments(whole.path(), 3, 2);
   const train::TrainerState state = run_resumable(how, {.output = &output});
   EXPECT_EQ(output.start_step, 0);
-  EXPECT_EQ(output.start_input_tokens, 0);
+  EXPECT_EQ(output.work.steps, 3);
+  const int64_t all_samples = output.work.samples, all_tokens = output.work.tokens + output.work.padding;
+  EXPECT_EQ(all_tokens, state.num_input_tokens_seen);
   const auto saved = train::TrainerState::load(whole / "checkpoint-2" / "trainer_state.json");
   ASSERT_GT(saved.num_input_tokens_seen, 0);
   ASSERT_LT(saved.num_input_tokens_seen, state.num_input_tokens_seen);
@@ -132,7 +134,9 @@ TEST(Resume, TheOutputSaysWhereThisStartBegan) {
   run_resumable(how, {.checkpoint = whole / "checkpoint-2", .output = &output});
   EXPECT_EQ(output.global_step, 3);
   EXPECT_EQ(output.start_step, 2);
-  EXPECT_EQ(output.start_input_tokens, saved.num_input_tokens_seen);
+  EXPECT_EQ(output.work.steps, 1);
+  EXPECT_EQ(3 * output.work.samples, all_samples);
+  EXPECT_EQ(output.work.tokens + output.work.padding, all_tokens - saved.num_input_tokens_seen);
 }
 
 TEST(Resume, ARunThatIsDoneDoesNothing) {

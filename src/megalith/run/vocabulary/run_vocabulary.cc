@@ -7,6 +7,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/peft/names.h"
+#include "megalith/peft/targets.h"
 #include "megalith/tokenizer/new_tokens.h"
 
 namespace megalith::run {
