@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
-#include "megalith/observe/energy_callback.h"
-#include "megalith/observe/energy_meter.h"
+#include "megalith/observe/energy/energy_callback.h"
+#include "megalith/observe/energy/energy_meter.h"
 #include "tests/observe/some_run.h"
 #include "tests/support/expect.h"
 #include "tests/support/run_ranks.h"

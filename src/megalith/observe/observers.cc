@@ -10,7 +10,7 @@
 
 #include "megalith/io/file_io.h"
 #include "megalith/observe/device_cost.h"
-#include "megalith/observe/energy_callback.h"
+#include "megalith/observe/energy/energy_callback.h"
 #include "megalith/observe/events_file.h"
 #include "megalith/observe/live_file.h"
 #include "megalith/observe/loss_plot.h"

@@ -17,7 +17,7 @@
 #include "megalith/model/adapter.h"
 #include "megalith/model/fp8/fp8_share.h"
 #include "megalith/model/model_flops.h"
-#include "megalith/observe/energy_meter.h"
+#include "megalith/observe/energy/energy_meter.h"
 #include "megalith/observe/observers.h"
 #include "megalith/observe/summary.h"
 #include "megalith/plan/report.h"

@@ -12,7 +12,7 @@
 #include "megalith/config/validate.h"
 #include "megalith/data/sft/dataset_info.h"
 #include "megalith/model/families/family.h"
-#include "megalith/observe/energy_meter.h"
+#include "megalith/observe/energy/energy_meter.h"
 #include "megalith/parallel/gpu_count.h"
 #include "megalith/run/resolve/indexed_settings.h"
 #include "megalith/run/resolve/inputs.h"

@@ -1,6 +1,6 @@
 // The few functions of NVML and of the CUDA driver that are needed are declared here, as their ABI has them, so that
 // neither header is needed to build. Both libraries return 0 for success.
-#include "megalith/observe/energy_meter.h"
+#include "megalith/observe/energy/energy_meter.h"
 
 #include <dlfcn.h>
 

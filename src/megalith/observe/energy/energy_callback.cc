@@ -1,4 +1,4 @@
-#include "megalith/observe/energy_callback.h"
+#include "megalith/observe/energy/energy_callback.h"
 
 #include <ATen/ATen.h>
 
