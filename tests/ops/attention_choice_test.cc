@@ -15,13 +15,14 @@ using testing::random_tensor;
 
 using Kernel = AttentionKernel;
 
-TEST(AttentionChoice, OnlyHeadsOfOddSizesAreLeftToTheMathOnCuda) {
+TEST(AttentionChoice, OnlyOddSizesAndDropoutInFp32AreLeftToTheMathOnCuda) {
   const auto choice = [](at::ScalarType dtype, int64_t d, int64_t e, bool dropout = false, bool window = false) {
     return choose_attention_kernel({at::kCUDA, dtype, d, e, dropout, window});
   };
   for (const int64_t d : {4, 64, 80, 128, 192, 256, 576}) {
     EXPECT_EQ(choice(at::kFloat, d, d), Kernel::kEfficient) << d;
-    EXPECT_EQ(choice(at::kFloat, d, d, true, true), Kernel::kEfficient) << d;
+    EXPECT_EQ(choice(at::kFloat, d, d, false, true), Kernel::kEfficient) << d;
+    EXPECT_EQ(choice(at::kFloat, d, d, true), Kernel::kMath) << d;
   }
   EXPECT_EQ(choice(at::kFloat, 64, 128), Kernel::kEfficient);
   EXPECT_EQ(choice(at::kFloat, 66, 66), Kernel::kMath);

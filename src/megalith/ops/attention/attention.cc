@@ -53,6 +53,7 @@ std::string obstacle(AttentionKernel kernel, const AttentionTraits& x) {
   }
   if (kernel == AttentionKernel::kEfficient) {
     if (!half && x.dtype != at::kFloat) return "it takes fp32, bf16 and fp16";
+    if (x.dropout) return "its gradients are wrong with dropout";
     const int64_t unit = half ? 8 : 4;  // 16 bytes, which its copies move at a time
     if (d % unit == 0 && e % unit == 0) return "";
     return fmt::format("it takes head sizes that are multiples of {}; they are {} and {}", unit, d, e);
@@ -107,13 +108,23 @@ void check_shapes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
 // Kernels take any distance between tokens and heads, but neighbors in a head must be neighbors in memory.
 at::Tensor with_contiguous_channels(const at::Tensor& x) { return x.stride(2) == 1 ? x : x.contiguous(); }
 
+// libtorch's memory-efficient backward ignores that a window of fewer queries than keys is aligned bottom-right.
+bool misplaces_window(const SequenceLayout& queries, const SequenceLayout& keys, const AttentionOptions& options) {
+  return options.kernel == AttentionKernel::kEfficient && options.window > 0 &&
+         queries.cumulative() != keys.cumulative();
+}
+
 // Checks everything and resolves kAuto and the default scale, so that kernels need not.
 AttentionCall make_call(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& queries,
                         const SequenceLayout& keys, AttentionOptions options) {
   check_options(options);
   check_shapes(q, k, v, queries, keys, options.causal);
-  if (options.kernel == AttentionKernel::kAuto) options.kernel = choose_attention_kernel(q, v, options);
-  const std::string why = obstacle(options.kernel, traits_of(q, v, options));
+  if (options.kernel == AttentionKernel::kAuto) {
+    options.kernel = choose_attention_kernel(q, v, options);
+    if (misplaces_window(queries, keys, options)) options.kernel = AttentionKernel::kMath;
+  }
+  std::string why = obstacle(options.kernel, traits_of(q, v, options));
+  if (misplaces_window(queries, keys, options)) why = "it needs as many queries as keys where there is a window";
   check<ConfigError>(why.empty(), "attention kernel {} cannot be used: {}. Use auto.", name_of(options.kernel), why);
   if (options.scale == 0) options.scale = 1 / std::sqrt(static_cast<double>(q.size(2)));
   return {with_contiguous_channels(q), with_contiguous_channels(k), with_contiguous_channels(v), queries, keys,

@@ -1,7 +1,8 @@
 // Memory-efficient attention through libtorch's CUTLASS kernels, which are dispatched at run time: this file compiles
 // without CUDA. They compute fp32 products from three TF32 ones, as exact as fp32, and take packed sequences
 // as [1, t, n, d] with cumulative lengths. Their causal mask is aligned bottom-right and their window counts the query
-// itself, both as ours.
+// itself, both as ours. Two things are left to other kernels, because gradients came out wrong on an H200 (libtorch
+// 2.11): dropout, and windows over more keys than queries.
 //
 // The kernels know no grouped heads: k and v are repeated for the query heads of a group, and the gradients of the
 // copies are summed.
@@ -97,29 +98,24 @@ std::pair<AttentionCall, AttentionCall> halves(const AttentionCall& call) {
 
 KernelResult attention_efficient_forward(const AttentionCall& call) {
   const AttentionOptions& options = call.options;
-  if (options.dropout == 0 && pads_too_much(call.queries, call.q.size(1))) {
+  if (pads_too_much(call.queries, call.q.size(1))) {
     const auto [first, second] = halves(call);
     const KernelResult a = attention_efficient_forward(first), b = attention_efficient_forward(second);
     return {.out = at::cat({a.out, b.out}), .log_sum_exp = at::cat({a.log_sum_exp, b.log_sum_exp}, 1)};
   }
   const auto device = call.q.device();
-  // Dropout draws from the default generator of the device, which is that of the caller: libtorch's kernels take no
-  // other.
   const auto result = at::_efficient_attention_forward(
       as_batch(call.q), as_batch(repeated(call.k, call.group())), as_batch(repeated(call.v, call.group())),
       /*bias=*/std::nullopt, call.queries.cumulative_tensor(device), call.keys.cumulative_tensor(device),
-      call.queries.longest(), call.keys.longest(), options.dropout, mask_of(options), /*compute_log_sumexp=*/true,
+      call.queries.longest(), call.keys.longest(), /*dropout_p=*/0, mask_of(options), /*compute_log_sumexp=*/true,
       options.scale, /*seqlen_k=*/std::nullopt, window_of(options));
-  KernelResult own{.out = std::get<0>(result).squeeze(0),
-                   .log_sum_exp = unpad_log_sum_exp(std::get<1>(result), call.queries)};
-  if (options.dropout > 0) own.dropout_state = {std::get<2>(result), std::get<3>(result)};  // seed and offset
-  return own;
+  return {.out = std::get<0>(result).squeeze(0), .log_sum_exp = unpad_log_sum_exp(std::get<1>(result), call.queries)};
 }
 
 AttentionGrads attention_efficient_backward(const AttentionCall& call, const at::Tensor& grad_out,
                                             const KernelResult& result) {
   const AttentionOptions& options = call.options;
-  if (options.dropout == 0 && pads_too_much(call.queries, call.q.size(1))) {
+  if (pads_too_much(call.queries, call.q.size(1))) {
     const auto [first, second] = halves(call);
     const int64_t cut = first.q.size(0), rest = second.q.size(0);
     const auto part = [&](const AttentionCall& half, int64_t begin, int64_t count) {
@@ -131,13 +127,12 @@ AttentionGrads attention_efficient_backward(const AttentionCall& call, const at:
     return {at::cat({a.q, b.q}), at::cat({a.k, b.k}), at::cat({a.v, b.v})};
   }
   const auto device = call.q.device();
-  at::Tensor seed = at::zeros({}, at::kLong), offset = seed;  // on the host; read only with dropout
-  if (options.dropout > 0) seed = result.dropout_state[0], offset = result.dropout_state[1];
+  const at::Tensor unused = at::zeros({}, at::kLong);  // seed and offset of dropout
   const auto grads = at::_efficient_attention_backward(
       grad_out.contiguous().unsqueeze(0), as_batch(call.q), as_batch(repeated(call.k, call.group())),
       as_batch(repeated(call.v, call.group())), /*bias=*/std::nullopt, result.out.contiguous().unsqueeze(0),
       call.queries.cumulative_tensor(device), call.keys.cumulative_tensor(device), call.queries.longest(),
-      call.keys.longest(), pad_log_sum_exp(result.log_sum_exp, call.queries), options.dropout, seed, offset,
+      call.keys.longest(), pad_log_sum_exp(result.log_sum_exp, call.queries), /*dropout_p=*/0, unused, unused,
       mask_of(options), /*bias_requires_grad=*/false, options.scale, /*num_splits_key=*/std::nullopt,
       window_of(options), /*shared_storage_dqdkdv=*/false);
   return {std::get<0>(grads).squeeze(0), summed(std::get<1>(grads).squeeze(0), call.group()),
