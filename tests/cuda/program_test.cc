@@ -123,8 +123,12 @@ TEST_F(OnCuda, OffloadedActivationsLeaveTheDevice) {
   words.emplace_back("--cpu_offloading_num_layers=7");
   const auto offloaded = runs.train("offloaded", words);
   ASSERT_EQ(offloaded.exit_code, 0) << offloaded.err;
-  ASSERT_EQ(runs.numbers("kept", "loss").size(), 4U);
-  EXPECT_EQ(runs.numbers("offloaded", "loss"), runs.numbers("kept", "loss"));
+  const std::vector<double> losses = runs.numbers("offloaded", "loss"), expected = runs.numbers("kept", "loss");
+  ASSERT_EQ(expected.size(), 4U);
+  ASSERT_EQ(losses.size(), 4U);
+  EXPECT_EQ(losses[0], expected[0]);
+  // Gradients of attention on a GPU differ between any two runs in their last bits.
+  for (size_t i = 1; i < 4; ++i) EXPECT_NEAR(losses[i], expected[i], 1e-3 * expected[i]);
   const double before = runs.numbers("kept", "memory").back(), after = runs.numbers("offloaded", "memory").back();
   fmt::print("peak: {:.1f} MiB kept, {:.1f} MiB offloaded\n", before / 1048576, after / 1048576);
   // At least eight streams of 4096 x 1024 in bf16 leave each layer; two layers are in flight.

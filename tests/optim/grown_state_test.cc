@@ -72,7 +72,7 @@ TEST(GrownStateOf, TensorsThatAreNotNamedIsRefused) {
   run_training_ranks(folder, {}, [&](const Rank&, TrainingRank& t) { saved.save(t.optimizer().sharded_state()); });
   run_training_ranks(temp / "grown", {}, [&](const Rank&, TrainingRank& t) {
     try {
-      t.optimizer().load_state(saved, t.optimizer().progress_json(), {"head.weight"});
+      t.optimizer().load_state(saved, t.optimizer().progress_json(), {.grown = {"head.weight"}});
       ADD_FAILURE() << "loaded";
     } catch (const DataError& error) {
       expect_contains(error.what(),
