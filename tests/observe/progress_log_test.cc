@@ -11,7 +11,7 @@
 namespace megalith::observe {
 namespace {
 
-using std::chrono::seconds;
+using Seconds = std::chrono::seconds;
 using testing::TempFolder;
 
 const ProgressLog::Time kMorning = std::chrono::system_clock::from_time_t(1'800'000'000);
@@ -44,19 +44,19 @@ TEST(ProgressLog, FindsTheFirstJobOfItsSize) {
   const TempFolder folder;
   const ProgressLog small(folder / "progress.txt", "", 4), large(folder / "progress.txt", "", 8);
   small.append("Starting job", kMorning);
-  small.append(saved("Saved checkpoint", "1.00e+18"), kMorning + seconds(10));
+  small.append(saved("Saved checkpoint", "1.00e+18"), kMorning + Seconds(10));
   EXPECT_FALSE(large.first_job());
-  large.append("Starting job", kMorning + seconds(20));
-  large.append(saved("Saving async checkpoint", "2.00e+18"), kMorning + seconds(30));
-  large.append("Starting job", kMorning + seconds(40));
+  large.append("Starting job", kMorning + Seconds(20));
+  large.append(saved("Saving async checkpoint", "2.00e+18"), kMorning + Seconds(30));
+  large.append("Starting job", kMorning + Seconds(40));
   ASSERT_TRUE(large.first_job());
-  EXPECT_EQ(large.first_job()->time, kMorning + seconds(20));
+  EXPECT_EQ(large.first_job()->time, kMorning + Seconds(20));
   EXPECT_EQ(large.first_job()->flops, 1e18);
   // Another size in between: the search starts again, with the operations of the last complete checkpoint.
-  large.append("Saved async checkpoint\tIteration: 1", kMorning + seconds(45));
+  large.append("Saved async checkpoint\tIteration: 1", kMorning + Seconds(45));
   EXPECT_FALSE(small.first_job());
-  small.append("Starting job", kMorning + seconds(50));
-  EXPECT_EQ(small.first_job()->time, kMorning + seconds(50));
+  small.append("Starting job", kMorning + Seconds(50));
+  EXPECT_EQ(small.first_job()->time, kMorning + Seconds(50));
   EXPECT_EQ(small.first_job()->flops, 2e18);
   EXPECT_FALSE(large.first_job());
 }
