@@ -107,6 +107,8 @@ class Optimizer {
   static bool is_main(const std::string& name);
   // Returns the state that is not a tensor, the number of steps and the rule's name, as one JSON object.
   std::string progress_json() const;
+  // Returns the steps in such a text. Throws ConfigError if it belongs to another update rule, naming `origin`.
+  int64_t read_progress(const std::string& progress, const std::string& origin) const;
 
   // Loads state saved in any layout and in any format; `progress` comes from progress_json. Main parameters that the
   // source lacks are taken from the model. Collective. Throws a DataError that lists every tensor that is missing or
@@ -141,7 +143,6 @@ class Optimizer {
   void update(const Factor& factor);
   void gather_params();
   void check_groups() const;
-  int64_t read_progress(const std::string& progress, const std::string& origin) const;  // -> steps
   // Throws for tensors of `source` that do not fit; returns the shapes of all of them.
   Shapes check_tensors(const StateSource& source, bool only_main, const StateTolerance& tolerance) const;
 

@@ -6,6 +6,7 @@
 #include "megalith/tokenizer/tokenizer_document_internal.h"
 
 #include "megalith/base/error.h"
+#include "megalith/tokenizer/text/json_node_internal.h"
 
 namespace megalith::tokenizer {
 
@@ -102,7 +103,7 @@ class Handler final : public nlohmann::json_sax<json> {
   }
 
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
-    error_ = error.what();
+    error_ = without_exception_name(error.what());
     return false;
   }
 

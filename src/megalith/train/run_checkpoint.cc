@@ -141,6 +141,7 @@ void restore_optimizer(const fs::path& folder, const checkpoint::Manifest& manif
   const std::string origin = (folder / kProgress).string();
   const int rank = model.models().context().rank();
   const checkpoint::StateFiles files(folder, manifest, "optimizer", rank);
+  model.optimizer().read_progress(progress.optimizer, files.name());  // another rule lacks tensors, but is told as such
   apply_key_actions(compare_state(planned_state(model.models(), model.optimizer()), files), keys, "optimizer state",
                     folder, rank == 0);
   model.optimizer().load_state(files, progress.optimizer,

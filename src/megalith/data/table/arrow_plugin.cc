@@ -31,6 +31,13 @@ constexpr int64_t kPageBufferBytes = int64_t{1} << 20;  // bytes that are read o
 
 constexpr int64_t kMemoryLimit = int64_t{16} << 30;  // a record batch needs a fraction of it
 
+// The memory of everything that is read. It is never destroyed: Arrow reads ahead on a thread of its own, which frees
+// such buffers after the reader that asked for them is gone.
+arrow::MemoryPool* memory_pool() {
+  static auto* const pool = new arrow::CappedMemoryPool(arrow::system_memory_pool(), kMemoryLimit);
+  return pool;
+}
+
 void require(const arrow::Status& status) {
   if (!status.ok()) throw std::runtime_error(status.message());
 }
@@ -70,8 +77,6 @@ class BatchRows : public ArrowRows {
   // Returns the next batch; nullptr at the end.
   virtual std::shared_ptr<arrow::RecordBatch> read_batch() = 0;
 
-  arrow::CappedMemoryPool memory_{arrow::system_memory_pool(), kMemoryLimit};  // outlives all that is read
-
  private:
   std::string row_text() const {
     std::string text = "{";
@@ -102,7 +107,7 @@ int64_t rows_at_a_time(const parquet::FileMetaData& metadata) {
 class ParquetRows final : public BatchRows {
  public:
   explicit ParquetRows(const char* path) {
-    parquet::ReaderProperties properties(&memory_);
+    parquet::ReaderProperties properties(memory_pool());
     properties.enable_buffered_stream();
     properties.set_buffer_size(kPageBufferBytes);
     parquet::arrow::FileReaderBuilder builder;
@@ -111,7 +116,7 @@ class ParquetRows final : public BatchRows {
     parquet::ArrowReaderProperties arrow_properties(/*use_threads=*/false);
     arrow_properties.set_pre_buffer(false);
     arrow_properties.set_batch_size(rows_at_a_time(*builder.raw_reader()->metadata()));
-    file_ = require(builder.memory_pool(&memory_)->properties(arrow_properties)->Build());
+    file_ = require(builder.memory_pool(memory_pool())->properties(arrow_properties)->Build());
     batches_ = require(file_->GetRecordBatchReader());
     set_schema(*batches_->schema());
   }
@@ -126,9 +131,9 @@ class ParquetRows final : public BatchRows {
   std::unique_ptr<arrow::RecordBatchReader> batches_;
 };
 
-arrow::ipc::IpcReadOptions ipc_options(arrow::MemoryPool* pool) {
+arrow::ipc::IpcReadOptions ipc_options() {
   arrow::ipc::IpcReadOptions options = arrow::ipc::IpcReadOptions::Defaults();
-  options.memory_pool = pool;
+  options.memory_pool = memory_pool();
   options.use_threads = false;
   return options;
 }
@@ -143,8 +148,8 @@ std::shared_ptr<arrow::RecordBatch> validated(std::shared_ptr<arrow::RecordBatch
 class IpcFileRows final : public BatchRows {
  public:
   explicit IpcFileRows(const char* path)
-      : reader_(require(arrow::ipc::RecordBatchFileReader::Open(require(arrow::io::ReadableFile::Open(path, &memory_)),
-                                                                ipc_options(&memory_)))) {
+      : reader_(require(arrow::ipc::RecordBatchFileReader::Open(
+            require(arrow::io::ReadableFile::Open(path, memory_pool())), ipc_options()))) {
     set_schema(*reader_->schema());
   }
 
@@ -164,16 +169,15 @@ class IpcFileRows final : public BatchRows {
 class IpcStreamRows final : public BatchRows {
  public:
   explicit IpcStreamRows(const char* path) : path_(path) {
-    reader_ = require(arrow::ipc::RecordBatchStreamReader::Open(require(arrow::io::ReadableFile::Open(path, &memory_)),
-                                                                ipc_options(&memory_)));
+    reader_ = require(arrow::ipc::RecordBatchStreamReader::Open(
+        require(arrow::io::ReadableFile::Open(path, memory_pool())), ipc_options()));
     set_schema(*reader_->schema());
   }
 
   // Nothing but the batches knows how many rows they have. The file is mapped and only the first column looked at, so
   // that this does not read the values.
   int64_t count() const override {
-    arrow::CappedMemoryPool memory(arrow::system_memory_pool(), kMemoryLimit);
-    arrow::ipc::IpcReadOptions options = ipc_options(&memory);
+    arrow::ipc::IpcReadOptions options = ipc_options();
     if (reader_->schema()->num_fields() > 0) options.included_fields = {0};
     const auto reader = require(arrow::ipc::RecordBatchStreamReader::Open(
         require(arrow::io::MemoryMappedFile::Open(path_, arrow::io::FileMode::READ)), options));

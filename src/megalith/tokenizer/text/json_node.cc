@@ -23,15 +23,17 @@ std::string read_file(const std::filesystem::path& path) {
   return std::move(text).str();
 }
 
-// nlohmann's message has line and column; the name in brackets before them is for programmers.
+std::string_view without_exception_name(std::string_view message) {
+  if (const size_t end = message.find("] "); message.starts_with('[') && end != std::string_view::npos)
+    message.remove_prefix(end + 2);
+  return message;
+}
+
 nlohmann::json parse_json(std::string_view text, const std::string& file) {
   try {
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::exception& error) {
-    std::string_view message = error.what();
-    if (const size_t end = message.find("] "); message.starts_with('[') && end != std::string_view::npos)
-      message.remove_prefix(end + 2);
-    throw DataError(fmt::format("{} is not valid JSON: {}", file, message));
+    throw DataError(fmt::format("{} is not valid JSON: {}", file, without_exception_name(error.what())));
   }
 }
 
