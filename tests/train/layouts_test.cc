@@ -8,6 +8,7 @@
 #include "tests/support/close.h"
 #include "tests/support/reference_model.h"
 #include "tests/support/temp_folder.h"
+#include "tests/train/same_run.h"
 #include "tests/train/trainer_case.h"
 
 namespace megalith::testing {
@@ -77,19 +78,6 @@ std::vector<TrainerCase> layouts() {
   return all;
 }
 
-void expect_same(const RunLog& run, const RunLog& expected, const std::string& name) {
-  SCOPED_TRACE(name);
-  for (const char* key : {"loss", "grad_norm"}) {
-    const std::vector<double> actual = run.numbers(key), right = expected.numbers(key);
-    ASSERT_EQ(actual.size(), right.size()) << key;
-    for (size_t i = 0; i < right.size(); ++i) expect_close(actual[i], right[i], fmt::format("{} {}", key, i));
-  }
-  expect_close(*run.evaluation.find("eval_loss"), *expected.evaluation.find("eval_loss"), "eval_loss");
-  if (const auto accuracy = run.evaluation.find("eval_token_accuracy")) {
-    expect_close(*accuracy, *expected.evaluation.find("eval_token_accuracy"), "accuracy");
-  }
-}
-
 class TrainerLayouts : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(TrainerLayouts, GiveTheSameRun) {
@@ -99,7 +87,7 @@ TEST_P(TrainerLayouts, GiveTheSameRun) {
   const RunLog alone = run_training(folder, {}, train, eval);
   ASSERT_EQ(alone.numbers("loss").size(), 4);
   for (const TrainerCase& layout : layouts())
-    expect_same(run_training(folder, layout, train, eval), alone, layout.name);
+    expect_same_run(run_training(folder, layout, train, eval), alone, layout.name);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, TrainerLayouts, ::testing::Values("llama", "qwen2", "gpt2"),
@@ -193,7 +181,7 @@ TEST(TrainerLabelSmoothing, IsTheSameInEveryLayout) {
             *run_training(folder, {}, samples, samples).evaluation.find("eval_loss"));
   for (const TrainerCase& layout : layouts()) {
     if (layout.tp == 1 && layout.pp == 1) continue;
-    expect_same(smoothed(layout), alone, layout.name);
+    expect_same_run(smoothed(layout), alone, layout.name);
   }
 }
 
@@ -210,7 +198,7 @@ TEST(TrainerNoise, DisturbsTrainingAndNotEvaluation) {
   const RunLog quiet = run(0, 1), noisy = run(5, 1);
   EXPECT_NE(noisy.numbers("loss"), quiet.numbers("loss"));
   EXPECT_NEAR(noisy.numbers("loss")[0], quiet.numbers("loss")[0], 0.5);  // √(L · h) keeps it small
-  expect_same(run(5, 2), noisy, "tp 2");                                 // rows are padded to other lengths there
+  expect_same_run(run(5, 2), noisy, "tp 2");                             // rows are padded to other lengths there
   EXPECT_EQ(*noisy.evaluation.find("eval_loss"), *quiet.evaluation.find("eval_loss"));
 }
 
@@ -229,7 +217,7 @@ TEST(TrainerPadding, ChangesNoLoss) {
       TrainerCase padded{.tp = tp, .cp = cp};
       padded.collator.length_multiple = 1000;
       padded.args.parallel.sequence_parallel = tp > 1;
-      expect_same(run_training(folder, padded, samples, samples), expected, fmt::format("tp {} cp {}", tp, cp));
+      expect_same_run(run_training(folder, padded, samples, samples), expected, fmt::format("tp {} cp {}", tp, cp));
     }
   }
 }
@@ -245,7 +233,7 @@ TEST(TrainerPerMicrobatchLoss, IsTheMeanOfAllMicrobatches) {
   TrainerCase spread = alone;
   spread.dp = 2;
   spread.args.batch.gradient_accumulation_steps = 2;
-  expect_same(run_training(folder, spread, samples, samples), run_training(folder, alone, samples, samples), "dp");
+  expect_same_run(run_training(folder, spread, samples, samples), run_training(folder, alone, samples, samples), "dp");
 }
 
 TEST(TrainerPrecision, Bf16AndFp16ComeCloseToFp32) {

@@ -8,6 +8,7 @@
 #include "megalith/model/adapter.h"
 #include "megalith/model/families/family.h"
 #include "tests/support/close.h"
+#include "tests/train/same_run.h"
 #include "tests/train/trainer_case.h"
 
 namespace megalith::testing {
@@ -35,16 +36,6 @@ std::vector<TrainerCase> grown_layouts() {
   return all;
 }
 
-void expect_equal_runs(const RunLog& run, const RunLog& expected, const std::string& name) {
-  SCOPED_TRACE(name);
-  for (const char* key : {"loss", "grad_norm"}) {
-    const std::vector<double> actual = run.numbers(key), right = expected.numbers(key);
-    ASSERT_EQ(actual.size(), right.size()) << key;
-    for (size_t i = 0; i < right.size(); ++i) expect_close(actual[i], right[i], fmt::format("{} {}", key, i));
-  }
-  expect_close(*run.evaluation.find("eval_loss"), *expected.evaluation.find("eval_loss"), "eval_loss");
-}
-
 // Runs one rank and all layouts; `change` sets what they have in common. Returns the log of the one rank.
 RunLog expect_same_in_layouts(const char* family, const std::function<void(TrainerCase&)>& change) {
   const auto folder = golden_folder(family);
@@ -55,7 +46,7 @@ RunLog expect_same_in_layouts(const char* family, const std::function<void(Train
   EXPECT_EQ(expected.numbers("loss").size(), 4U);
   for (TrainerCase& how : grown_layouts()) {
     change(how);
-    expect_equal_runs(run_training(folder, how, train, eval), expected, how.name);
+    expect_same_run(run_training(folder, how, train, eval), expected, how.name);
   }
   return expected;
 }

@@ -212,9 +212,10 @@ void add_batch_options(OptionList& list) {
            "data-parallel ranks draw different numbers: seed + 10 * dp rank")
       .pretrain_only();
   seeds
-      .add("full_determinism", &SeedConfig::full_determinism,
-           "on GPUs, too, the same bits in every run: libraries choose no kernel by trying which is fastest (on CPUs "
-           "it is always so, for one layout and thread count)")
+      .add(
+          "full_determinism", &SeedConfig::full_determinism,
+          "on GPUs, libraries choose no kernel by trying which is fastest, and deterministic ones where they have them "
+          "(on CPUs runs have the same bits anyway, for one layout and thread count)")
       .alias({"deterministic_mode"});
 }
 

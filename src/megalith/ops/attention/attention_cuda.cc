@@ -4,6 +4,7 @@
 // keys go to flash-2 with cumulative lengths: libtorch's cuDNN entry for those takes the head size for the sequence
 // length in backward, and aligns its causal mask top-left.
 #include <ATen/ATen.h>
+#include <ATen/Context.h>
 
 #include "megalith/ops/attention/attention_internal.h"
 
@@ -17,7 +18,11 @@ bool dense(const AttentionCall& call) {
          (!call.options.causal || call.queries.longest() == call.keys.longest());
 }
 
-bool use_cudnn(const AttentionCall& call) { return call.options.kernel == AttentionKernel::kCudnn && dense(call); }
+// cuDNN's gradients differ in their last bits from run to run; those of flash-2 do not where determinism is asked for.
+bool use_cudnn(const AttentionCall& call) {
+  return call.options.kernel == AttentionKernel::kCudnn && dense(call) &&
+         !at::globalContext().deterministicAlgorithms();
+}
 
 // [b·s, n, d] -> [b, n, s, d], a view.
 at::Tensor to_batch(const at::Tensor& x, const SequenceLayout& layout) {

@@ -7,6 +7,7 @@
 // The kernels know no grouped heads: k and v are repeated for the query heads of a group, and the gradients of the
 // copies are summed.
 #include <ATen/ATen.h>
+#include <ATen/Context.h>
 
 #include <limits>
 
@@ -46,6 +47,12 @@ int64_t mask_of(const AttentionOptions& options) { return options.causal ? kCaus
 std::optional<int64_t> window_of(const AttentionOptions& options) {
   if (options.window == 0) return std::nullopt;
   return options.window;
+}
+
+// Keys that several blocks share are added up in any order. (libtorch would only warn: its switch is set to warn_only.)
+std::optional<int64_t> splits_of_keys() {
+  if (at::globalContext().deterministicAlgorithms()) return 1;
+  return std::nullopt;
 }
 
 // Returns, for each token, its place in rows of `length` per sequence, int64 [t].
@@ -133,8 +140,8 @@ AttentionGrads attention_efficient_backward(const AttentionCall& call, const at:
       as_batch(repeated(call.v, call.group())), /*bias=*/std::nullopt, result.out.contiguous().unsqueeze(0),
       call.queries.cumulative_tensor(device), call.keys.cumulative_tensor(device), call.queries.longest(),
       call.keys.longest(), pad_log_sum_exp(result.log_sum_exp, call.queries), /*dropout_p=*/0, unused, unused,
-      mask_of(options), /*bias_requires_grad=*/false, options.scale, /*num_splits_key=*/std::nullopt,
-      window_of(options), /*shared_storage_dqdkdv=*/false);
+      mask_of(options), /*bias_requires_grad=*/false, options.scale, splits_of_keys(), window_of(options),
+      /*shared_storage_dqdkdv=*/false);
   return {std::get<0>(grads).squeeze(0), summed(std::get<1>(grads).squeeze(0), call.group()),
           summed(std::get<2>(grads).squeeze(0), call.group())};
 }
