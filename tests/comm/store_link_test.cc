@@ -217,6 +217,17 @@ TEST_F(WatchTest, ALauncherThatHasEndedEndsTheRunAtOnce) {
   EXPECT_TRUE(within(seconds(3), [&] { return over(); }));
 }
 
+// The rank that serves the store may end before the others have closed their ends.
+TEST_F(WatchTest, TheStoreMayEndAfterTheGoodbye) {
+  watch(connect());
+  ASSERT_TRUE(within(seconds(5), [&] { return server_->check({"megalith/1/status/0"}); }));
+  link_->leave(seconds(10), /*serves_store=*/false);
+  proxy_->close_listener();
+  proxy_->cut();
+  EXPECT_EQ(stuck_.wait_for(seconds(5)), std::future_status::timeout) << stuck_.get();
+  EXPECT_FALSE(over());
+}
+
 TEST_F(WatchTest, AnEndThatHangsIsEndedByTheWatchdog) {
   watch(connect());
   link_->expect_stop(milliseconds(100), "closing the connections of the groups");

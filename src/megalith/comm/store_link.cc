@@ -217,7 +217,8 @@ std::optional<std::string> StoreLink::overdue_stop() {
 }
 
 // Beats until stop() is called or the run is over. The connection is opened here, since the store may be unreachable at
-// any time; only prolonged silence counts as the end of the store.
+// any time; only prolonged silence counts as the end of the store. Once this rank is leaving, the store may end: the
+// rank that serves it waits for the goodbyes of the others, not for their processes.
 void StoreLink::run_watchdog() {
   std::optional<std::string> over;
   StorePatience patience(patience_);
@@ -228,7 +229,7 @@ void StoreLink::run_watchdog() {
       over = look_around(own);
       patience.answered();
     } catch (const std::exception& error) {
-      if (patience.is_gone_after(error)) over = kStoreGone;
+      if (patience.is_gone_after(error) && !leaving_) over = kStoreGone;
     }
     if (!over) over = overdue_stop();
     if (over) break;
@@ -356,6 +357,7 @@ bool StoreLink::compare_at_end() {
 RankStatus StoreLink::own_status() const { return state_ ? state_->recorder.status(rank_) : RankStatus{.rank = rank_}; }
 
 void StoreLink::leave(milliseconds limit, bool serves_store) {
+  leaving_ = true;
   try {
     if (!serves_store) return store_->set(fmt::format("gone/{}", rank_), std::string("1"));
     wait_for_keys(keys_of_others("gone"), std::chrono::steady_clock::now() + limit, /*despite_failure=*/true);

@@ -63,7 +63,7 @@ class StoreLink : public StatusBoard {
   // Waits until all ranks have come here, and has rank 0 compare the operations they have started. Returns false when
   // they do not come within `limit`, one has failed, or the operations differ, which is then reported.
   bool meet_at_end(std::chrono::milliseconds limit);
-  // Makes the last request of this rank. On the rank that serves the store, returns when all others have called it, or
+  // Makes the last request of this rank: from here on, the end of the store is not a failure. On the rank that serves the store, returns when all others have called it, or
   // after `limit`.
   void leave(std::chrono::milliseconds limit, bool serves_store);
 
@@ -104,6 +104,7 @@ class StoreLink : public StatusBoard {
   std::thread watchdog_;
   std::mutex mutex_;
   std::condition_variable stopping_;
+  std::atomic<bool> leaving_ = false;                                   // leave() has been called
   bool stop_ = false;                                                   // guarded by mutex_
   std::optional<std::chrono::steady_clock::time_point> stop_expected_;  // guarded by mutex_
   std::string stop_expected_for_;                                       // guarded by mutex_
