@@ -307,5 +307,49 @@ TEST_F(InProcessRestart, NeedsALauncherThatRestarts) {
   }
 }
 
+// ---- Local checkpoints ----------------------------------------------------------------------------------------------
+
+// The state on the machines' disks is newer than any checkpoint of the run: there is none yet.
+TEST_F(RecoveryCase, ARestartContinuesFromLocalCheckpoints) {
+  const auto job_words = [&](const std::string& output) {
+    return Words{MEGALITH_PROGRAM,
+                 "pretrain",
+                 "--use-cpu",
+                 "--num-layers=2",
+                 "--hidden-size=32",
+                 "--num-attention-heads=4",
+                 "--seq-length=16",
+                 "--max-position-embeddings=16",
+                 "--vocab-size=63",
+                 "--tokenizer-type=NullTokenizer",
+                 "--mock-data",
+                 "--micro-batch-size=1",
+                 "--global-batch-size=2",
+                 "--lr=0.01",
+                 "--lr-decay-style=constant",
+                 "--train-iters=400",
+                 "--eval-iters=0",
+                 "--log-interval=1",
+                 "--hidden-dropout=0.1",
+                 "--nproc=2",
+                 "--max_restarts=1",
+                 "--save=" + (folder_ / output).string(),
+                 "--save-interval=400",
+                 "--non-persistent-save-interval=5",
+                 "--non-persistent-ckpt-type=local",
+                 "--non-persistent-local-ckpt-dir=" + (folder_ / ("disk of " + output)).string()};
+  };
+  const ProcessResult undisturbed = run_process(job_words("undisturbed"), env(), kLimit);
+  ASSERT_EQ(undisturbed.exit_code, 0) << undisturbed.err;
+  Subprocess job(job_words("out"), env());
+  ASSERT_TRUE(wait_for(job, "checkpoint-20: ")) << job.so_far().err;
+  ::kill(children_of(job.pid())[1], SIGKILL);
+  const ProcessResult result = job.finish(kLimit);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  expect_contains(result.err, "continuing from the local save of step ");
+  const fs::path weights = fs::path("checkpoint-400") / "model.safetensors";
+  EXPECT_EQ(bytes_of(folder_ / "out" / weights), bytes_of(folder_ / "undisturbed" / weights));
+}
+
 }  // namespace
 }  // namespace megalith::testing

@@ -4,64 +4,15 @@
 #include "megalith/base/error.h"
 #include "megalith/checkpoint/run_folder.h"
 #include "megalith/io/file_io.h"
-#include "megalith/run/pretrain.h"
 #include "megalith/run/resolve/load.h"
+#include "tests/run/rolling_run.h"
 #include "tests/support/expect.h"
-#include "tests/support/run_ranks.h"
 #include "tests/support/temp_folder.h"
 
 namespace megalith::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
-
-const Words kRolling{"--num-layers=2",
-                     "--hidden-size=32",
-                     "--num-attention-heads=4",
-                     "--seq-length=16",
-                     "--vocab-size=63",
-                     "--max-position-embeddings=16",
-                     "--mock-data",
-                     "--micro-batch-size=1",
-                     "--tokenizer-type=NullTokenizer",
-                     "--global-batch-size=2",
-                     "--lr-decay-style=constant",
-                     "--lr=0.01",
-                     "--log-interval=1",
-                     "--eval-iters=0",
-                     "--use-cpu",
-                     "--hidden-dropout=0.1",
-                     "--override-opt-param-scheduler"};
-
-struct RollingRun {
-  std::vector<double> losses;  // by step, of this process
-  int64_t steps = 0;
-  std::string log;
-};
-
-RollingRun run_rolling(Words more, int ranks = 1) {
-  Words words = kRolling;
-  words.insert(words.end(), more.begin(), more.end());
-  RollingRun outcome;
-  ::testing::internal::CaptureStderr();
-  run_ranks(ranks, [&](const Rank& r) {
-    const auto context = run::initialize_megatron(words, {.world = &r.world});
-    const run::PretrainOutput output = run::pretrain(*context);
-    if (r.rank != 0) return;
-    outcome.steps = output.state.global_step;
-    for (const train::MetricList& line : output.state.log_history)
-      if (const auto loss = line.find("loss")) outcome.losses.push_back(*loss);
-  });
-  outcome.log = ::testing::internal::GetCapturedStderr();
-  return outcome;
-}
-
-std::vector<int64_t> steps_in(const fs::path& folder) {
-  std::vector<int64_t> steps;
-  for (const auto& checkpoint : checkpoint::list_checkpoints(folder)) steps.push_back(checkpoint.step);
-  return steps;
-}
 
 // A run of seven steps that saves at 4 and, in a rolling folder, at 2 and 6.
 class RollingSaves : public ::testing::Test {

@@ -128,6 +128,12 @@ struct CheckpointConfig {
   std::optional<int64_t> non_persistent_interval;
   std::optional<std::string> non_persistent_type;
   std::optional<std::string> non_persistent_dir;
+  std::optional<std::string> non_persistent_local_dir;
+  std::string non_persistent_local_algo = "atomic";
+  // Copies of local checkpoints on other machines.
+  bool replication = false;
+  std::optional<int> replication_jump;
+  int replication_factor = 2;
   bool operator==(const CheckpointConfig&) const = default;
 };
 

@@ -149,6 +149,12 @@ void check_parallel(const TrainingArguments& args, const ValidationContext& cont
   if (context.world_size)
     for (const layout::GridProblem& problem : layout::problems(grid_shape(args, *context.world_size)))
       problems.add(problem.message);
+  if (const CheckpointConfig& saved = args.checkpoint;
+      saved.replication && saved.replication_jump && context.world_size)
+    problems.require(*context.world_size % (*saved.replication_jump * saved.replication_factor) == 0,
+                     "{} ranks are not a multiple of replication_jump {} x replication_factor {}, so some would have"
+                     " nobody to keep copies for them",
+                     *context.world_size, *saved.replication_jump, saved.replication_factor);
   check_virtual_stages(args, problems);
   check_layers(args, problems);
   check_sequence(args, problems);

@@ -162,15 +162,37 @@ void check_evaluation(const TrainingArguments& args, const ValidationContext& co
                    eval_steps);
 }
 
+// A local checkpoint is the whole state of a run: it has no parts that could be left out, and no model of its own.
+void check_local_checkpoints(const CheckpointConfig& checkpoint, Problems& problems) {
+  const bool local = checkpoint.non_persistent_type == "local";
+  problems.require(!local || checkpoint.non_persistent_local_dir,
+                   "non_persistent_ckpt_type local needs non_persistent_local_ckpt_dir: a folder on each machine");
+  problems.require(local || !checkpoint.non_persistent_local_dir,
+                   "non_persistent_local_ckpt_dir needs non_persistent_ckpt_type local");
+  problems.require(!local || !(checkpoint.no_load_optim || checkpoint.no_load_rng || checkpoint.use_checkpoint_args),
+                   "non_persistent_ckpt_type local continues with the whole state of a run; leave out {}",
+                   checkpoint.no_load_optim ? "no_load_optim"
+                   : checkpoint.no_load_rng ? "no_load_rng"
+                                            : "use_checkpoint_args");
+  problems.require(!checkpoint.replication || local,
+                   "replication copies local checkpoints; it needs"
+                   " non_persistent_ckpt_type local");
+  problems.require(!checkpoint.replication || checkpoint.replication_jump,
+                   "replication needs replication_jump: the distance between ranks that keep copies for each other,"
+                   " usually the number of ranks of a machine");
+}
+
 // `train` continues from output_dir by other rules; see resume_from_checkpoint.
 void check_non_persistent(const TrainingArguments& args, Problems& problems) {
   const CheckpointConfig& checkpoint = args.checkpoint;
+  check_local_checkpoints(checkpoint, problems);
   if (!checkpoint.non_persistent_interval && !checkpoint.non_persistent_type && !checkpoint.non_persistent_dir) return;
   problems.require(args.dialect == Dialect::kPretrain,
                    "non-persistent checkpoints belong to `pretrain`; use save_steps with save_total_limit");
-  problems.require(
-      checkpoint.non_persistent_type.has_value(), "{} needs non_persistent_ckpt_type global",
-      checkpoint.non_persistent_interval ? "non_persistent_save_interval" : "non_persistent_global_ckpt_dir");
+  problems.require(!checkpoint.non_persistent_interval || checkpoint.non_persistent_type,
+                   "non_persistent_save_interval needs non_persistent_ckpt_type: global or local");
+  problems.require(!checkpoint.non_persistent_dir || checkpoint.non_persistent_type == "global",
+                   "non_persistent_global_ckpt_dir needs non_persistent_ckpt_type global");
   problems.require(!checkpoint.non_persistent_interval || args.save.output_dir,
                    "non_persistent_save_interval needs save: the folder of the run");
 }

@@ -175,6 +175,7 @@ std::vector<std::pair<std::string, std::string>> describe(const data::PerSplit<i
 
 void pretrain_on_rank(StartedRun& started, PretrainFunctions functions) {
   RunSettings settings_now = started.plan.settings;
+  if (started.launch.restarts > 0) settings_now.trainer.save.rolling.local.loads = true;
   if (started.continues_itself) {
     LoadSettings& load = settings_now.pretrain.load;
     load.folder = settings_now.output.folder;

@@ -18,10 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "megalith/train/report/trainer_state.h"
-#include "megalith/train/run_checkpoint.h"
-#include "megalith/train/run_progress.h"
-#include "megalith/train/step/optimized_model.h"
+#include "megalith/train/state_parts.h"
 
 namespace megalith::train {
 
@@ -39,15 +36,6 @@ class KeptState {
   std::optional<ResumePoint> take(parallel::ParallelContext& context);
 
  private:
-  // A rectangle of a parameter or of the optimizer's state.
-  struct Part {
-    std::string name;
-    std::vector<int64_t> global_shape, offset;
-    at::Tensor values;  // on the host
-  };
-  class Source;
-
-  static ResumePoint resume_point(KeptState kept);
   // Returns what the other ranks are told: the step; a reason for keeping nothing; or "" from a process that has not
   // trained.
   std::string answer() const;
@@ -58,10 +46,8 @@ class KeptState {
 
   bool kept_ = false;
   std::string why_not_;  // empty if something is kept, or if this process has not trained yet
-  int64_t step_ = 0;
-  std::string state_, progress_;  // JSON
-  std::string rng_;               // random streams; only compared
-  std::vector<Part> parts_;
+  StateTexts texts_;     // the random streams are only compared
+  std::vector<StatePart> parts_;
 };
 
 }  // namespace megalith::train

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/checkpoint/run_folder.h"
@@ -15,7 +17,19 @@
 namespace megalith::train {
 
 RunSaver::RunSaver(Setup setup, parallel::ParallelContext& context)
-    : setup_(std::move(setup)), context_(context), saver_(context) {}
+    : setup_(std::move(setup)), context_(context), saver_(context) {
+  const SaveSettings& settings = setup_.settings;
+  if (!settings.rolling.local.folder.empty())
+    local_.emplace(settings.rolling.local,
+                   checkpoint::SavedLayout::of(context.grid().shape(), settings.sharded_optimizer), context);
+}
+
+std::optional<ResumePoint> RunSaver::load_local(int64_t oldest) {
+  if (!local_) return std::nullopt;
+  if (setup_.settings.rolling.local.loads) return local_->load(oldest);
+  local_->clear();
+  return std::nullopt;
+}
 
 void RunSaver::wait_for_earlier() {
   if (!saver_.busy()) return;
@@ -26,6 +40,7 @@ void RunSaver::wait_for_earlier() {
 
 std::filesystem::path RunSaver::folder_of(bool rolling) const {
   const SaveSettings& settings = setup_.settings;
+  if (rolling && local_) return local_->folder_of(setup_.state.global_step);
   return (rolling ? settings.rolling.folder : settings.output_dir) / checkpoint::folder_name(setup_.state.global_step);
 }
 
@@ -35,6 +50,10 @@ void RunSaver::save(OptimizedModel& model, RunProgress progress, bool rolling) {
   const auto span = setup_.trace.span({.name = "save-checkpoint", .lane = TraceLane::kHost, .level = 0});
   folder_ = folder_of(rolling);
   rolling_ = rolling;
+  if (rolling && local_) {
+    guarded([&] { save_locally(model, std::move(progress)); });
+    return setup_.heartbeat.enter(comm::Section::kOutside, state.global_step);
+  }
   if (rolling && context_.rank() == 0) io::make_folders(setup_.settings.rolling.folder);
   // Set before saving, because the state with this name is part of the save point; reset if the save fails.
   if (!rolling && state.best_global_step == state.global_step) state.best_model_checkpoint = folder_.string();
@@ -50,6 +69,16 @@ void RunSaver::save(OptimizedModel& model, RunProgress progress, bool rolling) {
       complete(saver_.save(std::move(request)));
   });
   setup_.heartbeat.enter(comm::Section::kOutside, state.global_step);
+}
+
+// Training waits: the rank writes to a disk of its own machine.
+void RunSaver::save_locally(OptimizedModel& model, RunProgress progress) {
+  const auto begin = std::chrono::steady_clock::now();
+  const uint64_t bytes = local_->save(model, setup_.state, std::move(progress));
+  if (context_.rank() == 0)
+    log_info("saved {}: {:.1f} MB on this rank in {:.2f} s", folder_.string(), static_cast<double>(bytes) / 1e6,
+             std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  setup_.saved(folder_);
 }
 
 // Cheap when nothing is running. Otherwise a collective: the folder can be completed only if every rank has written.

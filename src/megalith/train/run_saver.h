@@ -7,11 +7,13 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 
 #include "megalith/base/trace.h"
 #include "megalith/checkpoint/saver.h"
 #include "megalith/comm/store/heartbeat.h"
 #include "megalith/model/pretrained.h"
+#include "megalith/train/local_saves.h"
 #include "megalith/train/report/trainer_state.h"
 #include "megalith/train/run_progress.h"
 #include "megalith/train/settings/trainer_settings.h"
@@ -37,6 +39,9 @@ class RunSaver {
 
   // Waits for a background save, if there is one. Must be called before save().
   void wait_for_earlier();
+  // Returns the point that local save points continue from, if they are used and not older than step `oldest`. Without
+  // one that is used, removes what earlier runs left. Collective.
+  std::optional<ResumePoint> load_local(int64_t oldest);
   // Returns the folder of a save point at the step of the state: output_dir/checkpoint-S, or among the rolling ones.
   std::filesystem::path folder_of(bool rolling) const;
   // Writes that folder or, with in_background, starts to. All parameters must have arrived (finish_param_gather).
@@ -56,6 +61,7 @@ class RunSaver {
   // Runs a part of a save and treats its failure as the rules at the top say; complete() reports, rotates and notifies.
   void guarded(const std::function<void()>& save);
   void complete(const checkpoint::SaveReport& report);
+  void save_locally(OptimizedModel& model, RunProgress progress);
   void end(bool wait);
 
   const Setup setup_;
@@ -64,6 +70,7 @@ class RunSaver {
   bool rolling_ = false;          // whether that is a rolling one
   bool required_ = false;
   checkpoint::Saver saver_;
+  std::optional<LocalSaves> local_;  // where rolling save points go, if they are local
 };
 
 }  // namespace megalith::train

@@ -131,8 +131,7 @@ void Trainer::begin_training() {
                      settings_.trains_adapter ? "lora" : "full",
                      model::has_adapter(models_) ? "an adapter" : "no adapter");
   between_updates_ = false;
-  if (setup_.kept != nullptr)
-    if (auto point = setup_.kept->take(context_)) setup_.resume = std::move(point);
+  take_newer_state();
   length_ = run_length(settings_.length, batches_, setup_.train_data->sampler);
   check_before_work();
   model_.reset();  // frees the memory of an earlier run first
@@ -163,8 +162,16 @@ void Trainer::begin_training() {
   epoch_end_pending_ = setup_.resume && setup_.resume->epoch_end_pending;
   if (settings_.save.saves_points() && context_.rank() == 0) {
     checkpoint::remove_leftovers(settings_.save.output_dir);
-    if (settings_.save.rolling.interval > 0) checkpoint::remove_leftovers(settings_.save.rolling.folder);
+    if (!settings_.save.rolling.folder.empty()) checkpoint::remove_leftovers(settings_.save.rolling.folder);
   }
+}
+
+// State in the memory of ranks is newer than any save point; local save points may be newer than those of the run.
+void Trainer::take_newer_state() {
+  std::optional<ResumePoint> point;
+  if (setup_.kept != nullptr) point = setup_.kept->take(context_);
+  if (!point) point = saver_.load_local(setup_.resume ? setup_.resume->state.global_step : 0);
+  if (point) setup_.resume = std::move(point);
 }
 
 // Finds mistakes that would otherwise end the run only at its first step or its first save point.

@@ -140,6 +140,7 @@ class Trainer {
   void limit_collectives();
   void compare_replicas();
   bool log_evaluate_save();  // returns whether it has saved
+  void take_newer_state();
   void save_rolling();
   MetricList training_line();
   MetricList step_numbers() const;

@@ -100,14 +100,37 @@ void add_non_persistent(OptionList& list) {
       .pretrain_only();
   checkpoint
       .add("non_persistent_ckpt_type", &CheckpointConfig::non_persistent_type,
-           "global: such checkpoints are written in full, and load takes the newest one if it is not older")
-      .choices({"global"})
-      .refuse({"local", "in_memory"},
-              "checkpoints are not written to the disks or the memory of single machines; use global")
+           "global: such checkpoints are written in full; local: each rank writes what it holds to a disk of its"
+           " machine; load takes the newest one if it is not older")
+      .choices({"global", "local"})
+      .refuse({"in_memory"}, "no state is kept in memory alone; use local with a folder in memory (/dev/shm)")
       .pretrain_only();
   checkpoint
       .add("non_persistent_global_ckpt_dir", &CheckpointConfig::non_persistent_dir,
            "their folder (none: non_persistent in the folders of save and load)")
+      .pretrain_only();
+  checkpoint
+      .add("non_persistent_local_ckpt_dir", &CheckpointConfig::non_persistent_local_dir,
+           "local: the folder on each machine; needed")
+      .pretrain_only();
+  checkpoint
+      .add("non_persistent_local_ckpt_algo", &CheckpointConfig::non_persistent_local_algo,
+           "local: what a rank writes; atomic: all that it holds")
+      .choices({"atomic"})
+      .refuse({"fully_parallel"}, "ranks that hold the same parameters all write them; use atomic")
+      .no_effect("each rank writes all that it holds")
+      .pretrain_only();
+  checkpoint.add("replication", &CheckpointConfig::replication, "local: ranks also keep copies of each other's state")
+      .pretrain_only();
+  checkpoint
+      .add("replication_jump", &CheckpointConfig::replication_jump,
+           "replication: distance between ranks that keep copies for each other; usually the ranks of a machine")
+      .at_least(1)
+      .pretrain_only();
+  checkpoint
+      .add("replication_factor", &CheckpointConfig::replication_factor,
+           "replication: ranks that hold each state, its own rank included")
+      .at_least(2)
       .pretrain_only();
 }
 

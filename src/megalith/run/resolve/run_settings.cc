@@ -73,7 +73,7 @@ LoadSettings load_settings(const TrainingArguments& args) {
 // Megatron's rule: a folder that is given serves both saving and loading.
 std::filesystem::path rolling_folder(const config::CheckpointConfig& checkpoint,
                                      const std::optional<std::string>& run) {
-  if (!checkpoint.non_persistent_type) return {};
+  if (checkpoint.non_persistent_type != "global") return {};
   if (checkpoint.non_persistent_dir) return *checkpoint.non_persistent_dir;
   return run ? std::filesystem::path(*run) / "non_persistent" : std::filesystem::path();
 }

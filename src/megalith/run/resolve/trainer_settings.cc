@@ -64,6 +64,16 @@ train::EvalPlan eval_plan(const TrainingArguments& args) {
           .loads_best_at_end = eval.load_best_model_at_end};
 }
 
+// A run continues from them like from its other checkpoints: when load asks for the newest.
+train::LocalSaveSettings local_saves(const TrainingArguments& args) {
+  const config::CheckpointConfig& checkpoint = args.checkpoint;
+  if (checkpoint.non_persistent_type != "local") return {};
+  return {.folder = config::expand_home(*checkpoint.non_persistent_local_dir),
+          .loads = args.save.load && !checkpoint.ckpt_step && !checkpoint.finetune,
+          .copies = checkpoint.replication ? checkpoint.replication_factor : 1,
+          .jump = checkpoint.replication_jump.value_or(1)};
+}
+
 // `arguments` is the text of args.yaml, which goes into every checkpoint.
 train::SaveSettings save_settings(const TrainingArguments& args) {
   const config::SaveConfig& save = args.save;
@@ -79,7 +89,7 @@ train::SaveSettings save_settings(const TrainingArguments& args) {
           .merged_model = save.merged_model,
           .sharded_optimizer = args.optimizer.use_distributed_optimizer,
           .rolling = {rolling_folder(args.checkpoint, save.output_dir),
-                      args.checkpoint.non_persistent_interval.value_or(0)},
+                      args.checkpoint.non_persistent_interval.value_or(0), local_saves(args)},
           .arguments = config::to_yaml(args)};
 }
 

@@ -88,11 +88,20 @@ struct EvalPlan {
   bool loads_best_at_end = false;  // finally load the best save point into the model
 };
 
+// Save points on the machines' own disks (LocalSaves).
+struct LocalSaveSettings {
+  std::filesystem::path folder;  // on each machine; empty: there are none
+  bool loads = false;            // the run continues from them if they are not older than its save points
+  int copies = 1;                // ranks that hold each part, its own rank included
+  int jump = 1;                  // distance between the ranks that hold copies of one another's parts
+};
+
 // Save points between those of the run that only serve to continue after a failure: the newest alone is kept. A step at
 // which the run saves anyway has none.
 struct RollingSaves {
-  std::filesystem::path folder;  // its own, outside of the run's save points
+  std::filesystem::path folder;  // its own, outside of the run's save points; empty if they are local
   int64_t interval = 0;          // steps between them; 0: none
+  LocalSaveSettings local{};
 };
 
 // When a run saves, and what. Save points are written by RunSaver.
