@@ -63,8 +63,8 @@ class StoreLink : public StatusBoard {
   // Waits until all ranks have come here, and has rank 0 compare the operations they have started. Returns false when
   // they do not come within `limit`, one has failed, or the operations differ, which is then reported.
   bool meet_at_end(std::chrono::milliseconds limit);
-  // Makes the last request of this rank: from here on, the end of the store is not a failure. On the rank that serves the store, returns when all others have called it, or
-  // after `limit`.
+  // Makes the last request of this rank: from here on, the end of the store is not a failure. On the rank that serves
+  // the store, returns when all others have called it, or after `limit`.
   void leave(std::chrono::milliseconds limit, bool serves_store);
 
  private:

@@ -1,5 +1,5 @@
-// A resume point from memory. All ranks agree on whether what they keep is the whole state; then those that were lost get
-// theirs, one rectangle after the other.
+// A resume point from memory. All ranks agree on whether what they keep is the whole state; then those that were lost
+// get theirs, one rectangle after the other.
 #include "megalith/train/kept_state.h"
 
 #include <ATen/ATen.h>

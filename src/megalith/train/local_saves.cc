@@ -38,7 +38,7 @@ using checkpoint::FileRecord;
 constexpr const char* kState = "texts.state";
 constexpr const char* kProgress = "texts.progress";
 constexpr const char* kRng = "texts.rng";
-constexpr int64_t kBlockBytes = 64 << 20;  // of a file in transit, in the memory of the device
+constexpr int64_t kBlockBytes = 64 << 20;  // a file travels in blocks of this size
 
 std::string part_stem(int rank) { return checkpoint::piece_stem("part", rank); }
 std::string part_file(int rank) { return part_stem(rank) + ".safetensors"; }

@@ -66,7 +66,7 @@ class LocalSaves {
   const checkpoint::SavedLayout layout_;
   const parallel::ParallelContext& context_;
   const std::filesystem::path mine_;             // FOLDER/rank-R
-  std::vector<checkpoint::FileRecord> records_;  // of the save in progress
+  std::vector<checkpoint::FileRecord> records_;  // files that the running save has written
 };
 
 // Returns the ranks that hold copies of one another's parts: `copies` ranks, `jump` apart, among which is `rank`.

@@ -1,6 +1,6 @@
-// The state of a run on one rank: the rectangles that the rank holds, and a few texts. Unlike a checkpoint, it continues
-// only in the layout that it was taken from, where each rank finds exactly the rectangles that it had; in return nothing
-// is shared or put together. KeptState keeps it in memory, LocalSaves on the machine's own disk.
+// The state of a run on one rank: the rectangles that the rank holds, and a few texts. Unlike a checkpoint, it
+// continues only in the layout that it was taken from, where each rank finds exactly the rectangles that it had; in
+// return nothing is shared or put together. KeptState keeps it in memory, LocalSaves on the machine's own disk.
 #pragma once
 
 #include <cstdint>

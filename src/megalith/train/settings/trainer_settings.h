@@ -90,7 +90,7 @@ struct EvalPlan {
 
 // Save points on the machines' own disks (LocalSaves).
 struct LocalSaveSettings {
-  std::filesystem::path folder;  // on each machine; empty: there are none
+  std::filesystem::path folder;  // on each machine; empty if the run has none
   bool loads = false;            // the run continues from them if they are not older than its save points
   int copies = 1;                // ranks that hold each part, its own rank included
   int jump = 1;                  // distance between the ranks that hold copies of one another's parts
