@@ -61,7 +61,7 @@ class LocalSavesTest : public ::testing::Test {
   const TempFolder run_, disks_;
   int ranks_ = 1;
   Words layout_;
-  mutable std::string log_;  // what the failed run printed
+  mutable std::string log_;  // messages of the failed run
 };
 
 TEST_F(LocalSavesTest, ARunContinuesBitForBit) { expect_same_after_failure(); }
