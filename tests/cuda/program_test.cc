@@ -67,6 +67,22 @@ TEST_F(OnCuda, GraphsAreNotUsedWhereTheyCannotBe) {
   }
 }
 
+// The first recording comes with the first step after the warm-up; without one, with the second micro-batch.
+TEST_F(OnCuda, GraphsAreRecordedAfterTheWarmUp) {
+  const ProgramCase runs(llama_config({}), equal_lengths(64, 65));
+  const Words words{"--cutoff_len=64", "--max_steps=6", "--cuda_graph_impl=local", "--log_level=debug"};
+  for (const auto& [warm_up, first] : {std::pair(0, 2), std::pair(1, 2), std::pair(4, 5)}) {
+    Words all = words;
+    all.push_back(fmt::format("--cuda_graph_warmup_steps={}", warm_up));
+    const auto result = runs.train(fmt::format("out-{}", warm_up), all);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const std::string recorded = "recorded a graph of a micro-batch of ";
+    const size_t at = result.err.find(recorded);
+    ASSERT_NE(at, std::string::npos) << result.err;
+    expect_contains(result.err.substr(at, result.err.find('\n', at) - at), fmt::format("in step {} of", first));
+  }
+}
+
 // A fiftieth of the device: enough to start, not for the logits, or not for the model.
 const std::map<std::string, std::string> kLittleMemory{{"PYTORCH_CUDA_ALLOC_CONF", "per_process_memory_fraction:0.02"}};
 

@@ -1,5 +1,7 @@
 // The effects test: `implemented` is a promise that changing the option changes what it should. One row per option: two
-// sets of words, and a function that looks at the settings that follow from them.
+// sets of words, and a function that observes what they do: in a run where the option acts there (watched_run.h), else
+// in the part of the program that it is for. Options that nothing in this process can observe are named, each with the
+// test that does.
 #pragma once
 
 #include <functional>
@@ -25,8 +27,17 @@ struct Effect {
 };
 using Effects = std::vector<Effect>;
 
+// An option whose effect needs a GPU or processes of its own, and the test that observes it there.
+struct ShownElsewhere {
+  const char* option;
+  const char* file;  // from the root of the repository
+  const char* test;  // as its source writes it: "Suite, Test"
+};
+std::vector<ShownElsewhere> effects_shown_elsewhere();
+
 Effects layout_effects();      // ranks, seeds, batches, layers, schedules, communication
-Effects model_effects();       // source and form of the model
+Effects model_effects();       // source, precision, memory and messages of the model
+Effects moe_effects();         // experts and their routers
 Effects fp8_effects();         // products in fp8
 Effects vocabulary_effects();  // tokens and rows that a run adds
 Effects scratch_effects();     // models and tokenizers that options describe
@@ -48,7 +59,7 @@ Effects preference_effects();  // pairs of answers and their reference
 inline Effects all_effects() {
   Effects all;
   for (const auto& part :
-       {layout_effects, model_effects, fp8_effects, vocabulary_effects, scratch_effects, optimizer_effects,
+       {layout_effects, model_effects, moe_effects, fp8_effects, vocabulary_effects, scratch_effects, optimizer_effects,
         schedule_effects, data_effects, indexed_effects, flow_effects, show_effects, training_effects, pretrain_effects,
         checkpoint_effects, command_effects, fault_effects, lora_effects, preference_effects})
     for (Effect& effect : part()) all.push_back(std::move(effect));

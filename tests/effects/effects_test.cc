@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
 #include <set>
 
 #include "megalith/config/option_table.h"
@@ -36,6 +38,8 @@ void check_effects(const Effects& effects) {
 
 TEST(Effects, OfTheLayout) { check_effects(layout_effects()); }
 TEST(Effects, OnTheModel) { check_effects(model_effects()); }
+TEST(Effects, OnExperts) { check_effects(moe_effects()); }
+TEST(Effects, OnTheVocabulary) { check_effects(vocabulary_effects()); }
 TEST(Effects, OnProductsInFp8) { check_effects(fp8_effects()); }
 TEST(Effects, OnModelsFromScratch) { check_effects(scratch_effects()); }
 TEST(Effects, OnTheOptimizer) { check_effects(optimizer_effects()); }
@@ -52,8 +56,19 @@ TEST(Effects, OnFaults) { check_effects(fault_effects()); }
 TEST(Effects, OnAdapters) { check_effects(lora_effects()); }
 TEST(Effects, OnPreferences) { check_effects(preference_effects()); }
 
+// A test that has moved or is gone shows nothing.
+TEST(Effects, TestsElsewhereExist) {
+  for (const ShownElsewhere& shown : effects_shown_elsewhere()) {
+    std::ifstream in(shown.file);
+    const std::string source{std::istreambuf_iterator<char>(in), {}};
+    EXPECT_NE(source.find(std::string("(") + shown.test + ")"), std::string::npos)
+        << shown.option << ": " << shown.file << " has no " << shown.test;
+  }
+}
+
 TEST(Effects, EveryImplementedOptionHasARow) {
   std::set<std::string> shown;
+  for (const ShownElsewhere& elsewhere : effects_shown_elsewhere()) shown.insert(elsewhere.option);
   for (const Effect& effect : all_effects()) {
     EXPECT_TRUE(shown.insert(effect.option).second) << effect.option << " has two rows";
     const auto match = OptionTable::instance().find(effect.option);
@@ -68,4 +83,14 @@ TEST(Effects, EveryImplementedOptionHasARow) {
 }
 
 }  // namespace
+
+std::vector<ShownElsewhere> effects_shown_elsewhere() {
+  return {
+      // A graph needs a GPU; before that, nothing is recorded.
+      {"cuda_graph_warmup_steps", "tests/cuda/program_test.cc", "OnCuda, GraphsAreRecordedAfterTheWarmUp"},
+      // Ranks that are processes, one of which fails.
+      {"inprocess_restart", "tests/faults/recovery_test.cc", "InProcessRestart, AnExceptionOnOneRankLosesNoStep"},
+  };
+}
+
 }  // namespace megalith::testing

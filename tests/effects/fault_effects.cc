@@ -124,23 +124,29 @@ std::string learned_limit(const TrainingArguments& args) {
   return fmt::format("{}", launch.limits()->of(comm::Section::kStep, 20).count());
 }
 
-// The launcher offers a rank to wait for the next start.
-std::string kept_processes(const TrainingArguments& args) {
-  run::LaunchFlags launch;
-  launch.nproc = 2;
-  launch.max_restarts = 1;
-  launch.look_after(args.fault);
-  return fmt::format("{}", launch.launch_options().in_process);
-}
-
-std::string observers(const TrainingArguments& args) {
+// The metrics of a line that the observers of a run have seen.
+std::string line_of_observers(const TrainingArguments& args) {
   const auto worlds = comm::World::in_process(1);
   observe::ObserverSetup setup;
   setup.world = worlds[0]->world();
   setup.waited_seconds = [] { return 0.0; };
+  setup.progress.write = [](std::string_view) {};
   TrainingArguments unsaved = args;
   unsaved.save.output_dir.reset();
-  return fmt::format("{}", observe::make_observers(run::report_settings(unsaved, {.world_size = 1}), setup).size());
+  train::CallbackList list;
+  for (auto& callback : observe::make_observers(run::report_settings(unsaved, {.world_size = 1}), setup))
+    list.add(std::move(callback));
+  train::TrainerState state;
+  train::TrainerControl control;
+  const train::TrainerSettings settings;
+  train::TrainerEvent event{settings, state, control};
+  event.metrics = {{"loss", 2.5}};
+  for (const auto what :
+       {&train::TrainerCallback::on_step_begin, &train::TrainerCallback::on_step_end, &train::TrainerCallback::on_log})
+    list.call(what, event);
+  std::string names;
+  for (const auto& [name, value] : event.metrics) names += name + "\n";
+  return names;
 }
 
 std::string named_ranks(const TrainingArguments& args) {
@@ -169,8 +175,7 @@ Effects fault_effects() {
       {"check_for_large_grads", small, {}, {"--check_for_large_grads"}, spiky_run},
       {"ft_num_warmup_iters", {}, {}, {"--ft_num_warmup_iters=2"}, limits},
       {"calc_ft_timeouts", {}, {}, {"--calc_ft_timeouts"}, learned_limit},
-      {"inprocess_restart", {}, {}, {"--inprocess_restart"}, kept_processes},
-      {"log_straggler", {}, {}, {"--log_straggler"}, observers},
+      {"log_straggler", {}, {}, {"--log_straggler"}, line_of_observers},
       {"straggler_minmax_count", {}, {}, {"--straggler_minmax_count=2"}, named_ranks},
       {"check_weight_hash_across_dp_replicas_interval",
        small,

@@ -86,7 +86,6 @@ Effects flow_effects() {
       {"max_steps", {}, {}, {"--max_steps=7"}, length},
       {"do_train", {"--do_eval"}, {}, {"--do_train"}, task},
       {"do_eval", {"--do_train"}, {}, {"--do_eval"}, task},
-      {"skip_train", {}, {}, {"--skip_train"}, task, Dialect::kPretrain},
       {"exit_interval", {}, {}, {"--exit_interval=3"}, flow, Dialect::kPretrain},
       {"logging_strategy", {"--logging_steps=4"}, {}, {"--logging_strategy=epoch"}, flow},
       {"logging_steps", {}, {}, {"--logging_steps=4"}, flow},

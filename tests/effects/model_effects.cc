@@ -1,16 +1,13 @@
-// Options about the source and the form of the model.
+// Options about the source of the model, and about its precision, memory and messages in a run.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include "megalith/config/derive.h"
 #include "megalith/config/validate.h"
 #include "megalith/layout/rng_seeds.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/parallel/parallel_context.h"
 #include "megalith/run/resolve/model_settings.h"
-#include "megalith/run/resolve/trainer_settings.h"
-#include "megalith/train/step/microbatch_runner.h"
 #include "tests/effects/effect.h"
+#include "tests/effects/watched_run.h"
 #include "tests/model/model_support.h"
 
 namespace megalith::testing {
@@ -18,15 +15,25 @@ namespace {
 
 using config::TrainingArguments;
 
-std::string held(const TrainingArguments& args) {
-  const model::ModelOptions o = run::model_options(config::derive(args).args, at::kCPU);
-  const model::RecomputePlan& r = o.recompute;
-  std::string context;
-  for (const nn::ContextMode mode : o.context_modes) context += fmt::format(" {}", static_cast<int>(mode));
-  return fmt::format(
-      "{} sequence {} loss chunk {}; recompute {} of {} split {} attention {} mlp {} norms {} up {}; context{}",
-      c10::toString(o.dtype), o.sequence_parallel, o.loss_chunk, static_cast<int>(r.layers), r.num_layers,
-      r.split_over_tp, r.core_attention, r.mlp, r.norms, r.mla_up_proj, context);
+std::string model_numbers(const TrainingArguments& args) { return watch_run(args).numbers; }
+std::string model_messages(const TrainingArguments& args) { return watch_run(args).messages; }
+
+// Work that is done twice shows in its products and in the memory of their results.
+std::string work_and_memory(const TrainingArguments& args) {
+  const WatchedRun run = watch_run(args);
+  return fmt::format("{}{} bytes", run.operators, run.allocated_bytes);
+}
+
+// Messages between stages that travel while the rank computes.
+std::string travels_meanwhile(const TrainingArguments& args) {
+  return watch_run(args, {.model = "deep"}).products_meanwhile;
+}
+
+// Graphs need a GPU: a run without one says that it does not use them.
+std::string said_of_graphs(const TrainingArguments& args) {
+  const std::string said = watch_run(args).said;
+  const size_t at = said.find("cuda_graph_impl");
+  return at == std::string::npos ? "" : said.substr(at, said.find('\n', at) - at);
 }
 
 std::string loaded(const TrainingArguments& args) {
@@ -41,33 +48,6 @@ std::string loaded(const TrainingArguments& args) {
   return text;
 }
 
-// Returns the settings of a model with experts in a run.
-std::string experts(const TrainingArguments& args) {
-  const TrainingArguments effective = config::derive(args).args;
-  const auto config = run::model_overrides(effective).applied_to(model::read_model_config(golden_folder("glm4_moe")));
-  const nn::RouterShape& r = config.moe->router;
-  const model::ModelOptions o = run::model_options(effective, at::kCPU);
-  std::string text =
-      fmt::format("z {} jitter {} rate {} in {} capacity {} padded {} by position {} replay {} sinkhorn {};", r.z_coeff,
-                  r.jitter, r.bias_update_rate, r.dtype ? c10::toString(*r.dtype) : "the model's",
-                  r.capacity_factor.value_or(-1), r.pad_to_capacity, r.drop_by_position, r.replay, r.sinkhorn);
-  for (const nn::BalanceLoss& loss : r.losses) text += fmt::format(" {}·{}", loss.coeff, static_cast<int>(loss.kind));
-  return text + fmt::format("; dispatcher {} overlap {} recompute {}", static_cast<int>(o.moe.dispatcher),
-                            o.moe.overlap_shared, o.recompute.moe);
-}
-
-std::string engine(const TrainingArguments& args) {
-  const auto settings =
-      train::engine_settings({}, at::kFloat, run::step_settings(config::derive(args).args).overlap_p2p_comm);
-  return settings.overlap ? "messages travel while a rank computes" : "a rank waits for its messages";
-}
-
-std::string graphs(const TrainingArguments& args) {
-  const train::StepSettings step = run::step_settings(config::derive(args).args);
-  if (!step.graphs) return "the host starts each kernel";
-  return fmt::format("micro-batches are recorded after {} steps", step.graph_warmup_steps);
-}
-
 // Returns the messages of the checks before a run.
 std::string refused(const TrainingArguments& args) {
   return fmt::format("{}", fmt::join(config::problems(args, {.world_size = 1}), "; "));
@@ -78,62 +58,45 @@ std::string folder_of(const std::string& name) { return "--model_name_or_path=" 
 }  // namespace
 
 Effects model_effects() {
-  const Words full{"--recompute_granularity=full"};
+  const std::string full = "--recompute_granularity=full";
+  const Words small = small_run();
   return {
       {"model_name_or_path", {}, {folder_of("llama")}, {folder_of("gpt2")}, loaded},
-      {"bf16", {}, {}, {"--bf16"}, held},
-      {"fp16", {}, {}, {"--fp16"}, held},
-      {"sequence_parallel", {"--tp=2"}, {}, {"--sequence_parallel"}, held},
-      {"cp_comm_type", {"--cp=2"}, {}, {"--cp_comm_type=a2a"}, held},
-      {"cross_entropy_loss_fusion", {}, {}, {"--cross_entropy_loss_fusion"}, held},
-      {"cuda_graph_impl", {}, {}, {"--cuda_graph_impl=local"}, graphs},
-      {"cuda_graph_warmup_steps", {"--cuda_graph_impl=local"}, {}, {"--cuda_graph_warmup_steps=0"}, graphs},
+      {"bf16", small, {}, {"--bf16"}, model_numbers},
+      {"fp16", small, {}, {"--fp16"}, model_numbers},
+      {"sequence_parallel", small_run({"--tp=2"}), {}, {"--sequence_parallel"}, model_messages},
+      {"cp_comm_type", small_run({"--cp=2"}), {}, {"--cp_comm_type=a2a"}, model_messages},
+      {"cross_entropy_loss_fusion", small, {}, {"--cross_entropy_loss_fusion"}, work_and_memory},
+      {"cuda_graph_impl", small, {}, {"--cuda_graph_impl=local"}, said_of_graphs},
       {"cuda_graph_scope", {"--cuda_graph_impl=local"}, {}, {"--cuda_graph_scope=attn"}, refused},
-      {"recompute_granularity", {}, {}, full, held},
-      {"recompute_method", full, {}, {"--recompute_method=block"}, held},
-      {"recompute_num_layers", full, {}, {"--recompute_num_layers=2"}, held},
-      {"recompute_modules", {"--recompute_granularity=selective"}, {}, {"--recompute_modules=mlp"}, held},
-      {"gradient_checkpointing", {}, {}, {"--gradient_checkpointing"}, held},
-      {"recompute_activations", {}, {}, {"--recompute_activations"}, held},
+      {"recompute_granularity", small, {}, {full}, work_and_memory},
+      {"recompute_method",
+       small_run({full, "--recompute_num_layers=2"}),
+       {},
+       {"--recompute_method=block"},
+       work_and_memory},
+      {"recompute_num_layers",
+       small_run({full, "--recompute_method=block"}),
+       {},
+       {"--recompute_num_layers=2"},
+       work_and_memory},
+      {"recompute_modules",
+       small_run({"--recompute_granularity=selective"}),
+       {},
+       {"--recompute_modules=mlp"},
+       work_and_memory},
+      {"gradient_checkpointing", small, {}, {"--gradient_checkpointing"}, work_and_memory},
+      {"recompute_activations", small, {}, {"--recompute_activations"}, work_and_memory},
       {"distribute_saved_activations",
-       {"--recompute_granularity=full", "--tp=2"},
+       small_run({full, "--tp=2"}),
        {},
        {"--distribute_saved_activations"},
-       held},
-      {"moe_aux_loss_coeff", {}, {}, {"--moe_aux_loss_coeff=0.01"}, experts},
-      {"moe_router_load_balancing_type",
-       {"--moe_aux_loss_coeff=0.01"},
-       {},
-       {"--moe_router_load_balancing_type=seq_aux_loss"},
-       experts},
-      {"moe_z_loss_coeff", {}, {}, {"--moe_z_loss_coeff=0.001"}, experts},
-      {"moe_router_dtype", {}, {}, {"--moe_router_dtype=fp64"}, experts},
-      {"moe_router_bias_update_rate", {}, {}, {"--moe_router_bias_update_rate=0.01"}, experts},
-      {"moe_input_jitter_eps", {}, {}, {"--moe_input_jitter_eps=0.01"}, experts},
-      {"moe_expert_capacity_factor", {}, {}, {"--moe_expert_capacity_factor=1.5"}, experts},
-      {"moe_pad_expert_input_to_capacity",
-       {"--moe_expert_capacity_factor=1.5"},
-       {},
-       {"--moe_pad_expert_input_to_capacity"},
-       experts},
-      {"moe_token_drop_policy",
-       {"--moe_expert_capacity_factor=1.5"},
-       {},
-       {"--moe_token_drop_policy=position"},
-       experts},
-      {"moe_enable_routing_replay", {}, {}, {"--moe_enable_routing_replay"}, experts},
-      {"moe_token_dispatcher_type", {}, {}, {"--moe_token_dispatcher_type=alltoall"}, experts},
-      {"moe_shared_expert_overlap",
-       {"--moe_token_dispatcher_type=alltoall"},
-       {},
-       {"--moe_shared_expert_overlap"},
-       experts},
-      {"moe_layer_recompute", {}, {}, {"--moe_layer_recompute"}, experts},
+       model_messages},
       {"overlap_p2p_comm",
-       {"--pp=4", "--vpp=2", "--num_layers=8"},
+       small_run({"--pp=4", "--vpp=2", "--num_layers=8", "--gradient_accumulation_steps=4"}),
        {"--overlap_p2p_comm=true"},
        {"--overlap_p2p_comm=false"},
-       engine},
+       travels_meanwhile},
   };
 }
 

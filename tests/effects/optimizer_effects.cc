@@ -7,6 +7,7 @@
 #include "megalith/optim/optimizer.h"
 #include "megalith/run/resolve/optimizer_settings.h"
 #include "tests/effects/effect.h"
+#include "tests/effects/watched_run.h"
 #include "tests/support/run_ranks.h"
 
 namespace megalith::testing {
@@ -29,9 +30,7 @@ std::string two_steps(const optim::UpdateRule& rule) {
 
 std::string rule(const TrainingArguments& args) {
   const optim::OptimizerSettings s = run::optimizer_settings(config::derive(args).args.optimizer);
-  const nn::Parameter norm({.name = "layers.0.attention.q_norm.weight"}, at::ones({4}));
-  const bool decays = optim::all_groups(s.groups).at(optim::group_of(norm, s.groups)).decays;
-  return fmt::format("{} clip {} offload {} decays {}", two_steps(*s.rule), s.clip_grad, s.offload_fraction, decays);
+  return two_steps(*s.rule);
 }
 
 // The memory of one parameter's gradient and state, and where two steps take it and its moments.
@@ -52,20 +51,23 @@ std::string steps_of_state(const TrainingArguments& given) {
       p.grad.main_grad.copy_(at::arange(64, at::kFloat).cos() * factor);
       optimizer.step(scaler);
     }
-    text = fmt::format("{} + {} bytes", ddp.buffers()[0]->grads().nbytes(), optimizer.state_bytes(false));
+    text = fmt::format("{} + {} bytes, {} on the host", ddp.buffers()[0]->grads().nbytes(),
+                       optimizer.state_bytes(false), optimizer.state_bytes(true));
     for (const parallel::ShardedTensor& part : optimizer.sharded_state())
       text += fmt::format(" {} {:.9g}", part.name, part.data().to(at::kDouble).abs().sum().item<double>());
   });
   return text;
 }
 
-std::string buffers(const TrainingArguments& args) {
-  const optim::DdpSettings s = run::ddp_settings(config::derive(args).args);
-  return fmt::format("sharded {} overlap {} average {} per token {} check {} pad {} buckets by {} {} cut {} type {}",
-                     s.use_distributed_optimizer, s.overlap_grad_reduce, s.average_in_collective, s.per_token_loss,
-                     s.check_for_nan, s.pad_buckets_for_bandwidth, static_cast<int>(s.bucket_size.rule),
-                     s.bucket_size.value, s.bucketing, c10::toString(s.grad_dtype));
-}
+// Two replicas: how their gradients meet.
+std::string gradient_messages(const TrainingArguments& args) { return watch_run(args, {.dp = 2}).messages; }
+std::string gradient_numbers(const TrainingArguments& args) { return watch_run(args, {.dp = 2}).numbers; }
+// Three replicas: a third of each gradient rounds otherwise than a third of the sum.
+std::string average_of_three(const TrainingArguments& args) { return watch_run(args, {.dp = 3}).numbers; }
+// Products of backward while gradients travel.
+std::string reduced_meanwhile(const TrainingArguments& args) { return watch_run(args, {.dp = 2}).products_meanwhile; }
+std::string numbers_of_qwen(const TrainingArguments& args) { return watch_run(args, {.model = "qwen3"}).numbers; }
+std::string optimizer_numbers(const TrainingArguments& args) { return watch_run(args).numbers; }
 
 // After overflows, then clean steps.
 std::string scales(const TrainingArguments& args) {
@@ -83,36 +85,46 @@ std::string scales(const TrainingArguments& args) {
 Effects optimizer_effects() {
   const Words aware{"--bf16", "--use_precision_aware_optimizer", "--finetuning_type=full"};
   const Words fp16{"--fp16", "--initial_loss_scale=64", "--loss_scale_window=3"};
+  const Words small = small_run(), overlapped = small_run({"--overlap_grad_reduce"});
+  const Words diverging = small_run({"--learning_rate=1e30", "--max_steps=4"});
   return {
       {"optimizer", {}, {}, {"--optimizer=sgd"}, rule},
-      {"deepspeed", {}, {}, {R"(--deepspeed={"zero_optimization": {"stage": 2}})"}, buffers},
+      {"deepspeed", small, {}, {R"(--deepspeed={"zero_optimization": {"stage": 2}})"}, gradient_messages},
       {"optim", {}, {}, {"--optim=sgd"}, rule},
-      {"apply_wd_to_qk_layernorm", {}, {}, {"--apply_wd_to_qk_layernorm"}, rule},
+      {"apply_wd_to_qk_layernorm",
+       small_run({"--weight_decay=0.5"}),
+       {},
+       {"--apply_wd_to_qk_layernorm"},
+       numbers_of_qwen},
       {"adam_beta1", {}, {}, {"--adam_beta1=0.8"}, rule},
       {"adam_beta2", {}, {}, {"--adam_beta2=0.95"}, rule},
       {"adam_epsilon", {}, {}, {"--adam_epsilon=1e-6"}, rule},
       {"sgd_momentum", {"--optimizer=sgd"}, {}, {"--sgd_momentum=0.5"}, rule},
-      {"max_grad_norm", {}, {}, {"--max_grad_norm=0.5"}, rule},
-      {"optimizer_cpu_offload", {"--optimizer_offload_fraction=0.5"}, {}, {"--optimizer_cpu_offload"}, rule},
+      {"max_grad_norm", small, {}, {"--max_grad_norm=0.5"}, optimizer_numbers},
+      {"optimizer_cpu_offload", {"--optimizer_offload_fraction=0.5"}, {}, {"--optimizer_cpu_offload"}, steps_of_state},
       {"optimizer_offload_fraction",
        {"--optimizer_cpu_offload"},
        {"--optimizer_offload_fraction=0.5"},
        {"--optimizer_offload_fraction=1"},
-       rule},
+       steps_of_state},
       {"use_precision_aware_optimizer", {"--bf16"}, {}, {"--use_precision_aware_optimizer"}, steps_of_state},
       {"main_grads_dtype", aware, {}, {"--main_grads_dtype=bf16"}, steps_of_state},
       {"main_params_dtype", aware, {}, {"--main_params_dtype=fp16"}, steps_of_state},
       {"exp_avg_dtype", aware, {"--exp_avg_dtype=bf16"}, {"--exp_avg_dtype=fp8"}, steps_of_state},
       {"exp_avg_sq_dtype", aware, {"--exp_avg_sq_dtype=fp16"}, {"--exp_avg_sq_dtype=fp8"}, steps_of_state},
-      {"use_distributed_optimizer", {}, {}, {"--use_distributed_optimizer"}, buffers},
-      {"overlap_grad_reduce", {}, {}, {"--overlap_grad_reduce"}, buffers},
-      {"ddp_average_in_collective", {}, {}, {"--ddp_average_in_collective"}, buffers},
-      {"ddp_bucket_size", {}, {}, {"--ddp_bucket_size=1000"}, buffers},
-      {"ddp_num_buckets", {}, {}, {"--ddp_num_buckets=3"}, buffers},
-      {"ddp_pad_buckets_for_high_nccl_busbw", {}, {}, {"--ddp_pad_buckets_for_high_nccl_busbw"}, buffers},
-      {"check_for_nan_in_loss_and_grad", {}, {}, {"--check_for_nan_in_loss_and_grad=false"}, buffers},
-      {"calculate_per_token_loss", {}, {}, {"--calculate_per_token_loss"}, buffers},
-      {"grad_reduce_in_bf16", {"--bf16"}, {}, {"--grad_reduce_in_bf16"}, buffers},
+      {"use_distributed_optimizer", small, {}, {"--use_distributed_optimizer"}, gradient_messages},
+      {"overlap_grad_reduce", small_run({"--ddp_num_buckets=3"}), {}, {"--overlap_grad_reduce"}, reduced_meanwhile},
+      {"ddp_average_in_collective", small, {}, {"--ddp_average_in_collective"}, average_of_three},
+      {"ddp_bucket_size", overlapped, {}, {"--ddp_bucket_size=1000"}, gradient_messages},
+      {"ddp_num_buckets", overlapped, {}, {"--ddp_num_buckets=3"}, gradient_messages},
+      {"ddp_pad_buckets_for_high_nccl_busbw",
+       {"--use_distributed_optimizer"},
+       {},
+       {"--ddp_pad_buckets_for_high_nccl_busbw"},
+       steps_of_state},
+      {"check_for_nan_in_loss_and_grad", diverging, {}, {"--check_for_nan_in_loss_and_grad=false"}, optimizer_numbers},
+      {"calculate_per_token_loss", small, {}, {"--calculate_per_token_loss"}, optimizer_numbers},
+      {"grad_reduce_in_bf16", small_run({"--bf16"}), {}, {"--grad_reduce_in_bf16"}, gradient_numbers},
       {"loss_scale", {"--fp16"}, {}, {"--loss_scale=8"}, scales},
       {"initial_loss_scale", {"--fp16"}, {}, {"--initial_loss_scale=64"}, scales},
       {"min_loss_scale", fp16, {}, {"--min_loss_scale=32"}, scales},

@@ -117,6 +117,7 @@ Effects pretrain_effects() {
        {"--cpu_offloading_num_layers=2"},
        offloaded,
        Dialect::kPretrain},
+      {"skip_train", tiny, {}, {"--skip_train"}, run_pretraining, Dialect::kPretrain},
       {"exit_duration_in_mins", tiny, {}, {"--exit_duration_in_mins=0"}, run_pretraining, Dialect::kPretrain},
       {"tensorboard_log_interval",
        also(tiny, {"--report_to=tensorboard", "--log_interval=100", "--train_iters=4"}),

@@ -30,5 +30,12 @@ TEST(ParityBorders, EveryPointEqualsThePlainModel) {
   fmt::print("{}", report.summary(points.size()));
 }
 
+TEST(ParityVocabulary, EveryPointEqualsThePlainModel) {
+  const std::vector<ParityPoint> points = vocabulary_points();
+  ParityReport report;
+  report.run(points, points_at_once());
+  fmt::print("{}", report.summary(points.size()));
+}
+
 }  // namespace
 }  // namespace megalith::testing

@@ -23,6 +23,23 @@ std::vector<std::string> border_families() {
   return {"qwen3_next", "deepseek_v3_mtp", "glm4_moe_mtp", "megatron_gpt_mtp"};
 }
 
+// qwen2 and gpt2 have tied embeddings.
+std::vector<std::string> vocabulary_families() {
+  return {"llama_grown", "qwen2_grown", "gpt2_grown", "llama_smooth", "qwen2_smooth"};
+}
+
+// Ids that a run adds: the files have rows for the first two, in reserve.
+std::vector<int64_t> new_parity_tokens() { return {40, 46, 48, 51}; }
+
+constexpr const char* kSuffixes[] = {"_mtp", "_grown", "_smooth"};
+
+// The family without what its points have in addition.
+std::string base_of(const std::string& family) {
+  for (const std::string suffix : kSuffixes)
+    if (family.ends_with(suffix)) return family.substr(0, family.size() - suffix.size());
+  return family;
+}
+
 bool valid(const ParityPoint& p) {
   if (p.ranks() > kMaxRanks) return false;
   if (p.sequence_parallel && p.tp == 1) return false;
@@ -135,13 +152,15 @@ std::vector<std::string> parity_families() {
   return all;
 }
 
+bool is_grown(const std::string& family) { return family.ends_with("_grown"); }
+double smoothing_of(const std::string& family) { return family.ends_with("_smooth") ? kParitySmoothing : 0; }
+
 bool has_experts(const std::string& family) { return parity_config(family).experts.has_value(); }
 
 ReferenceConfig parity_config(const std::string& family) {
-  const std::string suffix = "_mtp";
-  const std::string base = family.ends_with(suffix) ? family.substr(0, family.size() - suffix.size()) : family;
+  const std::string base = base_of(family);
   ReferenceConfig config = ReferenceConfig::of_family(base.starts_with("megatron_gpt") ? "megatron_gpt" : base);
-  if (family != base) config.mtp = 2;
+  if (family.ends_with("_mtp")) config.mtp = 2;
   if (family == "megatron_gpt_moe") set_deepseek_v2(config);
   if (family == "megatron_gpt_mtp") config.qk_norm = true;  // qwen3 with prediction layers
   config.num_layers = 8;
@@ -151,7 +170,7 @@ ReferenceConfig parity_config(const std::string& family) {
   config.num_kv_heads = config.is_gpt2() ? 8 : 4;
   config.head_dim = config.qk_norm ? 16 : 4;  // a norm over few channels magnifies rounding
   config.vocab_size = 48;
-  config.tied = config.is_gpt2() || family == "qwen2";
+  config.tied = config.is_gpt2() || base == "qwen2";
   if (family == "mistral") config.windows.assign(8, 6);
   if (family == "megatron_gpt") set_all_switches(config);
   if (config.experts) {
@@ -213,6 +232,11 @@ TrainerCase ParityPoint::trainer_case() const {
   args.optimizer.max_grad_norm = 0;
   args.optimizer.learning_rate = 0.05;
   args.optimizer.use_distributed_optimizer = distributed_optimizer;
+  args.optimizer.label_smoothing_factor = smoothing_of(family);
+  if (is_grown(family)) {
+    how.vocab_size = kGrownRows;
+    how.new_tokens = new_parity_tokens();
+  }
   if (packed) how.collator.padding = data::Padding::kNone;
   return how;
 }
@@ -225,6 +249,16 @@ std::vector<ParityPoint> lattice_points() {
   });
   each_size({1, 2, 4}, {1, 2}, [&](const ParityPoint& p) {
     if (valid_with_experts(p)) turns.take(expert_families(), p, points);
+  });
+  return points;
+}
+
+std::vector<ParityPoint> vocabulary_points() {
+  std::vector<ParityPoint> points;
+  Turns turns(can_take);
+  each_size({1}, {1}, [&](const ParityPoint& p) {
+    if (valid(p) && p.pp <= 2 && p.cp <= 2 && p.ranks() <= 8 && !p.recompute)
+      turns.take(vocabulary_families(), p, points);
   });
   return points;
 }

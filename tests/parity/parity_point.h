@@ -29,6 +29,13 @@ struct ParityPoint {
   TrainerCase trainer_case() const;
 };
 
+// A family's name may end with what its points have in addition: _mtp, prediction layers; _grown, a vocabulary that grows
+// when the model is loaded (resize_vocab, add_tokens); _smooth, label smoothing.
+inline constexpr int64_t kGrownRows = 54;  // 48 are in the files
+inline constexpr double kParitySmoothing = 0.1;
+bool is_grown(const std::string& family);
+double smoothing_of(const std::string& family);  // 0 without
+
 // The families of the lattice, each with the small model that its points train.
 std::vector<std::string> parity_families();
 bool has_experts(const std::string& family);
@@ -41,6 +48,10 @@ ReferenceConfig parity_config(const std::string& family);
 std::vector<ParityPoint> lattice_points();
 // Some of them, by seed, without repetition.
 std::vector<ParityPoint> sample_points(uint64_t seed, size_t count);
+
+// Points of models whose vocabulary grows, with tied and untied heads, and of smoothed labels: TP {1,2,4} × SP × PP {1,2}
+// × VPP × CP {1,2} × DP {1,2} × packed × distributed optimizer, with at most 8 ranks.
+std::vector<ParityPoint> vocabulary_points();
 
 // Points of models in which tokens outside of attention read others across the borders of slices: multi-token
 // prediction (families that end with _mtp) and delta nets. CP {2,4}, EP {1,2}, without ETP and DP; otherwise as above.

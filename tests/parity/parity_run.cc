@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "megalith/config/derive.h"
+#include "megalith/model/model_settings.h"
 #include "megalith/nn/context_parallel/slice.h"
 #include "megalith/run/resolve/schedule.h"
 #include "megalith/train/train_step.h"
@@ -167,10 +168,32 @@ std::string describe(const std::vector<std::string>& bad) {
 double ParityErrors::worst() const { return std::max({loss, token_losses, grad_norm, gradients, parameters}); }
 
 ParityModel::ParityModel(const std::string& family)
-    : config_(parity_config(family)), samples_(random_sequences(kSteps * kParitySamples, config_.vocab_size, 5)) {
+    : family_(family),
+      config_(parity_config(family)),
+      samples_(random_sequences(kSteps * kParitySamples, is_grown(family) ? kGrownRows : config_.vocab_size, 5)) {
   // Rounding must not change which experts are chosen.
   for (uint64_t seed = 1; compute_expected(seed) < kSmallestMargin; ++seed)
     check(seed < 50, "no model of {} routes all tokens clearly", family);
+}
+
+model::ModelConfig ParityModel::run_config() const {
+  model::ModelOverrides grown;
+  if (is_grown(family_)) grown.vocab_size = kGrownRows;
+  return grown.applied_to(model::read_model_config(folder_.path()));
+}
+
+ReferenceModel ParityModel::plain_model() const {
+  if (!is_grown(family_)) return ReferenceModel::from_folder(folder_.path()).to(at::kDouble);
+  NamedTensors weights = whole_tensors(run_config());
+  run_trainer_ranks(folder_.path(), ParityPoint{.family = family_}.trainer_case(), [&](const TrainerRank& r) {
+    fill_in(weights, r.models, [](const nn::Parameter& p) { return p.value.detach(); });
+  });
+  ReferenceConfig config = config_;
+  config.vocab_size = kGrownRows;
+  const ReferenceModel grown = ReferenceModel::random(config, 1);
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, parameter] : grown.parameters()) at::Tensor(parameter).copy_(weights.at(name));
+  return grown.to(at::kDouble);
 }
 
 double ParityModel::compute_expected(uint64_t seed) {
@@ -184,7 +207,7 @@ double ParityModel::compute_expected(uint64_t seed) {
   made.save(folder_.path());
   expected_ = {};
   double margin = std::numeric_limits<double>::infinity();
-  const ReferenceModel model = ReferenceModel::from_folder(folder_.path()).to(at::kDouble);
+  const ReferenceModel model = plain_model();
   const double rate = ParityPoint{}.trainer_case().args.optimizer.learning_rate.value();
   for (int step = 0; step < kSteps; ++step) {
     model.zero_grad();
@@ -196,7 +219,7 @@ double ParityModel::compute_expected(uint64_t seed) {
       const at::Tensor labels = at::tensor(std::vector<int64_t>(s.labels.begin(), s.labels.end())).unsqueeze(0);
       const ReferenceOutput out = model.forward(ids);
       margin = std::min(margin, out.router_margin);
-      const at::Tensor losses = reference_token_losses(out.logits, labels);
+      const at::Tensor losses = reference_token_losses(out.logits, labels, {}, smoothing_of(family_));
       if (step == 0) expected_.token_losses.push_back(losses.detach()[0].narrow(0, 0, ids.size(1) - 1));
       sum = sum + losses.sum();
       further = further + mtp_loss(out, labels);
@@ -216,7 +239,7 @@ double ParityModel::compute_expected(uint64_t seed) {
 }
 
 ParityNumbers ParityModel::run(const ParityPoint& point) const {
-  const model::ModelConfig config = model::read_model_config(folder_.path());
+  const model::ModelConfig config = run_config();
   ParityNumbers result{{}, {}, std::vector<at::Tensor>(kParitySamples), whole_tensors(config), whole_tensors(config)};
   std::mutex mutex;
   run_trainer_ranks(folder_.path(), point.trainer_case(), [&](const TrainerRank& r) {

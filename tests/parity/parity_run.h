@@ -10,6 +10,7 @@
 
 #include "tests/model/layout_case.h"
 #include "tests/parity/parity_point.h"
+#include "tests/support/reference_model.h"
 #include "tests/support/temp_folder.h"
 
 namespace megalith::testing {
@@ -29,7 +30,8 @@ struct ParityErrors {
   void raise_to(const ParityErrors& other);  // each becomes the larger of the two
 };
 
-// A family's model on disk, its data, and the numbers of the plain-ATen model in fp64.
+// A family's model on disk, its data, and the numbers of the plain-ATen model in fp64. The plain model of a vocabulary
+// that grows has the rows that one rank adds; every layout adds its own.
 class ParityModel {
  public:
   explicit ParityModel(const std::string& family);
@@ -38,7 +40,11 @@ class ParityModel {
 
  private:
   double compute_expected(uint64_t seed);  // the smallest margin of a choice of experts
+  // The model on disk as the plain model, in fp64 and with the rows that a run adds.
+  ReferenceModel plain_model() const;
+  model::ModelConfig run_config() const;  // of the model that a run trains
 
+  const std::string family_;
   ReferenceConfig config_;
   TempFolder folder_;
   std::vector<data::Sequence> samples_;

@@ -20,6 +20,8 @@ TEST(ParityLattice, HasEnoughPoints) {
   EXPECT_EQ(points.size(), 3048);
   for (ParityPoint& point : border_points()) points.push_back(std::move(point));
   EXPECT_EQ(points.size(), 3048 + 352);
+  for (ParityPoint& point : vocabulary_points()) points.push_back(std::move(point));
+  EXPECT_EQ(points.size(), 3048 + 352 + 168);
   std::set<std::string> names;
   for (const ParityPoint& point : points) names.insert(point.name());
   EXPECT_EQ(names.size(), points.size());
@@ -85,6 +87,42 @@ TEST(ParityBorders, DeltaNetsOverSlices) {
       {.family = family, .pp = 2, .vpp = 2, .cp = 2, .dp = 2, .ep = 2, .distributed_optimizer = true},
   });
   fmt::print("{}", report.summary(border_points().size()));
+}
+
+// Rows that a run adds (resize_vocab, add_tokens), with tied and untied heads. tp 4 does not divide them: the last rank
+// has padding.
+TEST(ParityVocabulary, GrownEmbeddings) {
+  const std::string untied = "llama_grown", tied = "qwen2_grown", gpt2 = "gpt2_grown";
+  ParityReport report;
+  report.run({
+      {.family = untied},
+      {.family = untied, .tp = 2, .sequence_parallel = true},
+      {.family = untied, .tp = 4, .packed = true},
+      {.family = untied, .pp = 2},
+      {.family = untied, .cp = 2, .packed = true},
+      {.family = untied, .dp = 2, .distributed_optimizer = true},
+      {.family = untied, .tp = 2, .pp = 2, .dp = 2, .distributed_optimizer = true},
+      {.family = tied},
+      {.family = tied, .tp = 2},
+      {.family = tied, .pp = 2, .vpp = 2},
+      {.family = tied, .cp = 2, .dp = 2},
+      {.family = tied, .tp = 4, .pp = 2, .sequence_parallel = true, .distributed_optimizer = true},
+      {.family = gpt2, .tp = 2, .pp = 2, .cp = 2},
+  });
+  fmt::print("{}", report.summary(vocabulary_points().size()));
+}
+
+TEST(ParityVocabulary, SmoothedLabels) {
+  const std::string untied = "llama_smooth", tied = "qwen2_smooth";
+  ParityReport report;
+  report.run({
+      {.family = untied},
+      {.family = untied, .tp = 2, .sequence_parallel = true, .packed = true},
+      {.family = untied, .pp = 2, .cp = 2},
+      {.family = tied, .tp = 4, .dp = 2, .distributed_optimizer = true},
+      {.family = tied, .pp = 2, .vpp = 2, .packed = true},
+  });
+  fmt::print("{}", report.summary(vocabulary_points().size()));
 }
 
 // The message of a failure.

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "megalith/base/log.h"
 #include "megalith/model/families/family.h"
 #include "megalith/train/device/device_graph.h"
 #include "tests/support/close.h"
@@ -125,6 +126,20 @@ TEST(GraphedMicrobatches, FirstAndFurtherMicrobatchesGiveTheSameGradients) {
       testing::expect_identical(r.gradients()[0], gradients, "gradients");
       EXPECT_EQ(graphs.recorded(), step > kWarmUpSteps ? 2 : 0);
     }
+  });
+}
+
+// With log_level debug a run tells when it records.
+TEST(GraphedMicrobatches, ARecordingIsLogged) {
+  with_model([](Recorded& r) {
+    GraphedMicrobatches graphs(r.chunk(), kWarmUpSteps, r.stand_ins());
+    set_log_level("debug");
+    ::testing::internal::CaptureStderr();
+    for (int step = 0; step < kWarmUpSteps + 2; ++step) r.step({r.batch({7, 7}, step)}, &graphs);
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    set_log_level("info");
+    expect_contains(said, "recorded a graph of a micro-batch of 14 tokens in step 4 of this run");
+    EXPECT_EQ(said.find("in step 5"), std::string::npos) << said;
   });
 }
 

@@ -166,6 +166,8 @@ const GraphedMicrobatches::Graph* GraphedMicrobatches::graph_of(Shape& shape, co
   }
   graph->after = stale();
   set_stale(before);  // recording runs nothing
+  log_text(LogLevel::kDebug, fmt::format("recorded a graph of a micro-batch of {} tokens in step {} of this run",
+                                         shape.batch.tokens(), steps_));
   shape.graphs.push_back(std::move(graph));
   return shape.graphs.back().get();
 }
