@@ -73,9 +73,8 @@ make_sysroot() {
   mapfile -t packages < <(scripts/setup.sh --libraries)
   say "fetching $arch packages of ${packages[*]}"
   apt-get -qq update </dev/null >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "apt-get found no $debian packages"; }
-  # libgomp1: libtorch's OpenMP, where its wheel does not bring its own. cpp-httplib is optional, here as in setup.sh.
+  # libgomp1: libtorch's OpenMP, where its wheel does not bring its own.
   packages+=(libgomp1 libstdc++6)
-  [[ ! $(apt-cache policy libcpp-httplib-dev) =~ Candidate:\ *[0-9] ]] || packages+=(libcpp-httplib-dev)
   apt-get -qq -y --download-only install "${packages[@]}" </dev/null >"$work/log" 2>&1 ||
     { cat "$work/log" >&2; fail "could not fetch the $debian packages; see above"; }
   mkdir "$work/root"

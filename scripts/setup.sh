@@ -112,12 +112,6 @@ missing_packages() {
   fi
 }
 
-# Packages that the build can do without: `megalith dashboard` serves no page without cpp-httplib. Asked for once, where it can be had.
-optional_packages() {
-  header_found httplib.h || echo libcpp-httplib-dev
-  have pkg-config || echo pkg-config
-}
-
 # Not through a pipe: `grep -q` ends before apt-cache has said all, and that would count as a failure now and then.
 has_candidate() { [[ $(apt-cache policy "$1" 2>/dev/null) =~ Candidate:\ *[0-9] ]]; }
 
@@ -166,21 +160,6 @@ install_packages() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "${quiet[@]}" install -y --no-install-recommends \
     "${chosen[@]}" </dev/null >>"$work/apt.log" 2>&1 ||
     { cat "$work/apt.log" >&2; fail "could not install; see above, then run: apt-get install ${chosen[*]}"; }
-}
-
-install_optional() {
-  local as_root=() package
-  if [ -e "$deps/optional.stamp" ] || ! have apt-get; then return; fi
-  if [ "$(id -u)" -ne 0 ]; then
-    if ! have sudo || ! sudo -n true 2>/dev/null; then return; fi
-    as_root=(sudo -n)
-  fi
-  for package in "$@"; do
-    has_candidate "$package" || continue
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive timeout 120 apt-get -qq -o DPkg::Lock::Timeout=60 \
-      install -y --no-install-recommends "$package" </dev/null >>"$work/apt.log" 2>&1 || say "going on without $package"
-  done
-  touch "$deps/optional.stamp"
 }
 
 # ------------------------------------------------------------------------------------------------------------- wheels
@@ -453,8 +432,6 @@ if have cmake && ! cmake_found; then fetch=yes; fi
 
 mapfile -t missing < <(missing_packages)
 [ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
-mapfile -t optional < <(optional_packages)
-[ ${#optional[@]} -eq 0 ] || install_optional "${optional[@]}"
 if [ -z "${CXX:-}" ]; then gcc_found || fail "no g++ of version 12 or newer was found; install one, or set CXX"; fi
 if [ $want_all = yes ]; then clang_found || fail "no clang++ of version 16 or newer was found; install one"; fi
 

@@ -5,6 +5,8 @@
 #include "megalith/base/error.h"
 #include "megalith/observe/energy/energy_callback.h"
 #include "megalith/observe/energy/energy_meter.h"
+#include "megalith/observe/energy/gpu_monitor.h"
+#include "megalith/observe/energy/nvml_device.h"
 #include "tests/observe/some_run.h"
 #include "tests/support/expect.h"
 #include "tests/support/run_ranks.h"
@@ -39,6 +41,31 @@ TEST(EnergyMeter, SaysWhatIsMissing) {
   EXPECT_TRUE(nvml_found(kFake));
   expect_error<ConfigError>([&] { EnergyMeter(0, absent); }, {"log_energy", "libno-such-nvml.so.1", "nvidia-smi"});
   expect_error<ConfigError>([&] { EnergyMeter(7, kFake); }, {"log_energy", "device 7"});
+}
+
+TEST(GpuMonitor, ReadsWhatNvidiaSmiShows) {
+  const auto monitor = GpuMonitor::open(0, kFake, std::chrono::milliseconds(0));
+  ASSERT_NE(monitor, nullptr);
+  const GpuReading first = monitor->read();
+  EXPECT_DOUBLE_EQ(first.utilization.value(), 0.97);
+  EXPECT_EQ(first.memory_used, 600);
+  EXPECT_EQ(first.memory_total, 1000);
+  EXPECT_EQ(first.temperature, 61);
+  const double watts = first.watts.value();
+  EXPECT_DOUBLE_EQ(monitor->read().watts.value(), watts + 1);
+  const auto lazy = GpuMonitor::open(0, kFake, std::chrono::hours(1));
+  EXPECT_DOUBLE_EQ(lazy->read().watts.value(), watts + 2);
+  EXPECT_DOUBLE_EQ(lazy->read().watts.value(), watts + 2) << "the driver is not asked more often than the interval";
+}
+
+TEST(GpuMonitor, LeavesOutWhatTheDriverDoesNotKnow) {
+  EXPECT_EQ(GpuMonitor::open(0, {.nvml = "libno-such-nvml.so.1", .cuda = MEGALITH_FAKE_DRIVER}), nullptr);
+  EXPECT_EQ(GpuMonitor::open(7, kFake), nullptr);
+  const GpuReading reading = GpuMonitor::open(2, kFake)->read();  // a GPU without sensors
+  EXPECT_FALSE(reading.utilization.has_value());
+  EXPECT_FALSE(reading.temperature.has_value());
+  EXPECT_FALSE(reading.watts.has_value());
+  EXPECT_EQ(reading.memory_used, 600);
 }
 
 // Two GPUs, of which one needs twice the power; the second line covers an evaluation.

@@ -37,6 +37,39 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char* address, void** device) {
   return 0;
 }
 
+struct Utilization {
+  unsigned int gpu, memory;
+};
+struct Memory {
+  unsigned long long total, free, used;
+};
+
+int nvmlDeviceGetUtilizationRates(void* device, Utilization* rates) {
+  if (device == nullptr) return kNotSupported;
+  *rates = {97, 40};
+  return 0;
+}
+
+int nvmlDeviceGetMemoryInfo(void*, Memory* memory) {
+  *memory = {1000, 400, 600};
+  return 0;
+}
+
+int nvmlDeviceGetTemperature(void* device, int sensor, unsigned int* degrees) {
+  if (device == nullptr || sensor != 0) return kNotSupported;
+  *degrees = 61;
+  return 0;
+}
+
+// Each reading finds 1 W more.
+int nvmlDeviceGetPowerUsage(void* device, unsigned int* milliwatts) {
+  static unsigned int now = 640500;
+  if (device == nullptr) return kNotSupported;
+  *milliwatts = now;
+  now += 1000;
+  return 0;
+}
+
 int nvmlDeviceGetTotalEnergyConsumption(void* device, unsigned long long* millijoules) {
   if (device == nullptr) return kNotSupported;
   auto* const counter = static_cast<unsigned long long*>(device);

@@ -26,6 +26,7 @@ TEST(LiveFile, GathersTimesAndExpertsOfAllRanks) {
     settings.folder = folder.path();
     settings.waited_seconds = [&] { return waited; };
     settings.peak_bytes = [&] { return 1000 + r.rank; };
+    if (r.rank == 1) settings.gpu = [] { return GpuReading{.utilization = 0.97, .watts = 640}; };
     settings.note_experts = [&] { ++noted; };
     settings.take_experts = [&] {
       EXPECT_EQ(noted, run.state.global_step);
@@ -50,6 +51,8 @@ TEST(LiveFile, GathersTimesAndExpertsOfAllRanks) {
   EXPECT_NEAR(live.at("ranks").at(1).at("wait_seconds").get<double>(), 0.25, 1e-9) << "a step's mean";
   EXPECT_EQ(live.at("ranks").at(0).at("wait_seconds"), 0);
   EXPECT_EQ(live.at("ranks").at(1).at("peak_bytes"), 1001);
+  EXPECT_FALSE(live.at("ranks").at(0).contains("gpu"));
+  EXPECT_EQ(live.at("ranks").at(1).at("gpu"), json::parse(R"({"utilization":0.97,"watts":640.0})"));
   EXPECT_EQ(live.at("experts"), json::parse(R"([{"layer":0,"load":[1.0,1.0]},{"layer":1,"load":[1.0,0.0]}])"));
 }
 

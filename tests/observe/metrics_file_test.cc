@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
+#include <regex>
 
 #include "tests/observe/some_run.h"
 #include "tests/support/expect.h"
@@ -12,6 +14,28 @@ namespace {
 
 using testing::expect_error;
 using testing::TempFolder;
+
+// The file without the end of its lines, from the time on, which differs each time.
+std::string without_times(const std::filesystem::path& path) {
+  return std::regex_replace(text_of_file(path), std::regex(R"re(,"time":[0-9.]+,"samples":\d+,"tokens":\d+)re"), "");
+}
+
+TEST(MetricsFile, LinesCarryTheOtherAxes) {
+  const TempFolder folder;
+  SomeRun run;
+  MetricsFileCallback callback(folder / "out");
+  run.begin(callback);
+  run.state.global_step = 10;
+  run.state.num_input_tokens_seen = 20480;
+  train::TrainerEvent event{run.settings, run.state, run.control, {{"loss", 2}}, {}, 0, {}, 80};
+  callback.on_log(event);
+  EXPECT_EQ(event.metrics.size(), 1U) << "only the file gets them";
+  const auto line = nlohmann::json::parse(text_of_file(folder / "out" / "metrics.jsonl"));
+  EXPECT_EQ(line.at("samples"), 80);
+  EXPECT_EQ(line.at("tokens"), 20480);
+  EXPECT_GT(line.at("time").get<double>(), 1.7e9);
+  EXPECT_TRUE(line.at("samples").is_number_integer());
+}
 
 TEST(MetricsFile, WritesOneObjectPerLineAtOnce) {
   const TempFolder folder;
@@ -24,10 +48,10 @@ TEST(MetricsFile, WritesOneObjectPerLineAtOnce) {
   const std::string first =
       R"({"step":10,"epoch":0.5,"loss":0.30000000000000004,"learning_rate":0.0001,"skipped_iter":0,"grad_norm":null})"
       "\n";
-  EXPECT_EQ(text_of_file(folder / "out" / "metrics.jsonl"), first);
+  EXPECT_EQ(without_times(folder / "out" / "metrics.jsonl"), first);
   run.log(callback, {{"eval_loss", 2.25}, {"epoch", 0.5}, {"step", 10}});
-  EXPECT_EQ(text_of_file(folder / "out" / "metrics.jsonl"), first + R"({"step":10,"epoch":0.5,"eval_loss":2.25})"
-                                                                    "\n");
+  EXPECT_EQ(without_times(folder / "out" / "metrics.jsonl"), first + R"({"step":10,"epoch":0.5,"eval_loss":2.25})"
+                                                                     "\n");
 }
 
 TEST(MetricsFile, OtherRanksWriteNothing) {

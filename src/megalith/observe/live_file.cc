@@ -17,6 +17,20 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kLeastSeconds = 2;  // between two files: as often as the dashboard asks
 
+// Numbers that the driver does not give are left out.
+Json json_of(const GpuReading& reading) {
+  Json object = Json::object();
+  const auto set = [&](const char* name, const std::optional<double>& value) {
+    if (value) object[name] = *value;
+  };
+  set("utilization", reading.utilization);
+  set("memory_used", reading.memory_used);
+  set("memory_total", reading.memory_total);
+  set("temperature", reading.temperature);
+  set("watts", reading.watts);
+  return object;
+}
+
 }  // namespace
 
 void LiveFileCallback::on_log(train::TrainerEvent& event) {
@@ -33,6 +47,7 @@ void LiveFileCallback::write(const train::TrainerEvent& event) {
   const StepClock::Means times = clock_.take();
   Json own{{"compute_seconds", times.compute}, {"wait_seconds", times.wait}};
   if (settings_.peak_bytes) own["peak_bytes"] = settings_.peak_bytes();
+  if (settings_.gpu) own["gpu"] = json_of(settings_.gpu());
   if (settings_.take_experts)
     for (const train::ExpertLoad& expert_load : settings_.take_experts())
       own["experts"].push_back({{"layer", expert_load.layer}, {"load", expert_load.tokens}});

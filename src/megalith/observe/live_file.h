@@ -2,7 +2,8 @@
 // the run.
 //
 //   {"time":1763230000.1,"step":120,
-//    "ranks":[{"compute_seconds":0.41,"wait_seconds":0.02,"peak_bytes":1234},…],   by rank; means per step
+//    "ranks":[{"compute_seconds":0.41,"wait_seconds":0.02,"peak_bytes":1234,       by rank; means per step
+//              "gpu":{"utilization":0.97,"memory_used":…,"memory_total":…,"temperature":61,"watts":640}},…],
 //    "experts":[{"layer":0,"load":[120,96,…]},…]}                                  tokens per expert in the last step
 #pragma once
 
@@ -12,6 +13,7 @@
 #include <string>
 
 #include "megalith/comm/group.h"
+#include "megalith/observe/energy/gpu_monitor.h"
 #include "megalith/observe/step_clock.h"
 #include "megalith/train/report/callback.h"
 #include "megalith/train/step/expert_loads.h"
@@ -29,6 +31,7 @@ class LiveFileCallback : public train::TrainerCallback {
     std::filesystem::path folder;
     std::function<double()> waited_seconds{};  // World::waited_seconds
     std::function<int64_t()> peak_bytes{};     // peak memory of this rank in bytes
+    std::function<GpuReading()> gpu{};         // state of this rank's GPU; unlike the others, it may differ by rank
     std::function<void()> note_experts{};      // train::ExpertLoads::note, if the model has experts
     std::function<std::vector<train::ExpertLoad>()> take_experts{};
   };

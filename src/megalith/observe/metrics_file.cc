@@ -8,6 +8,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/io/json_text.h"
+#include "megalith/observe/units.h"
 
 namespace megalith::observe {
 namespace {
@@ -71,7 +72,12 @@ void MetricsFileCallback::on_train_begin(train::TrainerEvent& event) {
 }
 
 void MetricsFileCallback::on_log(train::TrainerEvent& event) {
-  if (file_) file_->append(event.state.global_step, event.state.epoch, event.metrics);
+  if (!file_) return;
+  train::MetricList line = event.metrics;
+  line.set("time", seconds_since_1970());
+  line.set("samples", static_cast<double>(event.consumed_samples));
+  line.set("tokens", static_cast<double>(event.state.num_input_tokens_seen));
+  file_->append(event.state.global_step, event.state.epoch, line);
 }
 
 }  // namespace megalith::observe

@@ -1,10 +1,10 @@
 // metrics.jsonl: one JSON object per logged step, for programs to read during the run.
 //
-//   {"step":10,"epoch":0.5,"loss":2.345678901234,"grad_norm":1.5,"learning_rate":0.0001,"skipped_iter":0, …}
-//   {"step":10,"epoch":0.5,"eval_loss":2.25,"eval_perplexity":9.487735836358526}
+//   {"step":10,"epoch":0.5,"loss":2.345678901234,"grad_norm":1.5, …,"time":1763230000.125,"samples":80,"tokens":20480}
+//   {"step":10,"epoch":0.5,"eval_loss":2.25,"eval_perplexity":9.487735836358526,"time": …}
 //
-// `step` and `epoch` come first, numbers have full precision, infinities and NaN are null. Each line reaches the file
-// as soon as it is logged.
+// `step` and `epoch` come first, numbers have full precision, infinities and NaN are null. The last three are the other
+// axes over which a curve can be drawn. Each line reaches the file as soon as it is logged.
 #pragma once
 
 #include <filesystem>
@@ -32,7 +32,11 @@ class MetricsFile {
 };
 
 // Keeps `<folder>/metrics.jsonl` on world process zero; does nothing on other ranks. Expects to come after the
-// callbacks that add numbers to lines.
+// callbacks that add numbers to lines, and completes them by
+//   time      when the line was logged: seconds since 1970, to the millisecond
+//   samples   training samples consumed so far
+//   tokens    TrainerState::num_input_tokens_seen
+// which only the file gets.
 class MetricsFileCallback : public train::TrainerCallback {
  public:
   // Creates the folder, and opens the file in it, when training begins.

@@ -30,7 +30,7 @@ void add_files(Callbacks& callbacks, const ReportSettings& settings, const Obser
     callbacks.push_back(std::make_unique<MetricsFileCallback>(folder));
     callbacks.push_back(std::make_unique<EventsFileCallback>(
         folder, EventsFileCallback::Settings{settings.run_name, settings.grid}, setup.launch));
-    LiveFileCallback::Settings live{folder, setup.waited_seconds, setup.peak_bytes};
+    LiveFileCallback::Settings live{folder, setup.waited_seconds, setup.peak_bytes, setup.gpu};
     if (setup.experts) {
       // The lambdas share ownership of the loads, which thus outlive the callback.
       live.note_experts = [experts = setup.experts] { experts->note(); };

@@ -10,6 +10,7 @@
 #include "megalith/base/trace.h"
 #include "megalith/comm/group.h"
 #include "megalith/comm/store/restarts.h"
+#include "megalith/observe/energy/gpu_monitor.h"
 #include "megalith/observe/progress.h"
 #include "megalith/observe/report_settings.h"
 #include "megalith/observe/trace_callback.h"
@@ -31,6 +32,7 @@ struct ObserverSetup {
   std::function<int64_t()> peak_bytes{};          // peak memory of this rank in bytes
   std::function<int64_t()> reserved_bytes{};      // bytes held by its device's allocator; empty if it has none
   std::function<double()> joules{};               // used by its GPU so far; for log_energy
+  std::function<GpuReading()> gpu{};              // state of its GPU, for live.json; may be empty on some ranks
   bool timing = false;                            // report the time of phases
   std::optional<TraceSteps> steps{};              // steps of the timeline (--trace); else ReportSettings::profile
   std::string rank_label{};                       // name of this rank in the timeline

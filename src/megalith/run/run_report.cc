@@ -161,6 +161,14 @@ std::function<double()> energy_of(at::Device device) {
   return [meter = std::make_shared<observe::EnergyMeter>(device.index())] { return meter->joules(); };
 }
 
+// Returns a reader of the GPU's load, temperature and power; empty on the CPU and where the driver has no NVML.
+std::function<observe::GpuReading()> gpu_of(at::Device device) {
+  if (!device.is_cuda()) return {};
+  std::shared_ptr<observe::GpuMonitor> monitor = observe::GpuMonitor::open(device.index());
+  if (!monitor) return {};
+  return [monitor] { return monitor->read(); };
+}
+
 // Gives the observers what they cannot know themselves: device memory, communication times, FLOPs per token.
 observe::ObserverSetup observer_setup(const model::VirtualModels& models, const RunSwitches& switches,
                                       const DataSummary& data, TraceRecorder& trace) {
@@ -181,6 +189,7 @@ observe::ObserverSetup observer_setup(const model::VirtualModels& models, const 
       layout::model_flops(model::flops_shape(models.config()), 1, length) / static_cast<double>(length);
   setup.peak_bytes = [device = context.device()] { return peak_bytes(device); };
   if (context.device().is_cuda()) setup.reserved_bytes = [device = context.device()] { return reserved_bytes(device); };
+  setup.gpu = gpu_of(context.device());
   setup.timing = switches.timing;
   setup.steps = switches.trace;
   setup.rank_label = rank_label(context);

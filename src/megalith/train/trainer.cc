@@ -44,7 +44,8 @@ Trainer::Trainer(model::VirtualModels& models, TrainerSettings settings, Trainer
 
 // The event lives for one call; callbacks may change its metrics, its state and the control flags.
 void Trainer::emit(CallbackList::Handler handler, MetricList metrics, std::filesystem::path folder) {
-  TrainerEvent event{settings_, state_, control_, std::move(metrics), std::move(folder), clock_seconds_, outcome_};
+  TrainerEvent event{settings_,         state_,         control_, std::move(metrics),
+                     std::move(folder), clock_seconds_, outcome_, position_.consumed_samples};
   callbacks_.call(handler, event);
 }
 

@@ -8,7 +8,9 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
+#include "megalith/observe/dashboard/access.h"
 #include "megalith/observe/dashboard/page.h"
+#include "megalith/observe/dashboard/prometheus.h"
 #include "megalith/observe/units.h"
 
 namespace megalith::observe {
@@ -64,7 +66,7 @@ std::vector<std::string> names_of(const std::vector<fs::path>& paths) {
 }
 
 // Parses a short number without sign; std::nullopt for anything else.
-std::optional<size_t> number_in(std::string_view text) {
+std::optional<size_t> index_in(std::string_view text) {
   // Enough for every step and run, and far from an overflow.
   constexpr size_t kMostDigits = 6;
   if (text.empty() || text.size() > kMostDigits ||
@@ -78,7 +80,8 @@ DashboardAnswer not_found() { return {404, "application/json", R"({"error":"ther
 
 }  // namespace
 
-Dashboard::Dashboard(std::span<const fs::path> folders) {
+Dashboard::Dashboard(std::span<const fs::path> folders, const DashboardSettings& settings)
+    : write_token_(settings.takes_notes ? random_nonce() : "") {
   check<ConfigError>(!folders.empty(), "there is no run to show; pass the output_dir of a run");
   std::vector<fs::path> paths;
   for (const fs::path& folder : folders)
@@ -105,7 +108,12 @@ void Dashboard::look_for_news() {
 DashboardAnswer Dashboard::answer(std::string_view path) {
   if (path == "/") {
     const std::string nonce = random_nonce();
-    return {200, "text/html; charset=utf-8", page_html("null", nonce), nonce};
+    return {200, "text/html; charset=utf-8", page_html("null", nonce, write_token_), nonce};
+  }
+  if (path == "/metrics") {
+    const std::scoped_lock lock(mutex_);
+    look_for_news();
+    return {200, kPrometheusType, prometheus_text(runs_), ""};
   }
   constexpr std::string_view kApi = "/api/runs";
   if (!path.starts_with(kApi)) return not_found();
@@ -122,13 +130,44 @@ DashboardAnswer Dashboard::api(std::string_view path) {
     return {200, "application/json", document.dump(-1, ' ', false, Json::error_handler_t::replace), ""};
   }
   const std::vector<std::string> parts = split(path, '/');  // "", run[, "trace", step]
-  const auto run = parts.size() >= 2 && parts[0].empty() ? number_in(parts[1]) : std::nullopt;
+  const auto run = parts.size() >= 2 && parts[0].empty() ? index_in(parts[1]) : std::nullopt;
   if (!run || *run >= runs_.size()) return not_found();
   if (parts.size() == 2) return {200, "application/json", runs_[*run].json(), ""};
-  const auto step = parts.size() == 4 && parts[2] == "trace" ? number_in(parts[3]) : std::nullopt;
+  const auto step = parts.size() == 4 && parts[2] == "trace" ? index_in(parts[3]) : std::nullopt;
   auto body = step ? runs_[*run].trace_step_json(*step) : std::nullopt;
   if (!body) return not_found();
   return {200, "application/json", std::move(*body), ""};
+}
+
+DashboardAnswer Dashboard::post(std::string_view path, std::string_view body, std::string_view write_token) {
+  const auto refused = [](int status, const std::string& reason) -> DashboardAnswer {
+    return {status, "application/json", Json{{"error", reason}}.dump(-1, ' ', false, Json::error_handler_t::replace),
+            ""};
+  };
+  if (!same_secret(write_token, write_token_))
+    return refused(403, write_token_.empty() ? "this dashboard takes no notes: it was started with --read-only"
+                                             : "only the dashboard's own page may write; load it again");
+  const std::vector<std::string> parts = split(path, '/');  // "", "api", "runs", run, "notes"
+  const auto run = parts.size() == 5 && path.starts_with("/api/runs/") ? index_in(parts[3]) : std::nullopt;
+  if (!run || parts[4] != "notes") return not_found();
+  const std::scoped_lock lock(mutex_);
+  if (*run >= runs_.size()) return not_found();
+  try {
+    runs_[*run].write_notes(RunNotes::from_json(body));
+  } catch (const DataError& error) {
+    return refused(400, error.what());
+  }
+  looked_.reset();  // the next request shows the new notes
+  return {204, "application/json", "", ""};
+}
+
+std::vector<Dashboard::RunAlert> Dashboard::alerts() {
+  const std::scoped_lock lock(mutex_);
+  look_for_news();
+  std::vector<RunAlert> all;
+  for (const RunView& run : runs_)
+    for (const Alert& alert : run.alerts()) all.push_back({run.name(), alert});
+  return all;
 }
 
 // Texts are appended rather than built as one JSON document, which would double the memory of large timelines.
@@ -151,7 +190,7 @@ std::string Dashboard::report() {
     data += ']';
   }
   data += "]}";
-  return page_html(data, random_nonce());
+  return page_html(data, random_nonce(), "");
 }
 
 }  // namespace megalith::observe

@@ -17,13 +17,17 @@ namespace {
 
 using Bucket = DownsampledSeries::Bucket;
 
-// Whole numbers without a fraction, everything else with 7 digits: more than a screen shows.
+// Whole numbers without a fraction, everything else with 7 digits: more than a screen shows. A time in seconds since
+// 1970 needs more.
 void append_number(std::string& to, double value) {
   constexpr double kExact = 1e15;  // whole numbers below are exact
+  constexpr double kLarge = 1e6;   // from here on, 7 digits would leave no fraction
   if (!std::isfinite(value))
     to += "null";
   else if (value == std::trunc(value) && std::abs(value) < kExact)
     fmt::format_to(std::back_inserter(to), "{}", static_cast<int64_t>(value));
+  else if (std::abs(value) >= kLarge && std::abs(value) < kExact)
+    fmt::format_to(std::back_inserter(to), "{:.3f}", value);
   else
     fmt::format_to(std::back_inserter(to), "{:.7g}", value);
 }

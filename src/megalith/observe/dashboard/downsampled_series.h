@@ -34,11 +34,15 @@ class DownsampledSeries {
   // All points ever added, and those among them that were infinite or NaN.
   int64_t points() const { return points_; }
   int64_t not_finite() const { return not_finite_; }
+  // The newest point; 0 and 0 before the first.
+  double last_x() const { return last_x_; }
+  double last_y() const { return last_y_; }
   // Returns whether each bucket is a single point.
   bool exact() const { return per_bucket_ == 1; }
 
-  // Appends {"points":3,"not_finite":0,"x":[1,2,3],"mean":[…],"min":[…],"max":[…],"last":[3,2.5]}: values with 7
-  // digits, null for values that are not finite; min and max are left out when exact.
+  // Appends {"points":3,"not_finite":0,"x":[1,2,3],"mean":[…],"min":[…],"max":[…],"last":[3,2.5]}. Values have 7 digits
+  // or, from a million on, three decimals (times are large); those that are not finite are null. min and max are left
+  // out when exact.
   void append_json(std::string& to) const;
 
  private:

@@ -43,14 +43,17 @@ std::string policy(std::string_view nonce) {
 
 }  // namespace
 
-std::string page_html(std::string_view data, std::string_view nonce) {
+std::string page_html(std::string_view data, std::string_view nonce, std::string_view write_token) {
   // One script after the other in one element; a later one uses functions of those before it, app.js starts them.
   std::string scripts;
-  for (const std::string_view script : {page_files::format_js, page_files::chart_js, page_files::timeline_js,
-                                        page_files::ranks_js, page_files::tables_js, page_files::app_js})
+  for (const std::string_view script :
+       {page_files::format_js, page_files::axes_js, page_files::download_js, page_files::chart_js,
+        page_files::timeline_js, page_files::cluster_js, page_files::ranks_js, page_files::runs_js,
+        page_files::tables_js, page_files::app_js})
     scripts += script;
   std::string page(page_files::index_html);
   const std::string attribute = fmt::format("nonce=\"{}\"", nonce);
+  fill(page, "@WRITE_TOKEN@", write_token);
   fill(page, "@POLICY@", policy(nonce));
   fill(page, "@STYLE_NONCE@", attribute);
   fill(page, "@STYLE@", page_files::dashboard_css);

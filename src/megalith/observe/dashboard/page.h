@@ -10,7 +10,8 @@ namespace megalith::observe {
 // server; otherwise it is the data that Dashboard::report collects. Texts in `data` cannot escape: JSON in a script
 // element can be left only by a `<`, and none remains. The page's policy lets only scripts and styles run that carry
 // `nonce`. `nonce` must be fresh for each page that is served: a policy with a known one would protect nothing.
-std::string page_html(std::string_view data, std::string_view nonce);
+// `write_token` is what the page sends with notes; empty for a page that cannot write any.
+std::string page_html(std::string_view data, std::string_view nonce, std::string_view write_token);
 
 // Returns the same policy as a header: no other sources, no frames, connections to this server only.
 std::string content_security_policy(std::string_view nonce);

@@ -3,6 +3,7 @@
 // inode, size, time) has changed.
 #include "megalith/observe/dashboard/run_view.h"
 
+#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "megalith/base/error.h"
 #include "megalith/checkpoint/run_folder.h"
 #include "megalith/io/json_text.h"
+#include "megalith/observe/units.h"
 
 namespace megalith::observe {
 
@@ -18,7 +20,8 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-// Larger files are a problem that is shown: 1 MiB of options, 64 MiB of live.json, 512 MiB of timeline.
+constexpr double kNanosecondsPerSecond = 1e9;
+// Larger files are a problem that is shown: 1 MiB of options or notes, 64 MiB of live.json, 512 MiB of timeline.
 constexpr uint64_t kMostArgsBytes = 1 << 20, kMostLiveBytes = uint64_t{1} << 26, kMostTraceBytes = uint64_t{1} << 29;
 
 // A JSON string. Bytes that are not UTF-8 (in names or options) become U+FFFD instead of an exception.
@@ -65,7 +68,8 @@ RunView::RunView(const fs::path& folder, std::string name)
       events_(folder_),
       args_{"args.yaml", kMostArgsBytes},
       live_{"live.json", kMostLiveBytes},
-      trace_file_{"trace.json", kMostTraceBytes} {}
+      trace_file_{"trace.json", kMostTraceBytes},
+      notes_file_{kNotesFileName, kMostArgsBytes} {}
 
 // Runs `read`, which returns whether something changed, and turns exceptions into problems.
 template <typename Read>
@@ -80,12 +84,15 @@ void RunView::guarded(const Read& read) {
 // The version grows when something changed, so the page asks for data only then.
 void RunView::update() {
   const std::vector<std::string> before = std::exchange(problems_, {});
+  const int64_t version_before = version_;
   guarded([this] { return metrics_.update(); });
   guarded([this] { return events_.update(); });
   guarded([this] { return refresh(args_); });
   refresh_live();
   refresh_trace();
   refresh_checkpoints();
+  refresh_notes();
+  refresh_alerts(version_ != version_before);
   if (problems_ != before) ++version_;
 }
 
@@ -125,12 +132,15 @@ void RunView::refresh_checkpoints() {
   guarded([this] {
     Json all = Json::array();
     const std::string latest = latest_name(folder_);
+    largest_checkpoint_ = 0;
     for (const checkpoint::StepFolder& saved : checkpoint::list_checkpoints(folder_)) {
       if (fs::is_symlink(saved.folder)) continue;  // might lead outside the folder
       const std::string name = saved.folder.filename().string();
+      const uint64_t bytes = folder_bytes(saved.folder);
+      largest_checkpoint_ = std::max(largest_checkpoint_, bytes);
       all.push_back({{"name", name},
                      {"step", saved.step},
-                     {"bytes", folder_bytes(saved.folder)},
+                     {"bytes", bytes},
                      {"time", changed_seconds(saved.folder)},
                      {"latest", name == latest}});
     }
@@ -141,13 +151,50 @@ void RunView::refresh_checkpoints() {
   });
 }
 
+// A file that is not notes is a problem that is shown; the notes are then empty.
+void RunView::refresh_notes() {
+  guarded([this] {
+    if (!refresh(notes_file_)) return false;
+    notes_ = {};
+    if (!notes_file_.text.empty()) notes_ = RunNotes::from_json(notes_file_.text);
+    return true;
+  });
+}
+
+void RunView::refresh_alerts(bool changed) {
+  constexpr double kPauseSeconds = 10;
+  const double now = seconds_since_1970();
+  if (!changed && now - judged_ < kPauseSeconds) return;
+  judged_ = now;
+  const auto series = [&](const char* name) {
+    const MetricsReader::Series* found = metrics_.find(name);
+    return found != nullptr ? &found->values : nullptr;
+  };
+  AlertFacts facts{.now = now,
+                   .ended = events_.ended(),
+                   .changed = static_cast<double>(metrics_.file().changed_ns()) / kNanosecondsPerSecond,
+                   .loss = series("loss"),
+                   .time = series("time"),
+                   .events = &events_.events(),
+                   .checkpoint_bytes = largest_checkpoint_};
+  std::error_code error;
+  if (const fs::space_info disk = fs::space(folder_, error); !error) facts.free_bytes = disk.available;
+  guarded([&] {
+    std::vector<Alert> alerts = alerts_of(facts);
+    if (alerts == alerts_) return false;
+    alerts_ = std::move(alerts);
+    return true;
+  });
+}
+
+void RunView::write_notes(const RunNotes& notes) { observe::write_notes(folder_, notes); }
+
 // Concatenates parts that are JSON already; only names and texts are escaped here.
 std::string RunView::json() const {
-  constexpr double kNanoseconds = 1e9;
   std::string json = fmt::format(
       R"({{"name":{},"folder":{},"version":{},"lines":{},"malformed":{},"left_out":{},"changed":{:.3f},"series":{{)",
       text_json(name_), text_json(folder_.string()), version_, metrics_.lines(), metrics_.malformed(),
-      metrics_.left_out(), static_cast<double>(metrics_.file().changed_ns()) / kNanoseconds);
+      metrics_.left_out(), static_cast<double>(metrics_.file().changed_ns()) / kNanosecondsPerSecond);
   for (const MetricsReader::Series& series : metrics_.series()) {
     if (&series != metrics_.series().data()) json += ',';
     json += text_json(series.name) + ":";
@@ -162,9 +209,13 @@ std::string RunView::json() const {
   json += fmt::format(R"(],"events_left_out":{},"malformed_events":{},"ended":{},"start":{},"layout":{},"live":{},)",
                       events_.left_out(), events_.malformed(), events_.ended(), start.empty() ? "null" : start,
                       layout_json(start).value_or("null"), live_json_);
-  json += fmt::format(R"("trace":{},"checkpoints":{},"args":{},"problems":{}}})",
+  Json alerts = Json::array();
+  for (const Alert& alert : alerts_)
+    alerts.push_back({{"kind", alert.kind}, {"step", alert.step}, {"text", alert.text}});
+  const auto dump = [](const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); };
+  json += fmt::format(R"("trace":{},"checkpoints":{},"args":{},"notes":{},"tags":{},"alerts":{},"problems":{}}})",
                       trace_ ? trace_->summary_json() : "null", checkpoints_json_, text_json(args_.text),
-                      Json(problems_).dump(-1, ' ', false, Json::error_handler_t::replace));
+                      text_json(notes_.notes), dump(notes_.tags), dump(alerts), dump(problems_));
   return json;
 }
 

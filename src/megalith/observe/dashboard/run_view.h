@@ -6,13 +6,15 @@
 #include <string>
 #include <vector>
 
+#include "megalith/observe/dashboard/alerts.h"
 #include "megalith/observe/dashboard/events_reader.h"
 #include "megalith/observe/dashboard/metrics_reader.h"
+#include "megalith/observe/dashboard/notes_file.h"
 #include "megalith/observe/dashboard/trace_view.h"
 
 namespace megalith::observe {
 
-// Only reads. What cannot be read is shown as a problem and never throws. One thread.
+// Only reads, but for the notes. What cannot be read is shown as a problem and never throws. One thread.
 class RunView {
  public:
   // The folder must exist. `name` is the name of the run on the page. Reads nothing yet; update() does.
@@ -34,12 +36,22 @@ class RunView {
   //   events, events_left_out, malformed_events, start (the newest start event, or null), ended
   //   layout       layout_json, or null;  live: live.json, or null;  trace: TraceView::summary_json, or null
   //   checkpoints  [{name, step, bytes, time, latest}]
-  //   args         text of args.yaml
+  //   args         text of args.yaml;  notes, tags: of notes.json
+  //   alerts       [{kind, step, text}], see alerts.h
   std::string json() const;
   // Returns one step of the timeline; std::nullopt when there is no such step. Steps count from 0 within the timeline,
   // not from the start of the run.
   std::optional<std::string> trace_step_json(size_t step) const;
   size_t trace_steps() const { return trace_ ? trace_->steps().size() : 0; }
+
+  // Parts of json(), for other forms of it.
+  const MetricsReader& metrics() const { return metrics_; }
+  const EventsReader& events() const { return events_; }
+  const std::string& live_json() const { return live_json_; }  // "null" without live.json
+  const std::vector<Alert>& alerts() const { return alerts_; }
+
+  // Replaces notes.json in the run's folder. Throws DataError when that is not possible.
+  void write_notes(const RunNotes& notes);
 
  private:
   // A file that is read whole whenever it has changed.
@@ -57,16 +69,23 @@ class RunView {
   void refresh_live();
   void refresh_trace();
   void refresh_checkpoints();
+  void refresh_notes();
+  // Judges again when something has changed, and every few seconds, since a stall is that nothing does.
+  void refresh_alerts(bool changed);
 
   std::filesystem::path folder_;  // canonical
   std::string name_;
   int64_t version_ = 0;
   MetricsReader metrics_;
   EventsReader events_;
-  WholeFile args_, live_, trace_file_;
+  WholeFile args_, live_, trace_file_, notes_file_;
   std::string live_json_ = "null";
   std::optional<TraceView> trace_;
   std::string checkpoints_json_ = "[]";
+  uint64_t largest_checkpoint_ = 0;  // bytes
+  RunNotes notes_;
+  std::vector<Alert> alerts_;
+  double judged_ = 0;  // when alerts_ were found, in seconds since 1970
   std::vector<std::string> problems_;
 };
 

@@ -1,45 +1,47 @@
-// DashboardServer: serves a Dashboard on a port, using cpp-httplib.
+// DashboardServer: serves a Dashboard on a port.
 #pragma once
 
 #include <memory>
 #include <string>
 
 #include "megalith/observe/dashboard/dashboard.h"
+#include "megalith/observe/http/http_server.h"
 
 namespace megalith::observe {
 
-// The address to listen on. Any other host than loopback shows the runs to everybody who can reach the machine.
+// The address to listen on, and who may look.
 struct ServerAddress {
   std::string host = "127.0.0.1";  // the default admits this machine only
   int port = 0;                    // 0 picks a free port
+  std::string token{};             // needed to see anything; "" means none on loopback and a random one elsewhere
 };
 
-// Answers GET and HEAD. On a loopback address, a request with another Host is refused: a foreign page whose name was
-// made to resolve to this machine (DNS rebinding) must not read runs. There is no TLS and no login: who can reach the
-// port can see the runs, but never change anything.
+// Answers GET and HEAD, and POST where the dashboard takes notes. On a loopback address, a request with another Host is
+// refused: a foreign page whose name was made to resolve to this machine must not read runs. On any other address a
+// token is needed: it is part of url(), and a cookie after the first visit. There is no TLS.
 class DashboardServer {
  public:
-  // Starts to listen; run() answers. `dashboard` outlives it. Throws ConfigError when the address is not available, or
-  // when the program was built without cpp-httplib.
+  // Starts to listen; run() answers. `dashboard` outlives it. Throws ConfigError when the address is not available or
+  // the token is too simple.
   DashboardServer(Dashboard& dashboard, const ServerAddress& address);
-  ~DashboardServer();
-  DashboardServer(const DashboardServer&) = delete;
-  DashboardServer& operator=(const DashboardServer&) = delete;
 
-  // The port in use: the one given, or the one that was picked for 0.
-  int port() const;
-  std::string url() const;  // "http://127.0.0.1:41234/"
+  int port() const { return server_.port(); }
+  // Returns the address to open: "http://127.0.0.1:41234/", "http://node7:41234/?token=…". A server on all addresses
+  // of the machine ("0.0.0.0", which is nobody's address) gives the machine's name.
+  std::string url() const;
 
-  // run() returns after stop(), which any thread may call.
-  void run();
-  void stop();
+  // run() returns after stop(), which any thread may call, also before.
+  void run() { server_.run(); }
+  void stop() { server_.stop(); }
 
  private:
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
-};
+  HttpResponse answer(const HttpRequest& request);
+  HttpResponse answer_allowed(const HttpRequest& request);
+  std::string cookie_name() const;
 
-// Returns whether a server on `host` may answer a request with this Host header: "127.0.0.1", "localhost:8080", …
-bool is_own_host(const std::string& host, const std::string& host_header);
+  Dashboard& dashboard_;
+  ServerAddress address_;
+  HttpServer server_;
+};
 
 }  // namespace megalith::observe

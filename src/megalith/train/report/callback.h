@@ -60,6 +60,7 @@ struct TrainerEvent {
   // every so many seconds. Only differences have a meaning; 0 before the first step.
   double clock_seconds = 0;
   StepOutcome outcome = StepOutcome::kUpdated;  // how the last step ended; meant for on_step_end
+  int64_t consumed_samples = 0;                 // training samples so far, over all ranks and starts of the run
 };
 
 // Receives the events of a run. Every function does nothing unless overridden. Functions run on the trainer's thread,

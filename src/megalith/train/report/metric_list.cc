@@ -14,8 +14,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Names whose values count something; all others are quantities, which keep their fraction ("3.0").
-constexpr auto kCounts = std::to_array<std::string_view>(
-    {"step", "skipped_iter", "nan_iter", "num_zeros_in_grad", "num_input_tokens_seen", "consumed_samples", "memory"});
+constexpr auto kCounts =
+    std::to_array<std::string_view>({"step", "skipped_iter", "nan_iter", "num_zeros_in_grad", "num_input_tokens_seen",
+                                     "consumed_samples", "memory", "samples", "tokens"});
 
 bool counts(std::string_view name, double value) {
   constexpr double kExact = 9007199254740992.0;  // 2^53: integers are exact below

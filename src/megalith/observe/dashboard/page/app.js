@@ -8,12 +8,14 @@ const CHARTS = [
   ['Loss', ['loss', 'eval_loss'], plainNumber, 'No training line yet'],
   ['Gradient norm', ['grad_norm'], plainNumber, 'No gradient norm yet'],
   ['Learning rate', ['learning_rate'], plainNumber, 'No learning rate yet'],
-  ['Tokens per second', ['tokens_per_second'], plainNumber, 'No throughput yet'],
+  ['Tokens per second', ['tokens_per_second'], rateNumber, 'No throughput yet'],
   ['Memory', ['memory'], bytesText, 'No memory figures yet: they come with the first training line'],
   ['Evaluation loss', ['eval_loss'], plainNumber, 'No evaluation yet. Set eval_strategy and eval_dataset to run some.'],
 ];
 // Series that are exact by nature: smoothing would only falsify them.
 const NO_NOISE = new Set(['learning_rate', 'memory', 'epoch']);
+// Axes of the charts, not curves.
+const NO_CURVES = ['epoch', ...Object.values(AXES).flatMap((axis) => axis.series)];
 const POLL_MILLISECONDS = 2000;
 
 const page = {
@@ -24,76 +26,86 @@ const page = {
   versions: [],
   compared: new Set(),   // indices of the runs in the charts
   focus: 0,              // index of the run in everything else
-  runsDrawn: '',         // contents of the list of runs, as text
+  baseline: null,        // index of the run that the others are measured against, or null
   traceShown: '',        // run, version and step of the timeline
 };
-const options = { smoothing: 0, log: false };
 const mainCharts = CHARTS.map(([title, , format, nothing]) => new Chart(title, format, nothing));
 const moreCharts = new Map();
 const rankGrid = new RankGrid();
 const optionsTable = new OptionsTable();
+const runsTable = new RunsTable(page, () => drawAll());
+const notesEditor = new NotesEditor(saveNotes);
 const timeline = new Timeline((step) => showTrace(step), (activities, time) => rankGrid.at(activities, time));
 
-// Reads a setting from the browser, after storing `value` if one is given; null where storage is not allowed.
-function remembered(key, value) {
+// Reads a setting from the browser, after storing `value` if one is given; null where storage is not allowed. A zoom is
+// kept for this tab only.
+function stored(storage, key, value) {
   try {
-    if (value !== undefined) localStorage.setItem(`megalith.${key}`, value);
-    return localStorage.getItem(`megalith.${key}`);
+    if (value !== undefined) storage().setItem(`megalith.${key}`, value);
+    return storage().getItem(`megalith.${key}`);
   } catch {
     return null;
   }
 }
+const remembered = (key, value) => stored(() => localStorage, key, value);
+const rememberedHere = (key, value) => stored(() => sessionStorage, key, value);
 
-// The curves of these names over all compared runs. An evaluation beside a training loss is dashed.
+// Indices of the runs in the charts: chosen, and found by the search.
+function shownRuns() {
+  return runsTable.listed().filter((index) => page.runs[index] && page.compared.has(index));
+}
+
+// The curves of these names over all shown runs, on the chosen axis. An evaluation beside a training loss is dashed.
 function seriesOf(names) {
   const found = [];
-  page.runs.forEach((run, index) => {
-    if (!run || !page.compared.has(index)) return;
+  let missing = 0;
+  for (const index of shownRuns()) {
+    const run = page.runs[index];
+    const along = axisOf(run, view.axis);
+    if (!along) { missing += names.some((name) => Object.hasOwn(run.series, name)) ? 1 : 0; continue; }
     for (const name of names) {
       if (!Object.hasOwn(run.series, name)) continue;
       const evaluation = name.startsWith('eval_');
       const label = names.length > 1 && evaluation ? `${run.name} (evaluation)` : run.name;
-      const own = { ...run.series[name], name: label, color: runColor(index), dash: runDash(index), pointsOnly: evaluation, exact: NO_NOISE.has(name) };
-      if (evaluation && names.length > 1) own.dash = '4 3';
-      found.push(own);
+      const own = run.series[name];
+      found.push({
+        ...own, name: label, run: index, steps: own.x, x: own.x.map(along), color: runColor(index),
+        dash: evaluation && names.length > 1 ? '4 3' : runDash(index), pointsOnly: evaluation, exact: NO_NOISE.has(name), strong: index === page.baseline,
+      });
     }
-  });
-  return found;
+  }
+  return [found, missing];
+}
+
+// From the first to the last point of everything that is shown, so that all charts have the same axis.
+function rangeOfAll() {
+  let [low, high] = [Infinity, -Infinity];
+  for (const index of shownRuns()) {
+    const along = axisOf(page.runs[index], view.axis);
+    if (!along) continue;
+    for (const [name, { x }] of Object.entries(page.runs[index].series)) {
+      if (x.length === 0 || NO_CURVES.includes(name)) continue;
+      low = Math.min(low, along(x[0]));
+      high = Math.max(high, along(x[x.length - 1]));
+    }
+  }
+  if (low === high) return view.axis === 'absolute' ? [low - 30, high + 30] : [Math.min(0, low), high > 0 ? high * 1.05 : 1];
+  return low < high ? [low, high] : null;
 }
 
 function drawCharts() {
-  CHARTS.forEach(([, names], i) => mainCharts[i].set(seriesOf(names), options));
+  view.range = rangeOfAll();
+  CHARTS.forEach(([, names], i) => mainCharts[i].set(...seriesOf(names)));
   if (!byId('more').open) return;
-  const shown = new Set(['epoch', ...CHARTS.flatMap(([, names]) => names)]);
-  const names = new Set(page.runs.flatMap((run, index) => run && page.compared.has(index) ? Object.keys(run.series) : []));
+  const shown = new Set([...NO_CURVES, ...CHARTS.flatMap(([, names]) => names)]);
+  const names = new Set(shownRuns().flatMap((index) => Object.keys(page.runs[index].series)));
   for (const name of [...names].filter((each) => !shown.has(each)).slice(0, 60)) {
     if (!moreCharts.has(name)) {
       moreCharts.set(name, new Chart(name, plainNumber, 'No values yet'));
       byId('more-charts').append(moreCharts.get(name).node);
     }
-    moreCharts.get(name).set(seriesOf([name]), options);
+    moreCharts.get(name).set(...seriesOf([name]));
   }
-}
-
-// Redrawn only when it changed: replacing the buttons would take away the keyboard's focus.
-function drawRuns() {
-  const news = JSON.stringify([page.names, page.focus, [...page.compared]]);
-  if (news === page.runsDrawn) return;
-  page.runsDrawn = news;
-  show('runs', page.names.map((name, index) => h('div', { class: 'run', 'data-focus': index === page.focus ? 'yes' : 'no' },
-    h('i', { class: 'swatch', color: runColor(index) }),
-    page.names.length > 1 ? h('input', {
-      type: 'checkbox', checked: page.compared.has(index), 'aria-label': `Compare ${name}`,
-      onchange: (event) => { if (event.target.checked) page.compared.add(index); else page.compared.delete(index); drawAll(); },
-    }) : null,
-    h('button', { type: 'button', title: name, 'aria-pressed': String(index === page.focus), onclick: () => focusOn(index) }, name))));
-}
-
-function focusOn(index) {
-  page.focus = index;
-  page.compared.add(index);
-  rankGrid.forget();
-  drawAll();
 }
 
 // Sentences about everything in the run's folder that could not be read.
@@ -116,20 +128,19 @@ function drawStatus(run) {
 }
 
 function drawAll() {
-  drawRuns();
+  runsTable.draw();
   drawCharts();
   const run = page.runs[page.focus];
   drawStatus(run);
   if (!run) return;
-  const problems = problemsOf(run);
-  byId('problems').hidden = problems.length === 0;
-  show('problems', problems.map((text) => h('p', { class: 'warning' }, text)));
-  drawOverview(run, page.now);
+  drawProblems(page.runs, page.focus, problemsOf(run), (index) => runsTable.focusOn(index));
+  drawOverview(run, page.now, page.baseline === page.focus ? null : page.runs[page.baseline]);
   rankGrid.set(run);
   drawExperts(run);
   drawEvents(run);
   drawCheckpoints(run);
-  optionsTable.set(page.runs.filter((each, index) => each && (index === page.focus || page.compared.has(index))));
+  notesEditor.set(run);
+  optionsTable.set(page.runs, page.focus, page.baseline);
   byId('footer').textContent = `${run.folder} · ${grouped(run.lines)} lines`;
   document.title = `${run.name} · Megalith`;
   refreshTrace(run);
@@ -163,12 +174,33 @@ async function fetched(path) {
   return answer.json();
 }
 
+// Returns "" or what went wrong.
+async function saveNotes(content) {
+  try {
+    const answer = await fetch(`/api/runs/${page.focus}/notes`, {
+      method: 'POST', body: JSON.stringify(content),
+      headers: { 'Content-Type': 'application/json', 'X-Megalith-Write': document.documentElement.dataset.writeToken },
+    });
+    return answer.ok ? '' : (await answer.json()).error;
+  } catch {
+    return 'the server does not answer';
+  }
+}
+
+// The names are known: chooses the runs to show and finds the baseline again.
+function namesKnown(names) {
+  page.compared = new Set(names.keys());
+  const pinned = names.indexOf(remembered('baseline') || '\n');
+  page.baseline = pinned >= 0 && names.length > 1 ? pinned : null;
+}
+
 async function poll() {
+  const began = performance.now();
   try {
     const list = await fetched('/api/runs');
     page.now = list.now;
     page.names = list.runs.map((run) => run.name);
-    if (page.runs.length === 0) page.compared = new Set(page.names.keys());
+    if (page.runs.length === 0) namesKnown(page.names);
     // A version grows with each change of a run's folder.
     const stale = list.runs.map((run, index) => index).filter((index) => page.versions[index] !== list.runs[index].version);
     for (const index of stale) {
@@ -181,7 +213,8 @@ async function poll() {
     byId('status').dataset.state = 'lost';
     byId('status').textContent = 'the server does not answer';
   }
-  setTimeout(poll, POLL_MILLISECONDS);
+  // Many live runs take longer to read; the page then asks less often, and stays usable.
+  setTimeout(poll, Math.max(POLL_MILLISECONDS, 4 * (performance.now() - began)));
 }
 
 // The timeline is a canvas with colors of its own, so it is painted again; everything else follows the style
@@ -192,26 +225,45 @@ function applyTheme(choice) {
   if (timeline.trace) timeline.paint();
 }
 
+// The controls of the charts, as they were left.
+function beginControls() {
+  const axis = byId('axis');
+  axis.append(...Object.entries(AXES).map(([value, { title }]) => h('option', { value }, title)));
+  view.axis = axis.value = Object.hasOwn(AXES, remembered('axis') || '') ? remembered('axis') : 'step';
+  axis.addEventListener('change', () => { view.axis = remembered('axis', axis.value) || axis.value; setZoom(null); drawCharts(); });
+  for (const [id, name] of [['log-x', 'logX'], ['log-scale', 'log']]) {
+    byId(id).checked = view[name] = remembered(name) === 'yes';
+    byId(id).addEventListener('change', (event) => { view[name] = event.target.checked; remembered(name, view[name] ? 'yes' : 'no'); drawCharts(); });
+  }
+  const smoothing = byId('smoothing');
+  const apply = () => {
+    view.smoothing = Number(smoothing.value);
+    byId('smoothing-value').textContent = view.smoothing > 0 ? view.smoothing.toFixed(2) : 'off';
+  };
+  smoothing.value = remembered('smoothing') || '0';
+  apply();
+  smoothing.addEventListener('input', () => { apply(); remembered('smoothing', smoothing.value); drawCharts(); });
+  byId('reset-zoom').addEventListener('click', () => setZoom(null));
+  const zoom = JSON.parse(rememberedHere('zoom') || 'null');
+  if (Array.isArray(zoom) && zoom.length === 2 && zoom.every(isNumber)) setZoom(zoom);
+}
+
 function begin() {
   const theme = byId('theme');
   theme.value = remembered('theme') || 'auto';
   applyTheme(theme.value);
   theme.addEventListener('change', () => { remembered('theme', theme.value); applyTheme(theme.value); });
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => applyTheme(theme.value));
-  byId('smoothing').addEventListener('input', (event) => {
-    options.smoothing = Number(event.target.value);
-    byId('smoothing-value').textContent = options.smoothing > 0 ? options.smoothing.toFixed(2) : 'off';
-    drawCharts();
-  });
-  byId('log-scale').addEventListener('change', (event) => { options.log = event.target.checked; drawCharts(); });
+  beginControls();
   byId('more').addEventListener('toggle', drawCharts);
   show('charts', mainCharts.map((chart) => chart.node));
+  show('runs', h('h2', {}, 'Runs'), runsTable.node);
   page.report = JSON.parse(byId('data').textContent);
   if (!page.report) { poll(); return; }
   page.now = page.report.now;
   page.runs = page.report.runs;
   page.names = page.runs.map((run) => run.name);
-  page.compared = new Set(page.names.keys());
+  namesKnown(page.names);
   drawAll();
   document.documentElement.dataset.ready = 'yes';
 }

@@ -29,7 +29,8 @@ function trimmed(text) {
   return text.includes('.') && !text.includes('e') ? text.replace(/\.?0+$/, '') : text;
 }
 
-// 0.00001 -> "1e−5", 3.14159 -> "3.1416", 12345 -> "12.3 k", 5e6 -> "5 M"; "–" for values that are not finite.
+// For people: 0.00001 -> "1e−5", 0.0093934 -> "0.00939", 3.14159 -> "3.1416", 12345 -> "12.3 k", 5e6 -> "5 M"; "–" for
+// values that are not finite.
 function plainNumber(value) {
   if (!isNumber(value)) return '–';
   const size = Math.abs(value);
@@ -39,7 +40,19 @@ function plainNumber(value) {
   if (size >= 1e6) return trimmed((value / 1e6).toFixed(2)) + ' M';
   if (size >= 1e4) return trimmed((value / 1e3).toFixed(1)) + ' k';
   if (size < 1e-3) return value.toExponential(2).replace('e-', 'e−').replace(/\.?0+e/, 'e');
-  return trimmed(value.toPrecision(5));
+  return trimmed(value.toPrecision(size < 1 ? 3 : 5));
+}
+
+// Three digits, for rates: 381.234 -> "381", 0.0093934 -> "0.00939".
+function rateNumber(value) {
+  if (!isNumber(value) || Math.abs(value) >= 1000 || Math.abs(value) < 1e-3) return plainNumber(value);
+  return trimmed(value.toPrecision(3));
+}
+
+// A difference with its sign: "+0.12", "−3.4 %"; "±0" for none.
+function signed(value, format) {
+  if (!isNumber(value)) return '–';
+  return value === 0 ? '±0' : `${value > 0 ? '+' : '−'}${format(Math.abs(value))}`;
 }
 
 // Powers of 1024, as the program itself prints them.
@@ -75,9 +88,21 @@ function timeText(seconds) {
 }
 
 const empty = (text) => h('p', { class: 'empty' }, text);
-const runColor = (index) => `var(--run-${index % 6})`;
-// Runs beyond the sixth repeat the colors with another dash.
-const runDash = (index) => ['', '7 3', '2 3', '9 3 2 3'][Math.floor(index / 6) % 4];
+
+// The first six runs have colors that stay apart for color-blind readers. The others take sixteen hues, a golden angle
+// apart, in four lightnesses, each with its dash: no two of 64 runs look alike.
+const runColor = (index) => {
+  if (index < 6) return `var(--run-${index})`;
+  const hue = (index * 137.508) % 360;
+  return `oklch(var(--run-light-${index % 4}) 0.14 ${hue.toFixed(1)})`;
+};
+const runDash = (index) => index < 6 ? '' : ['', '7 3', '2 3', '9 3 2 3'][Math.floor(index / 16) % 4];
+
+// A short line as the curve of a run is drawn.
+function runSwatch(index) {
+  return s('svg', { class: 'swatch-line', viewBox: '0 0 24 8', 'aria-hidden': 'true' },
+    s('line', { x1: 1, x2: 23, y1: 4, y2: 4, stroke: runColor(index), 'stroke-width': 3, 'stroke-dasharray': runDash(index) || null }));
+}
 
 function legendBox(color, text) {
   return h('span', {}, h('i', { class: 'box', color }), text);

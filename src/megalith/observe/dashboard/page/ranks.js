@@ -1,6 +1,7 @@
 // The grid of ranks and the load of the experts.
 
-const MOST_CELLS = 4096;
+// More ranks than this are shown as a heat map (ClusterMap).
+const MOST_CELLS = 64;
 
 // The places of a run's ranks: replicas of the model, in each a row for every pipeline stage.
 function placesOf(run) {
@@ -23,6 +24,8 @@ class RankGrid {
     this.node = byId('layout');
     this.moment = null;  // {activities, time} of the timeline's cursor
     this.atCursor = false;
+    this.cluster = new ClusterMap();
+    this.asCluster = null;  // true or false once somebody has chosen; by the number of ranks until then
   }
 
   // Draws only what is new, so that what has the focus keeps it.
@@ -54,8 +57,13 @@ class RankGrid {
       return;
     }
     this.cells = new Map();
+    if (this.showsCluster(places)) {
+      this.node.replaceChildren(this.toolbar(), this.cluster.node);
+      this.cluster.set(places, this.run.live && Array.isArray(this.run.live.ranks) ? this.run.live.ranks : [], this.node.clientWidth - 34);
+      return;
+    }
     const replicas = new Map();
-    for (const place of places.slice(0, MOST_CELLS)) {
+    for (const place of places.slice(0, 4096)) {
       const stages = replicas.get(place.dp) || replicas.set(place.dp, new Map()).get(place.dp);
       const stage = stages.get(place.pp) || stages.set(place.pp, []).get(place.pp);
       stage.push(place);
@@ -69,13 +77,21 @@ class RankGrid {
     this.recolour();
   }
 
+  showsCluster(places) {
+    return !this.atCursor && (this.asCluster === null ? places.length > MOST_CELLS : this.asCluster);
+  }
+
   toolbar() {
+    const places = placesOf(this.run);
+    const cluster = this.showsCluster(places);
+    const shape = (name, yes) => h('button', { type: 'button', 'aria-pressed': String(cluster === yes && !this.atCursor), onclick: () => { this.asCluster = yes; this.atCursor = false; this.draw(); } }, name);
     const choose = (atCursor) => () => { this.atCursor = atCursor; this.draw(); };
     const button = (name, atCursor) => h('button', { type: 'button', 'aria-pressed': String(this.atCursor === atCursor), onclick: choose(atCursor) }, name);
     return h('div', { class: 'toolbar' },
-      h('span', { class: 'facts' }, h('b', {}, this.run.layout ? layoutText(this.run.layout) : `${placesOf(this.run).length} ranks`)),
+      h('span', { class: 'facts' }, h('b', {}, this.run.layout ? layoutText(this.run.layout) : `${places.length} ranks`)),
       h('span', { class: 'grow' }),
-      this.moment ? [button('Since the last line', false), button('At the cursor', true)] : null);
+      places.length > 1 ? [shape('Replicas', false), shape('Heat map', true)] : null,
+      this.moment ? button('At the cursor', true) : null);
   }
 
   legend() {
@@ -119,7 +135,8 @@ class RankGrid {
     const share = times.wait_seconds / Math.max(times.compute_seconds + times.wait_seconds, 1e-12);
     node.style.background = waitColor(share);
     node.style.color = share > 0.18 ? '#1c1a14' : '#ffffff';
-    const memory = isNumber(times.peak_bytes) ? `, peak memory ${bytesText(times.peak_bytes)}` : '';
+    const gpu = times.gpu && isNumber(times.gpu.utilization) ? `, GPU ${percent(times.gpu.utilization)}${isNumber(times.gpu.temperature) ? ` at ${times.gpu.temperature} °C` : ''}` : '';
+    const memory = (isNumber(times.peak_bytes) ? `, peak memory ${bytesText(times.peak_bytes)}` : '') + gpu;
     return [percent(share), `works ${secondsText(times.compute_seconds)} and waits ${secondsText(times.wait_seconds)} per step${memory}`];
   }
 }
