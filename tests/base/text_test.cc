@@ -26,6 +26,11 @@ TEST(Text, FirstLineEndsBeforeTheBreak) {
 
 TEST(Text, NumbersAreReadAsPythonReadsThem) {
   EXPECT_EQ(parse_int("-12"), -12);
+  EXPECT_EQ(parse_int("+5"), 5);
+  for (const char* two_signs : {"+-5", "++5", "-+5", "--5", "+"}) {
+    EXPECT_EQ(parse_int(two_signs), std::nullopt) << two_signs;
+    EXPECT_EQ(parse_double(two_signs), std::nullopt) << two_signs;
+  }
   EXPECT_EQ(parse_int("1e3"), std::nullopt);
   EXPECT_EQ(parse_int("1.0"), std::nullopt);
   EXPECT_EQ(parse_int(""), std::nullopt);

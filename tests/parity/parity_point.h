@@ -29,8 +29,8 @@ struct ParityPoint {
   TrainerCase trainer_case() const;
 };
 
-// A family's name may end with what its points have in addition: _mtp, prediction layers; _grown, a vocabulary that grows
-// when the model is loaded (resize_vocab, add_tokens); _smooth, label smoothing.
+// A family's name may end with what its points have in addition: _mtp, prediction layers; _grown, a vocabulary that
+// grows when the model is loaded (resize_vocab, add_tokens); _smooth, label smoothing.
 inline constexpr int64_t kGrownRows = 54;  // 48 are in the files
 inline constexpr double kParitySmoothing = 0.1;
 bool is_grown(const std::string& family);
@@ -49,8 +49,8 @@ std::vector<ParityPoint> lattice_points();
 // Some of them, by seed, without repetition.
 std::vector<ParityPoint> sample_points(uint64_t seed, size_t count);
 
-// Points of models whose vocabulary grows, with tied and untied heads, and of smoothed labels: TP {1,2,4} × SP × PP {1,2}
-// × VPP × CP {1,2} × DP {1,2} × packed × distributed optimizer, with at most 8 ranks.
+// Points of models whose vocabulary grows, with tied and untied heads, and of smoothed labels: TP {1,2,4} × SP ×
+// PP {1,2} × VPP × CP {1,2} × DP {1,2} × packed × distributed optimizer, with at most 8 ranks.
 std::vector<ParityPoint> vocabulary_points();
 
 // Points of models in which tokens outside of attention read others across the borders of slices: multi-token

@@ -13,6 +13,7 @@
 #include "megalith/model/model_settings.h"
 #include "megalith/nn/context_parallel/slice.h"
 #include "megalith/run/resolve/schedule.h"
+#include "megalith/train/step/microbatch_runner.h"
 #include "megalith/train/train_step.h"
 #include "tests/support/close.h"
 #include "tests/support/reference_model.h"

@@ -42,7 +42,7 @@ class ParityModel {
   double compute_expected(uint64_t seed);  // the smallest margin of a choice of experts
   // The model on disk as the plain model, in fp64 and with the rows that a run adds.
   ReferenceModel plain_model() const;
-  model::ModelConfig run_config() const;  // of the model that a run trains
+  model::ModelConfig run_config() const;  // the configuration that a run trains
 
   const std::string family_;
   ReferenceConfig config_;

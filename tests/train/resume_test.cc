@@ -79,7 +79,6 @@ TEST_P(ResumeBitForBit, ContinuesAsIfNothingHadHappened) {
       how.args.precision.fp8_recipe = "delayed";
       how.args.precision.fp8_amax_history_len = 3;
       how.args.precision.fp8_amax_compute_algo = "max";
-      how.collator.length_multiple = 16;  // fp8 products take multiples of it
     }
     how.args.precision.fp16 = precision == "fp16";
     how.args.precision.initial_loss_scale = 0x1p17;
