@@ -34,6 +34,9 @@ void chat_template(std::string_view input);
 // A line of metrics.jsonl as the dashboard reads it.
 void metrics_line(std::string_view input);
 
+// Bytes that a connection sends to the dashboard.
+void http_request(std::string_view input);
+
 // A trace.json as the dashboard reads it, and what it shows of it.
 void trace_view(std::string_view input);
 

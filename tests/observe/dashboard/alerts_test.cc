@@ -68,6 +68,13 @@ TEST(Alerts, AStallIsJudgedByTheUsualPace) {
   EXPECT_EQ(kinds({.now = 1700, .changed = 800, .time = &slow}), Kinds{"stall"});
 }
 
+TEST(Alerts, OldRunsHaveNone) {
+  const DownsampledSeries nan = losses(60, std::nan(""));
+  EXPECT_EQ(kinds({.now = 100000, .changed = 99000, .loss = &nan, .free_bytes = 1}),
+            (Kinds{"nan", "stall", "low_disk"}));
+  EXPECT_EQ(kinds({.now = 100000, .changed = 13000, .loss = &nan, .free_bytes = 1}), Kinds());
+}
+
 TEST(Alerts, SlowRanksAndFullDisks) {
   const std::deque<std::string> events{
       R"({"time":1,"step":5,"event":"straggler","rank":3,"compute_seconds":2.5,"median_seconds":1})"};

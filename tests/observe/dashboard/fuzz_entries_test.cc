@@ -8,6 +8,7 @@ namespace megalith {
 namespace {
 
 TEST(FuzzEntries, MetricsLine) { testing::run_fuzz_entry("metrics_line", fuzz::metrics_line); }
+TEST(FuzzEntries, HttpRequest) { testing::run_fuzz_entry("http_request", fuzz::http_request); }
 TEST(FuzzEntries, TraceView) { testing::run_fuzz_entry("trace_view", fuzz::trace_view); }
 
 }  // namespace

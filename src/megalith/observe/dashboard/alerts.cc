@@ -118,6 +118,8 @@ std::optional<Alert> disk_alert(const AlertFacts& facts) {
 }  // namespace
 
 std::vector<Alert> alerts_of(const AlertFacts& facts) {
+  constexpr double kDaySeconds = 86400;
+  if (facts.now - facts.changed > kDaySeconds) return {};
   std::vector<Alert> alerts;
   for (const auto& judge : {nan_alert, stall_alert, spike_alert, disk_alert, straggler_alert})
     if (auto alert = judge(facts)) alerts.push_back(std::move(*alert));

@@ -31,7 +31,8 @@ struct AlertFacts {
   uint64_t checkpoint_bytes = 0;                    // size of the largest checkpoint
 };
 
-// Returns the alerts that hold, most urgent first:
+// Returns the alerts that hold, most urgent first; none for a run that has not changed for a day, since nobody waits
+// for it.
 //   nan         the newest loss is not finite, or an update was skipped for it in the last kRecentSteps steps
 //   loss_spike  a loss of the last lines exceeds the median of those before by 8 times their median deviation, and by
 //               10 %; needs kSpikeLines lines
