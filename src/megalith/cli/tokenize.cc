@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
+#include "megalith/base/json_words.h"
 #include "megalith/cli/command.h"
 #include "megalith/config/parser.h"
 #include "megalith/tokenizer/chat/chat_template.h"
@@ -212,7 +213,7 @@ int run_tokenize(Words words) {
       output += '\n';
     } catch (const std::exception& error) {
       write();
-      throw DataError(fmt::format("line {}: {}", number, error.what()));
+      throw DataError(fmt::format("line {}: {}", number, without_exception_name(error.what())));
     }
   }
   write();

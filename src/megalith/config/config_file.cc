@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "megalith/base/json_words.h"
 #include "megalith/base/text.h"
 #include "megalith/config/assignment_internal.h"
 
@@ -131,8 +132,8 @@ std::vector<FileEntry> read_json(const std::string& path, const std::string& tex
     root = json::parse(text, count_keys);
   } catch (const json::parse_error& error) {
     const auto end = text.begin() + static_cast<std::ptrdiff_t>(std::min(error.byte, text.size()));
-    problems.push_back(
-        fmt::format("{}:{}: not valid JSON: {}", path, 1 + std::count(text.begin(), end, '\n'), error.what()));
+    problems.push_back(fmt::format("{}:{}: not valid JSON: {}", path, 1 + std::count(text.begin(), end, '\n'),
+                                   without_exception_name(error.what())));
     return entries;
   }
   if (!root.is_object()) {

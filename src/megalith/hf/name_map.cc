@@ -11,6 +11,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <set>
 
 #include "megalith/base/error.h"
@@ -51,6 +53,12 @@ bool matches(std::string_view pattern, std::string_view text) {
   for (size_t skip = star; skip <= text.size(); ++skip)
     if (matches(pattern.substr(star + 1), text.substr(skip))) return true;
   return false;
+}
+
+// The largest magnitude is NaN or infinite if any value is: one reduction, without a temporary tensor.
+bool all_finite(const at::Tensor& values) {
+  const at::Tensor largest = at::linalg_vector_norm(values, std::numeric_limits<double>::infinity());
+  return std::isfinite(largest.item<double>());
 }
 
 // Appends the problems of one kind to a message, the first kShown of them by name.
@@ -197,7 +205,8 @@ void TensorMapping::check_stored(const WeightFiles& files) const {
                    files.folder().string(), message);
 }
 
-void TensorMapping::read(const WeightFiles& files, const std::vector<parallel::ShardedTensor>& into) const {
+void TensorMapping::read(const WeightFiles& files, const std::vector<parallel::ShardedTensor>& into,
+                         std::vector<NonFiniteValues>* found) const {
   const at::NoGradGuard no_grad;
   for (const auto& tensor : into) {
     if (tensor.local.numel() == 0) continue;
@@ -209,6 +218,12 @@ void TensorMapping::read(const WeightFiles& files, const std::vector<parallel::S
       source = source.narrow(static_cast<int64_t>(d), target.offset[d], target.data.size(static_cast<int64_t>(d)));
     at::Tensor data = target.data;  // a view: writes go to the parameter
     data.copy_(source);
+    if (found != nullptr && !all_finite(data))
+      found->push_back({.tensor = name,
+                        .file = files.file_of(name).filename().string(),
+                        .offset = target.offset,
+                        .count = data.numel() - at::isfinite(data).sum().item<int64_t>(),
+                        .too_large_for = all_finite(source) ? toString(data.scalar_type()) : ""});
     files.release(name);
   }
 }

@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "megalith/hf/non_finite.h"
 #include "megalith/hf/weight_files.h"
 #include "megalith/parallel/sharded_tensor.h"
 
@@ -90,8 +91,10 @@ class TensorMapping {
   std::vector<std::string> unexpected_in(const WeightFiles& files) const;
   // Returns the name of one of files() in a folder: without the optional prefix if the folder omits it.
   std::string name_in(const WeightFiles& files, const std::string& name) const;
-  // Copies rectangles out of the files, converting the type, and releases the pages it has read.
-  void read(const WeightFiles& files, const std::vector<parallel::ShardedTensor>& into) const;
+  // Copies rectangles out of the files, converting the type, and releases the pages it has read. Appends to `found` the
+  // rectangles whose values are then not all finite; nullptr if nobody asks.
+  void read(const WeightFiles& files, const std::vector<parallel::ShardedTensor>& into,
+            std::vector<NonFiniteValues>* found = nullptr) const;
 
  private:
   // A tensor of ours inside a tensor of the files.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "megalith/base/error.h"
+#include "megalith/base/json_words.h"
 
 namespace megalith::io {
 namespace {
@@ -96,9 +97,7 @@ class Builder : public nlohmann::json_sax<Json> {
 
   bool parse_error(size_t /*position*/, const std::string& /*token*/,
                    const nlohmann::detail::exception& error) override {
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: …"
-    std::string text = error.what();
-    if (const size_t at = text.find("] "); at != std::string::npos) text.erase(0, at + 2);
+    const std::string text(without_exception_name(error.what()));
     error_ = fmt::format("not valid JSON: {}", shortened(text, 3 * kShownBytes));
     return false;
   }

@@ -18,6 +18,7 @@
 #include "megalith/io/file_io.h"
 #include "megalith/io/staged_folder.h"
 #include "megalith/model/families/family.h"
+#include "megalith/model/weight_check.h"
 #include "megalith/nn/parameter/init.h"
 #include "megalith/peft/adapter_files.h"
 #include "megalith/peft/names.h"
@@ -107,7 +108,7 @@ std::vector<peft::Weight> whole_weights(const ModelConfig& config) {
 
 // peft saves an embedding or a head with an update as well; what it saved replaces that of the base model.
 void read_base_layers(const ModelConfig& config, const hf::WeightFiles& files,
-                      const std::vector<nn::Parameter*>& parameters) {
+                      const std::vector<nn::Parameter*>& parameters, std::vector<hf::NonFiniteValues>& not_finite) {
   const hf::TensorMapping base(name_map(config), global_tensors(config));
   for (nn::Parameter* parameter : parameters) {
     const std::string& name = parameter->spec.parts[0].name;
@@ -120,13 +121,14 @@ void read_base_layers(const ModelConfig& config, const hf::WeightFiles& files,
         "the adapter {} holds {} as [{}], and the model needs [{}]: the vocabulary was resized; resize that of"
         " the model (megalith convert --vocab_size) first",
         files.folder().string(), file.name, fmt::join(saved->shape, ", "), fmt::join(file.shape, ", "));
-    base.read(files, parameter->sharded());
+    base.read(files, parameter->sharded(), &not_finite);
   }
 }
 
-// Reads the files of an adapter into those of `parameters` that belong to it.
+// Reads the files of an adapter into those of `parameters` that belong to it. Adds values that are not finite to
+// `not_finite`.
 void read_adapter(const ModelConfig& config, const peft::AdapterConfig& adapter, const fs::path& folder,
-                  const std::vector<nn::Parameter*>& parameters) {
+                  const std::vector<nn::Parameter*>& parameters, std::vector<hf::NonFiniteValues>& not_finite) {
   const at::NoGradGuard no_grad;
   const auto files = peft::open_adapter(folder, adapter, name_map(config));
   // Names, shapes and transposes of peft's file; the same mapping serves writing.
@@ -140,9 +142,9 @@ void read_adapter(const ModelConfig& config, const peft::AdapterConfig& adapter,
     const bool in_files = is_trained(*parameter) || frozen.contains(parameter->spec.parts[0].name);
     if (!in_files || parameter->value.is_meta()) continue;
     parameter->value.zero_();  // padding
-    mapping.read(*files, parameter->sharded());
+    mapping.read(*files, parameter->sharded(), &not_finite);
   }
-  read_base_layers(config, *files, parameters);
+  read_base_layers(config, *files, parameters, not_finite);
 }
 
 // Those two modules are recomputed by code of their own, which does not restore the generator as nn::recompute does.
@@ -231,13 +233,16 @@ void initialize_adapter(const VirtualModels& models, uint64_t seed) {
 }
 
 void load_adapter(const VirtualModels& models, const fs::path& folder) {
-  read_adapter(models.config(), adapter_of(models), folder, models.parameters());
+  std::vector<hf::NonFiniteValues> not_finite;
+  read_adapter(models.config(), adapter_of(models), folder, models.parameters(), not_finite);
+  require_finite(not_finite, folder, models.context());
 }
 
 void merge_adapter(const VirtualModels& models, const fs::path& folder) {
   const ModelConfig& config = models.config();
   const peft::AdapterConfig adapter = resolve_targets(peft::read_adapter_config(folder), config);
   check_mergeable(adapter, config);
+  std::vector<hf::NonFiniteValues> not_finite;
   for (const auto& chunk : models) {
     std::vector<nn::Parameter*> base;
     for (const auto& parameter : chunk->parameters().all())
@@ -249,9 +254,10 @@ void merge_adapter(const VirtualModels& models, const fs::path& folder) {
     temporary.add(nn::ParameterScope(set), base);
     std::vector<nn::Parameter*> parameters = base;
     for (const auto& parameter : set.all()) parameters.push_back(parameter.get());
-    read_adapter(config, adapter, folder, parameters);
+    read_adapter(config, adapter, folder, parameters, not_finite);
     temporary.merge();
   }
+  require_finite(not_finite, folder, models.context());
 }
 
 bool has_adapter(const VirtualModels& models) { return models[0].adapters() != nullptr; }

@@ -26,6 +26,7 @@
 #include "megalith/io/file_io.h"
 #include "megalith/io/staged_folder.h"
 #include "megalith/model/families/family.h"
+#include "megalith/model/weight_check.h"
 #include "megalith/nn/parameter/init.h"
 
 namespace megalith::model {
@@ -134,6 +135,7 @@ void load_weights(const VirtualModels& models, const fs::path& folder, const Mod
   const hf::TensorMapping mapping(name_map(in_files), global_tensors(in_files));
   mapping.check_files(files);
   std::string fresh;  // the first parameter that the files do not have
+  std::vector<hf::NonFiniteValues> not_finite;
   for (const nn::Parameter* parameter : models.parameters()) {
     if (parameter->value.is_meta() || parameter->spec.role == nn::ParameterRole::kAdapter) continue;
     if (is_mtp(*parameter) && !mapping.holds(parameter->spec.parts[0].name)) {
@@ -148,13 +150,14 @@ void load_weights(const VirtualModels& models, const fs::path& folder, const Mod
     if (held < parameter->value.numel()) parameter->value.zero_();  // rows that no part covers are padding
     for (auto& part : parts)
       if (has_vocabulary_rows(part.name, in_files)) part = old_rows(part, old_vocab);
-    mapping.read(files, parts);
+    mapping.read(files, parts, &not_finite);
     if (vocab == old_vocab && new_tokens.empty()) continue;
     // The mean needs the old rows of all ranks, which are in place only now.
     for (const auto& part : parameter->sharded())
       if (has_vocabulary_rows(part.name, in_files))
         fill_new_rows(part, old_vocab, new_tokens, models.context().tp(), seed);
   }
+  require_finite(not_finite, folder, models.context());
   if (!fresh.empty())
     log_warning("{} has no multi-token-prediction layers; they start with fresh weights ({}, …)", folder.string(),
                 fresh);
@@ -186,14 +189,16 @@ void load_common_weights(const VirtualModels& models, const fs::path& folder, co
   const at::NoGradGuard no_grad;
   const hf::WeightFiles files(folder);
   const hf::TensorMapping mapping(name_map(in_files), global_tensors(in_files));
+  std::vector<hf::NonFiniteValues> not_finite;
   for (const nn::Parameter* parameter : models.parameters()) {
     if (parameter->value.is_meta() || parameter->spec.role == nn::ParameterRole::kAdapter) continue;
     std::vector<parallel::ShardedTensor> parts = parameter->sharded();
     std::erase_if(parts, [&](const parallel::ShardedTensor& part) {
       return !mapping.holds(part.name) || !files.contains(mapping.name_in(files, mapping.file_of(part.name).name));
     });
-    mapping.read(files, parts);
+    mapping.read(files, parts, &not_finite);
   }
+  require_finite(not_finite, folder, models.context());
 }
 
 std::string config_json(const ModelConfig& config, at::ScalarType dtype) {

@@ -2,6 +2,10 @@
 // is a rank that torchrun, Slurm or Open MPI has started, and the flags that only a launcher can obey are refused.
 #include "megalith/run/launch_flags.h"
 
+#include <algorithm>
+#include <thread>
+
+#include "megalith/base/env.h"
 #include "megalith/base/error.h"
 #include "megalith/comm/store/rendezvous.h"
 #include "megalith/comm/world.h"
@@ -32,7 +36,8 @@ std::vector<config::CommandOption> LaunchFlags::options() {
           {"node_rank", "this machine, from 0", &node_rank},
           {"master_addr", "name or address of machine 0", &master_addr},
           {"master_port", "a free port of machine 0; on one machine any free one is found", &master_port},
-          {"log_dir", "write the output of each rank to rank-N.log in this folder", &log_dir}};
+          {"log_dir", "write the output of each rank to rank-N.log in this folder", &log_dir},
+          {"force", "start even if there are too few cores for the ranks, or too little memory for the run", &force}};
 }
 
 // Flags of commands that train: they can save, so they can be restarted. Names follow NVIDIA's resiliency extension.
@@ -98,8 +103,10 @@ comm::LaunchOptions LaunchFlags::launch_options() const {
   launch.rank0_talks = ends_in_order;
   launch.max_restarts = to_int(max_restarts, 0);
   launch.in_process = in_process_;
-  // A restart would meet the same mistake in the input, or the same rejected result.
-  launch.is_final = [](int code) { return code == kBadInput || code == train::kExitResultRejected; };
+  // A restart would meet the same mistake in the input, or the same rejected result; or the run is complete.
+  launch.is_final = [](int code) {
+    return code == kBadInput || code == kNotSaved || code == train::kExitResultRejected;
+  };
   launch.elsewhere_code = train::kExitResumeElsewhere;
   launch.limits = limits();
   megalith::check<ConfigError>(ft_safety_factor.value_or(2) > 1,
@@ -138,12 +145,28 @@ void LaunchFlags::check_without_nproc() const {
                                " with torchrun, give it --max-restarts");
 }
 
+// A few ranks per core are usual in tests of layouts. Beyond that even the start, in which every rank loads the model
+// and meets every other, takes minutes, and a mistyped number looks like a hang.
+void LaunchFlags::check_cores(int ranks, const config::CommConfig& comm) const {
+  constexpr int kRanksPerCore = 4;
+  const bool on_cpu = comm.use_cpu || !comm::nccl_available() ||
+                      !parallel::usable_gpus(parallel::gpu_device_folder(), env_string("CUDA_VISIBLE_DEVICES"));
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  megalith::check<ConfigError>(force || !on_cpu || ranks <= kRanksPerCore * cores,
+                               "--nproc is {}, and this machine has {} {}: so many ranks take minutes to start, and "
+                               "compute more slowly than few."
+                               " Use at most {} ({} per core), or --force to start them anyway",
+                               ranks, cores, cores == 1 ? "core" : "cores", kRanksPerCore * cores, kRanksPerCore);
+}
+
 void LaunchFlags::check(const config::CommConfig& comm) {
   check_without_nproc();
   connect_timeout_s_ = comm.store_connect_timeout_s;
   // Mistakes that would otherwise show up once per rank are reported here, once.
   if (comm.backend == config::CommBackend::kNccl) comm::resolve_backend("nccl", !comm.use_cpu, comm::nccl_available());
-  if (nproc) parallel::check_gpus_for(launch_options().nproc, device_settings(comm));
+  if (!nproc) return;
+  parallel::check_gpus_for(launch_options().nproc, device_settings(comm));
+  check_cores(launch_options().nproc, comm);
 }
 
 int LaunchFlags::run(const std::function<int()>& rank_main) const {

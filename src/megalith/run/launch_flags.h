@@ -19,6 +19,8 @@ namespace megalith::run {
 struct LaunchFlags {
   std::optional<int64_t> nproc, nnodes, node_rank, master_port;
   std::optional<std::string> master_addr, log_dir;
+  // --force: start although the machine has too few cores for the ranks, or too little memory for the run.
+  bool force = false;
   // Set for runs: ranks handle a first signal themselves and stop gracefully (StopOnSignal), and rank 0 writes to the
   // terminal.
   bool ends_in_order = false;
@@ -45,7 +47,8 @@ struct LaunchFlags {
   // it, and it is not a restart. False where ranks have to agree on that (Rendezvous::counts_alone).
   bool begins_run() const;
   // Checks that this machine can run the ranks: the flags are consistent, the backend is built in, and there are enough
-  // GPUs. Throws ConfigError. Keeps store_connect_timeout, which the launcher itself needs.
+  // GPUs or, for ranks on the CPU and without `force`, cores. Throws ConfigError. Keeps store_connect_timeout, which the
+  // launcher itself needs.
   void check(const config::CommConfig& comm);
   // Returns what the flags ask of the launcher. Throws ConfigError for inconsistent ones.
   comm::LaunchOptions launch_options() const;
@@ -55,6 +58,7 @@ struct LaunchFlags {
 
  private:
   void check_without_nproc() const;
+  void check_cores(int ranks, const config::CommConfig& comm) const;
 
   std::optional<int> warmup_steps_, connect_timeout_s_;
   std::filesystem::path ft_state_;  // the file with learned limits; empty if none are learned

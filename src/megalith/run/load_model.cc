@@ -13,6 +13,7 @@
 #include "megalith/model/adapter.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
+#include "megalith/model/weight_check.h"
 #include "megalith/peft/adapter_folder.h"
 #include "megalith/train/preference/preference_objective.h"
 #include "megalith/train/preference/reference_scores.h"
@@ -54,6 +55,7 @@ std::unique_ptr<train::ReferenceModel> load_reference(const PreferencePlan& plan
 model::VirtualModels load_model(const ModelPlan& plan, const model::ModelSettings& settings,
                                 parallel::ParallelContext& context, const std::optional<fs::path>& checkpoint) {
   if (checkpoint) check_kind(*checkpoint, plan.adapter.has_value());
+  if (checkpoint && !plan.adapter) model::check_same_model(*checkpoint, plan.config);
   model::ModelSettings here = settings_on(settings, context.device());
   // The rows of a checkpoint are trained already; only those beyond its vocabulary are new. A base below an adapter
   // starts like that of the run that wrote the checkpoint.

@@ -9,6 +9,7 @@
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
+#include "megalith/base/text.h"
 #include "megalith/parallel/runtime.h"
 #include "megalith/run/exit_code.h"
 #include "megalith/train/faults/rerun_guard.h"
@@ -23,6 +24,34 @@ void end_process(const std::string& reason) {
   fmt::print(stderr, "megalith: the run is over: {}\n", reason);
   std::fflush(nullptr);
   _exit(kFailed);
+}
+
+// Tells the other ranks that `culprit` has failed, unless an earlier failure is known, which is then told again.
+// Returns whether this one is the first. The order is decided in one place, the store, so that the error that
+// is printed and the rank that the launcher names belong together.
+bool tell_others(comm::World& world, const std::string& reason, int culprit) {
+  const std::string own_failure = fmt::format("{}\n{}", culprit, reason);
+  std::string first = own_failure;
+  try {
+    first = world.claim("first failure", own_failure);
+  } catch (const std::exception&) {
+    // The store is gone; whatever is wrong, this rank has to say what it knows.
+  }
+  const size_t cut = first.find('\n');
+  world.report_failure(first.substr(cut + 1), static_cast<int>(parse_int(first.substr(0, cut)).value_or(culprit)));
+  return first == own_failure;
+}
+
+// The same mistake is usually found by every rank; with our launcher only the first of them says so, and the launcher
+// names it. The others have it in their logs.
+void tell_error(const std::string& text, parallel::Runtime& runtime) {
+  log_to_file(text);
+  if (runtime.is_initialized()) {
+    const parallel::ParallelContext& context = runtime.context();
+    const std::string reason = fmt::format("rank {}: {}", context.rank(), text);
+    if (!tell_others(context.world(), reason, context.rank()) && env_flag("MEGALITH_LAUNCHER")) return;
+  }
+  fmt::print(stderr, "megalith: {}\n", text);
 }
 
 // The end of a start on this rank.
@@ -51,15 +80,10 @@ RankEnd run_once(const parallel::RuntimeSettings& settings,
     // All ranks know; only the one that found the problem prints it.
     const parallel::ParallelContext& context = runtime.context();
     if (context.rank() == exit.facts().rank) fmt::print(stderr, "megalith: {}\n", exit.what());
-    context.world().report_failure(exit.what(), exit.facts().rank);
+    tell_others(context.world(), exit.what(), exit.facts().rank);
     return {.exit_code = exit_code_of(exit)};
   } catch (const std::exception& error) {
-    fmt::print(stderr, "megalith: {}\n", error.what());
-    log_to_file(error.what());
-    if (runtime.is_initialized()) {
-      const parallel::ParallelContext& context = runtime.context();
-      context.world().report_failure(fmt::format("rank {}: {}", context.rank(), error.what()));
-    }
+    tell_error(error.what(), runtime);
     return {.exit_code = exit_code_of(error)};
   }
 }

@@ -21,6 +21,8 @@
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/comm/store/start_record.h"
+#include "megalith/run/continuation.h"
+#include "megalith/run/exit_code.h"
 #include "megalith/run/load_model.h"
 #include "megalith/run/out_of_memory.h"
 #include "megalith/run/plan_inputs.h"
@@ -96,8 +98,12 @@ int launch_run(const RunPlan& plan, LaunchFlags launch, const std::function<void
   make_output_folder(plan.settings.output);
   launch.ends_in_order = true;
   launch.learn_limits(plan.settings);
-  return launch.run([&](const comm::RankLaunch& first) {
-    const StopOnSignal stop;
+  return launch.run([&](const comm::RankLaunch& given) {
+    // Without a launcher nobody looks at the signs of life but StopOnSignal.
+    comm::RankLaunch first = given;
+    comm::HeartbeatSlot own_slot;
+    if (first.heartbeat.slot() == nullptr) first.heartbeat = comm::Heartbeat(own_slot);
+    const StopOnSignal stop(*first.heartbeat.slot());
     train::KeptState kept;
     const auto start = [&](const comm::RankLaunch& started, parallel::ParallelContext& context) {
       StartedRun run = start_run(plan, started, stop.flag(), context, kept);
@@ -126,15 +132,32 @@ bool is_evaluated(const train::Trainer& trainer) {
   });
 }
 
+// The last line of a run that was asked to stop.
+void print_continuation(const RunPlan& plan, const parallel::ParallelContext& context) {
+  const std::string line = fmt::format("continue    {}\n", how_to_continue(plan));
+  if (context.rank() == 0) write_to_stderr(line);
+  log_to_file("\n" + line);
+}
+
+// A script must be able to see that a checkpoint is missing that nothing will write again.
+void require_saved(const RunSettings& settings, const std::string& error) {
+  check<NotSaved>(error.empty(), "the run is complete and its model is in {}, but the last checkpoint is missing: {}",
+                  settings.output.folder.string(), error);
+}
+
 // Trains and exports, then evaluates if requested.
-void use_trainer(const RunSettings& settings, train::Trainer& trainer, bool evaluates) {
+void use_trainer(const RunPlan& plan, train::Trainer& trainer, bool evaluates) {
+  const RunSettings& settings = plan.settings;
+  std::string unsaved;
   if (settings.trains) {
     const train::TrainOutput output = trainer.train();
     if (!settings.output.folder.empty()) trainer.save_model(settings.output.folder);
     print_end(trainer.models().context(), settings.reports, trainer.state(), output);
-    if (output.interrupted) return;
+    if (output.interrupted) return print_continuation(plan, trainer.models().context());
+    unsaved = output.last_save_error;
   }
   if (evaluates && !is_evaluated(trainer)) trainer.evaluate();
+  require_saved(settings, unsaved);
 }
 
 void train_on_rank(StartedRun& run) {
@@ -165,7 +188,7 @@ void train_on_rank(StartedRun& run) {
     for (auto& callback : plan.own.callbacks(models)) setup.callbacks.push_back(std::move(callback));
   const bool evaluates = plan.settings.evaluates && !setup.eval_data.empty();
   train::Trainer trainer(models, plan.settings.trainer, std::move(setup));
-  use_trainer(plan.settings, trainer, evaluates);
+  use_trainer(plan, trainer, evaluates);
 }
 
 std::vector<std::pair<std::string, std::string>> describe(const data::PerSplit<int64_t>& samples, int64_t evaluation) {
@@ -202,8 +225,10 @@ void pretrain_on_rank(StartedRun& started, PretrainFunctions functions) {
   const PretrainOutput output = pretrain(run, std::move(functions));
   if (output.end != PretrainEnd::kSkipped)
     print_end(started.context, run.settings().reports, output.state, output.training);
-  if (started.context.rank() != 0) return;
-  if (const auto loss = output.test.find("test_loss")) log_info("loss on the test set: {:.6E}", *loss);
+  if (const auto loss = output.test.find("test_loss"); loss && started.context.rank() == 0)
+    log_info("loss on the test set: {:.6E}", *loss);
+  if (output.training.interrupted) return print_continuation(started.plan, started.context);
+  require_saved(run.settings(), output.training.last_save_error);
 }
 
 }  // namespace

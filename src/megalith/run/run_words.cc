@@ -19,7 +19,6 @@ bool RunWords::read(config::Dialect dialect, std::span<const std::string> words,
   auto own = launch_.run_options();
   for (config::CommandOption option : std::initializer_list<config::CommandOption>{
            {"dry_run", "check everything, print every effective option as YAML, and stop", &dry_run_},
-           {"force", "start even if the planned memory exceeds what is available", &force_},
            {"timing", "report the time of each phase of a step", &timing_},
            {"trace", "write a timeline of these steps (10-12) to output_dir/trace.json, for Perfetto", &trace_},
            {"result_rejected_tracker_filename",
@@ -60,7 +59,7 @@ RunRequest RunWords::request() const {
 }
 
 RunSwitches RunWords::switches() const {
-  RunSwitches switches{.force = force_, .timing = timing_};
+  RunSwitches switches{.force = launch_.force, .timing = timing_};
   if (trace_) switches.trace = observe::TraceSteps::parse(*trace_);
   if (rejection_tracker_) switches.rejection_tracker = *rejection_tracker_;
   return switches;

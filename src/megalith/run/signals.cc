@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "megalith/base/env.h"
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/comm/store/rendezvous.h"
@@ -72,17 +73,44 @@ InterruptGuard::~InterruptGuard() {
   thread_.join();
 }
 
-// SIGUSR1 is a warning and never counts as the second request.
-StopOnSignal::StopOnSignal() : signals_({SIGUSR1}) {
+namespace {
+
+// Says how the run ends after a request to stop. It is checked in each step, so whatever else is being done is
+// finished, and then a step.
+const char* until_the_end(const comm::HeartbeatSlot& slot) {
+  if (!comm::has_begun(slot)) return "the run ends after its first step";
+  switch (static_cast<comm::Section>(slot.section.load())) {
+    case comm::Section::kEvaluation:
+      return "finishing the evaluation and the step after it, then saving";
+    case comm::Section::kCheckpointing:
+      return "finishing the save that is running, then ending";
+    case comm::Section::kOutside:
+      return "finishing what is in progress, then saving";
+    default:
+      return "finishing the current step, then saving";
+  }
+}
+
+}  // namespace
+
+StopOnSignal::StopOnSignal(const comm::HeartbeatSlot& slot) : slot_(slot), signals_({SIGUSR1}) {
   thread_ = std::thread([this, speaks = comm::rendezvous_from_env().rank == 0] {
-    int asked = 0;
-    while (const auto signal = signals_.wait()) {
-      if (*signal != SIGUSR1 && ++asked == 2) signals_.deliver(*signal);
-      if (!flag_.requested() && speaks)
-        log_warning("finishing the current step, then saving; press Ctrl-C again to leave at once");
-      flag_.request();
-    }
+    while (const auto signal = signals_.wait()) react(*signal, speaks);
   });
+}
+
+// SIGUSR1 is a warning and never counts as the second request.
+void StopOnSignal::react(int signal, bool speaks) {
+  const bool ends = signal != SIGUSR1;
+  if (ends && ++asked_ == 2) signals_.deliver(signal);
+  if (ends && !comm::has_begun(slot_)) {
+    // Our launcher says so itself, for all ranks.
+    if (speaks && !env_flag("MEGALITH_LAUNCHER"))
+      log_warning("ended by a signal before the first step; there was nothing to save");
+    signals_.deliver(signal);
+  }
+  if (!flag_.requested() && speaks) log_warning("{}; press Ctrl-C again to leave at once", until_the_end(slot_));
+  flag_.request();
 }
 
 StopOnSignal::~StopOnSignal() {

@@ -1,5 +1,6 @@
 // Handles the signals that end a process. InterruptGuard cleans up before the process ends; StopOnSignal lets a run
-// stop gracefully at SIGINT, SIGTERM or SIGUSR1, and ends the process at once at a second SIGINT or SIGTERM.
+// stop gracefully at SIGINT, SIGTERM or SIGUSR1, and ends the process at once where that would save nothing: before the
+// first step, or at a second SIGINT or SIGTERM.
 #pragma once
 
 #include <functional>
@@ -9,6 +10,7 @@
 
 #include <sys/signalfd.h>
 
+#include "megalith/comm/store/heartbeat.h"
 #include "megalith/train/stop_flag.h"
 
 namespace megalith::run {
@@ -52,12 +54,14 @@ class InterruptGuard {
 };
 
 // Create it before other threads of the rank (so before it connects), so that they inherit the blocked signals. The
-// first signal raises the flag and, on rank 0, logs a warning; the next SIGINT or SIGTERM ends the process as usual.
-// SIGUSR1 is Slurm's warning (--signal=USR1@120), which SIGTERM follows at the time limit: it does not count as the
-// first of two.
+// first signal raises the flag and, on rank 0, logs a warning; the next SIGINT or SIGTERM ends the process as usual. So
+// does the first one before the first step, wherever the rank is: connecting, tokenizing, loading. SIGUSR1 is Slurm's
+// warning (--signal=USR1@120), which SIGTERM follows at the time limit: it does not count as the first of two, and lets
+// a run reach its first step.
 class StopOnSignal {
  public:
-  StopOnSignal();
+  // `slot` shows what the rank is doing; it outlives this object.
+  explicit StopOnSignal(const comm::HeartbeatSlot& slot);
   ~StopOnSignal();
   StopOnSignal(const StopOnSignal&) = delete;
   StopOnSignal& operator=(const StopOnSignal&) = delete;
@@ -65,7 +69,11 @@ class StopOnSignal {
   const train::StopFlag& flag() const { return flag_; }  // raised by the first signal
 
  private:
+  void react(int signal, bool speaks);
+
+  const comm::HeartbeatSlot& slot_;
   train::StopFlag flag_;
+  int asked_ = 0;  // SIGINT and SIGTERM so far; used by the thread alone
   EndingSignals signals_;
   std::thread thread_;
 };

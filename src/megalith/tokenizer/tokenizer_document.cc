@@ -6,6 +6,7 @@
 #include "megalith/tokenizer/tokenizer_document_internal.h"
 
 #include "megalith/base/error.h"
+#include "megalith/base/json_words.h"
 #include "megalith/tokenizer/text/json_node_internal.h"
 
 namespace megalith::tokenizer {

@@ -81,6 +81,12 @@ void RunSaver::save_locally(OptimizedModel& model, RunProgress progress) {
   setup_.saved(folder_);
 }
 
+void RunSaver::refuse(bool rolling, const std::string& reason) {
+  folder_ = folder_of(rolling);
+  rolling_ = rolling;
+  guarded([&] { throw DataError(fmt::format("{} is not written: {}", folder_.string(), reason)); });
+}
+
 // Cheap when nothing is running. Otherwise a collective: the folder can be completed only if every rank has written.
 void RunSaver::poll() {
   if (saver_.busy()) end(/*wait=*/false);
@@ -109,6 +115,7 @@ void RunSaver::guarded(const std::function<void()>& save) {
     save();
   } catch (const DataError& error) {
     if (required_) throw;
+    if (!rolling_) last_failure_ = error.what();
     if (context_.rank() == 0)
       log_text(LogLevel::kError, fmt::format("{}; training continues without it", error.what()));
     if (setup_.state.best_model_checkpoint == folder_.string()) setup_.state.best_model_checkpoint.reset();
@@ -117,6 +124,7 @@ void RunSaver::guarded(const std::function<void()>& save) {
 
 // Old save points are removed only after the new one is complete.
 void RunSaver::complete(const checkpoint::SaveReport& report) {
+  if (!rolling_) last_failure_.clear();
   if (context_.rank() == 0) {
     log_info("saved {}: {:.1f} MB in {:.2f} s, of which training waited {:.2f} s", report.folder.string(),
              static_cast<double>(report.bytes) / 1e6, report.total_seconds, report.stalled_seconds);

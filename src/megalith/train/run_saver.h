@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "megalith/base/trace.h"
 #include "megalith/checkpoint/saver.h"
@@ -56,6 +57,10 @@ class RunSaver {
 
   // Sets whether a failed save throws.
   void require(bool required) { required_ = required; }
+  // Does not write a save point, for this reason, and treats that as a save that failed. All ranks call it.
+  void refuse(bool rolling, const std::string& reason);
+  // Returns why the last save point, rolling ones apart, is missing; empty if it is there or none was due.
+  const std::string& last_failure() const { return last_failure_; }
 
  private:
   // Runs a part of a save and treats its failure as the rules at the top say; complete() reports, rotates and notifies.
@@ -69,6 +74,7 @@ class RunSaver {
   std::filesystem::path folder_;  // folder of the save point begun last
   bool rolling_ = false;          // whether that is a rolling one
   bool required_ = false;
+  std::string last_failure_;
   checkpoint::Saver saver_;
   std::optional<LocalSaves> local_;  // where rolling save points go, if they are local
 };

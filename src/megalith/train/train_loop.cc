@@ -145,6 +145,8 @@ void Trainer::begin_training() {
   model_ = std::make_unique<OptimizedModel>(models_, update, named.with(setup_.rates), context_);
   guard_->watch(*model_);
   start_state();
+  outcome_ = StepOutcome::kUpdated;
+  history_.emplace(model_->optimizer().parameter_norm());
   state_.max_steps = length_.max_steps;
   state_.num_train_epochs = length_.num_train_epochs;
   state_.train_batch_size = batches_.micro_batch_size();
@@ -284,8 +286,9 @@ void Trainer::run_step(const data::StepBatch& batch, double waited_seconds) {
     try {
       learn_from(batch, number, waited_seconds);
     } catch (const RerunExit& exit) {
-      save_for_rerun(exit);
-      throw;
+      const RerunExit told = explained(exit, batch, number);
+      save_for_rerun(told);
+      throw told;
     }
   }
   state_.global_step = number;
@@ -309,6 +312,11 @@ void Trainer::learn_from(const data::StepBatch& batch, int64_t number, double wa
   StepTiming timing{.seconds = waited_seconds + watch.seconds()};
   for (const data::MicroBatch& microbatch : batch.microbatches) timing.row_lengths += row_length(microbatch);
   log_->add(report, timing);
+  if (!report.skipped())
+    history_->add({.number = number,
+                   .loss = report.loss.mean(),
+                   .grad_norm = report.update.step.grad_norm.value_or(0),
+                   .learning_rate = report.update.learning_rate});
   ++work_.steps;
   work_.samples += batch.samples;
   work_.tokens += report.real_tokens;
@@ -326,16 +334,6 @@ void Trainer::before_update() {
   between_updates_ = false;
   saver_.finish_copy();
   emit(&TrainerCallback::on_pre_optimizer_step);
-}
-
-// The step was not taken: parameters, random streams and data are still as they were before it, so that is what a save
-// point written here contains.
-void Trainer::save_for_rerun(const RerunExit& exit) {
-  if (!exit.facts().save || settings_.save.output_dir.empty()) return;
-  state_.rerun_state = exit.facts().state;
-  saver_.require(true);
-  save_point();
-  saver_.finish();
 }
 
 // The first step of a run also connects all groups, so the shorter limit applies only afterwards.
@@ -386,6 +384,10 @@ void Trainer::set_sample_counts(MetricList& numbers) const {
 void Trainer::save_point(bool rolling) {
   saver_.wait_for_earlier();
   model_->finish_param_gather();
+  if (const std::string flaw = flaw_of_state(); !flaw.empty()) {
+    control_.should_save = false;
+    return saver_.refuse(rolling, flaw);
+  }
   emit(&TrainerCallback::on_save_begin, {}, saver_.folder_of(rolling));
   callbacks_.keep_records(state_);
   control_.should_save = false;
@@ -423,6 +425,7 @@ TrainOutput Trainer::end_training(double seconds) {
   const auto per_second = [seconds](int64_t count) { return static_cast<double>(count) / seconds; };
   TrainOutput output{.global_step = state_.global_step, .work = work_, .training_loss = log_->mean_loss()};
   output.interrupted = interrupted_;
+  output.last_save_error = saver_.last_failure();
   output.metrics = {{"train_runtime", seconds},
                     {"train_samples_per_second", per_second(work_.samples)},
                     {"train_steps_per_second", per_second(work_.steps)},

@@ -29,6 +29,7 @@
 #include "megalith/optim/lr_schedule.h"
 #include "megalith/optim/rules/update_rule.h"
 #include "megalith/train/evaluation.h"
+#include "megalith/train/faults/divergence.h"
 #include "megalith/train/report/callback.h"
 #include "megalith/train/run_checkpoint.h"
 #include "megalith/train/run_length.h"
@@ -61,7 +62,8 @@ struct TrainOutput {
   // train_runtime, train_samples_per_second, train_steps_per_second, train_tokens_per_second (the rates of `work`),
   // total_flos, train_loss.
   MetricList metrics;
-  bool interrupted = false;  // a StopFlag ended it
+  bool interrupted = false;     // a StopFlag ended it
+  std::string last_save_error;  // why the last save point is missing; empty if it was written or none was due
 };
 
 // Everything that a trainer works with besides its settings. The callbacks run after the trainer's own (FlowCallback,
@@ -136,7 +138,6 @@ class Trainer {
   void learn_from(const data::StepBatch& batch, int64_t number, double waited_seconds);
   void before_update();
   void end_epoch();
-  void save_for_rerun(const RerunExit& exit);
   void limit_collectives();
   void compare_replicas();
   bool log_evaluate_save();  // returns whether it has saved
@@ -153,6 +154,11 @@ class Trainer {
   RunProgress progress() const;
   void load_best_model();
   EvalLoopOutput evaluate_on(const EvalData& data, const std::string& prefix);
+
+  // Defined in rejected_steps.cc.
+  RerunExit explained(const RerunExit& exit, const data::StepBatch& batch, int64_t number);
+  void save_for_rerun(const RerunExit& exit);
+  std::string flaw_of_state();  // why the state must not be saved; empty if it may
 
   model::VirtualModels& models_;
   parallel::ParallelContext& context_;
@@ -172,6 +178,7 @@ class Trainer {
   std::vector<int64_t> skipped_steps_;
   std::unique_ptr<OptimizedModel> model_;
   std::unique_ptr<TrainingLog> log_;
+  std::optional<StepHistory> history_;  // set while training
   data::LoaderStart position_;
   double flops_per_token_ = 0;
   int64_t last_samples_ = 0;        // samples of the last step

@@ -67,6 +67,7 @@ LaunchAttempt::LaunchAttempt(const LaunchOptions& options, const RankMain& rank_
       children_(std::move(survivors)) {}
 
 AttemptEnd LaunchAttempt::run() {
+  started_ = Clock::now();
   raise_file_limit();  // the store's connections end here; ranks inherit the limit
   if (options_.node_rank == 0) {
     listen_fd_ = listen_for_store(options_, port_);
@@ -86,9 +87,12 @@ AttemptEnd LaunchAttempt::run() {
   std::fflush(nullptr);
   children_.reserve(static_cast<size_t>(options_.nproc));
   try {
-    for (int local_rank = 0; local_rank < options_.nproc; ++local_rank)
+    // Hundreds of forks take seconds; a signal need not wait for the last one.
+    for (int local_rank = 0; local_rank < options_.nproc && ended_by_signal_ == 0; ++local_rank) {
       if (std::ranges::find(children_, local_rank, &Child::local) == children_.end()) start(local_rank);
-    serve_or_join_store();  // starts threads, so only after the forks
+      take_signals();
+    }
+    if (options_.node_rank == 0) serve_store();  // starts threads, so only after the forks
     wake_survivors();
   } catch (...) {
     for (const Child& child : children_) kill(child.pid, SIGKILL);
@@ -203,21 +207,35 @@ void LaunchAttempt::become_rank(int local_rank, int out, int err, const RestartL
 }
 
 // Machine 0 serves the store on the socket it already listens on; the others connect to it, to hear of failures.
-void LaunchAttempt::serve_or_join_store() {
+void LaunchAttempt::serve_store() {
   prepare_c10d();
-  if (options_.node_rank == 0) {
-    c10d::TCPStoreOptions store;
-    store.port = static_cast<uint16_t>(port_);
-    store.isServer = true;
-    store.waitWorkers = false;
-    store.masterListenFd = listen_fd_;
-    store_ = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", store);
-  } else {
-    Rendezvous place;
-    place.rank = options_.node_rank * options_.nproc;
-    place.master_addr = options_.master_addr;
-    place.master_port = port_;
-    store_ = connect_store(place, options_.connect_timeout);
+  c10d::TCPStoreOptions store;
+  store.port = static_cast<uint16_t>(port_);
+  store.isServer = true;
+  store.waitWorkers = false;
+  store.masterListenFd = listen_fd_;
+  store_ = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", store);
+}
+
+// Each attempt is short, so that the event loop stays alive: machine 0 may be started minutes later, and until then
+// this launcher must obey signals.
+void LaunchAttempt::join_store() {
+  constexpr std::chrono::milliseconds kAttempt{100}, kPause{400};
+  constexpr std::chrono::seconds kSlack{5};  // for the ranks, whose message says more
+  if (store_ || first_ || options_.node_rank == 0 || Clock::now() < next_question_) return;
+  prepare_c10d();
+  Rendezvous place;
+  place.rank = options_.node_rank * options_.nproc;
+  place.master_addr = options_.master_addr;
+  place.master_port = port_;
+  try {
+    store_ = connect_store(place, kAttempt);
+    store_->add(kLaunchersKey, 1);
+  } catch (const std::exception& error) {
+    store_.reset();
+    next_question_ = Clock::now() + kPause;
+    if (Clock::now() > started_ + options_.connect_timeout + kSlack)
+      begin_end({-1, fmt::format("machine 0 ({}:{}) does not answer", options_.master_addr, port_)});
   }
 }
 
@@ -260,8 +278,8 @@ void LaunchAttempt::loop() {
         fds.push_back({child.link.descriptor(), POLLIN, 0});
     poll(fds.data(), fds.size(), 100);
 
-    signalfd_siginfo info;
-    while (read(signal_fd_, &info, sizeof info) == sizeof info) handle_signal(static_cast<int>(info.ssi_signo));
+    take_signals();
+    join_store();
     look_for_failure();  // before the output: lines after the first failure are its consequences
     learn_limits();
     look_for_hangs();
@@ -276,13 +294,22 @@ void LaunchAttempt::loop() {
   }
 }
 
-// The first SIGINT or SIGTERM is forwarded, so that ranks can save; the second kills.
+void LaunchAttempt::take_signals() {
+  signalfd_siginfo info;
+  while (read(signal_fd_, &info, sizeof info) == sizeof info) handle_signal(static_cast<int>(info.ssi_signo));
+}
+
+// The first SIGINT or SIGTERM is forwarded, so that ranks can save if they have something to save; the second kills.
 void LaunchAttempt::handle_signal(int signal) {
   if (signal == SIGCHLD) return;
   if (signal == SIGUSR1) asked_to_stop_ = true;
   if (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGHUP) return signal_children(signal);
-  if (ended_by_signal_ != 0) return signal_children(SIGKILL);
+  if (ended_by_signal_ != 0) {
+    leaves_at_once_ = true;
+    return signal_children(SIGKILL);
+  }
   ended_by_signal_ = signal;
+  if (has_nothing_to_save()) return end_in_setup();
   signal_children(signal);
   if (options_.kill_after_signal) kill_at_ = Clock::now() + options_.grace;
 }

@@ -82,10 +82,14 @@ class LaunchAttempt {
   // The life of an attempt (launch_attempt.cc): forks, the event loop, signals, ends of children.
   void start(int local_rank);
   [[noreturn]] void become_rank(int local_rank, int out, int err, const RestartLink& link);
-  void serve_or_join_store();
+  void serve_store();
+  // Tries once to reach the store of machine 0. Ranks try as well, for as long, and say why they could not.
+  void join_store();
   void wake_survivors();
   void loop();
+  void take_signals();
   void handle_signal(int signal);
+  void end_in_setup();
   void reap();
   void on_child_end(Child& child, int status);
   void signal_children(int signal, const Child* except = nullptr);
@@ -106,6 +110,8 @@ class LaunchAttempt {
   void wait_for_other_machines();
   void report() const;
   bool any_running() const;
+  // Returns whether ranks would save at a signal, and some of them have not begun their first step.
+  bool has_nothing_to_save() const;
   AttemptEnd end();
 
   const LaunchOptions& options_;
@@ -122,7 +128,7 @@ class LaunchAttempt {
   std::vector<Child> children_;
   c10::intrusive_ptr<c10d::Store> store_;
   StorePatience patience_;
-  Clock::time_point next_look_{}, next_question_{};
+  Clock::time_point started_{}, next_look_{}, next_question_{};
   bool said_it_runs_ = false;
   int64_t saves_learned_ = 0;  // saves of rank 0 when limits were last learned
 
@@ -133,10 +139,15 @@ class LaunchAttempt {
   int64_t failed_ns_ = 0;
   double detect_seconds_ = 0;
   int ended_by_signal_ = 0;
-  bool asked_to_stop_ = false;  // SIGUSR1: ranks finish in an orderly way
-  bool all_ended_well_ = true;  // true if every child that has ended succeeded
+  bool ended_in_setup_ = false;  // that signal came before the first step
+  bool leaves_at_once_ = false;  // a second one came
+  bool asked_to_stop_ = false;   // SIGUSR1: ranks finish in an orderly way
+  bool all_ended_well_ = true;   // true if every child that has ended succeeded
   std::optional<Clock::time_point> terminate_at_, kill_at_;
 };
+
+// Key of the store under which launchers of machines other than 0 are counted.
+inline constexpr const char* kLaunchersKey = "megalith/launchers";
 
 // Prints one line on stderr, marked as the launcher's.
 void print_launcher_message(const std::string& text);

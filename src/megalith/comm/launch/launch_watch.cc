@@ -33,6 +33,9 @@ constexpr milliseconds kSettle{4000};
 // after its next step), but killed if it is stuck.
 constexpr milliseconds kUnwind{30000};
 
+// After a signal, launchers of other machines have this long to take leave.
+constexpr milliseconds kGoodbye{1000};
+
 // "signal 9 (SIGKILL)".
 std::string signal_name(int signal) {
   const char* abbreviation = sigabbrev_np(signal);
@@ -131,6 +134,7 @@ void LaunchAttempt::on_child_end(Child& child, int status) {
 
 // The ranks' watchdogs read it at their next beat and end their operations with this reason.
 void LaunchAttempt::tell_all(const Failure& failure) {
+  if (!store_) return;  // machine 0 has not been reached, so nobody listens
   try {
     report_failure_in(*store_, failure);
   } catch (const std::exception&) {
@@ -184,14 +188,31 @@ void LaunchAttempt::enforce_deadlines() {
   }
 }
 
+bool LaunchAttempt::has_nothing_to_save() const {
+  if (options_.kill_after_signal || !limits_.current()) return false;
+  return std::ranges::any_of(children_,
+                             [&](const Child& child) { return child.running && !has_begun(page_.slot(child.local)); });
+}
+
+// Ranks on other machines would wait for these ones, so they are told.
+void LaunchAttempt::end_in_setup() {
+  ended_in_setup_ = true;
+  signal_children(SIGKILL);
+  if (options_.nnodes > 1)
+    tell_all({options_.node_rank * options_.nproc,
+              fmt::format("machine {} was ended by {}", options_.node_rank, signal_name(ended_by_signal_))});
+}
+
+// The store must live until every machine has read the failure from it. After a signal only those that are there count,
+// and they get a second: the sender of a signal waits for the end.
 void LaunchAttempt::wait_for_other_machines() {
-  // The store must live until every machine has read the failure from it.
-  if (options_.nnodes == 1) return;
+  if (options_.nnodes == 1 || !store_ || leaves_at_once_) return;
   try {
+    const bool signaled = ended_by_signal_ != 0;
     store_->add("megalith/launchers_done", 1);
-    const auto deadline = Clock::now() + options_.grace;
-    while (options_.node_rank == 0 && store_->add("megalith/launchers_done", 0) < options_.nnodes &&
-           Clock::now() < deadline)
+    const int64_t machines = signaled ? store_->add(kLaunchersKey, 0) + 1 : options_.nnodes;
+    const auto deadline = Clock::now() + (signaled ? std::min(options_.grace, kGoodbye) : options_.grace);
+    while (options_.node_rank == 0 && store_->add("megalith/launchers_done", 0) < machines && Clock::now() < deadline)
       std::this_thread::sleep_for(milliseconds(20));
   } catch (const std::exception&) {
     // Machine 0 is already gone: nothing to wait for.
@@ -201,7 +222,10 @@ void LaunchAttempt::wait_for_other_machines() {
 // One message: the first failure, where it happened, what was left out, and where to read on.
 void LaunchAttempt::report() const {
   if (ended_by_signal_ != 0 && all_ended_well_) return;
-  if (ended_by_signal_ != 0) return print_launcher_message(fmt::format("ended by {}", signal_name(ended_by_signal_)));
+  if (ended_by_signal_ != 0)
+    return print_launcher_message(
+        fmt::format("ended by {}{}", signal_name(ended_by_signal_),
+                    ended_in_setup_ ? " before the first step; there was nothing to save" : ""));
   if (!first_) return;
   if (!first_status_) {
     const bool ours = std::ranges::find(children_, first_->rank, &Child::rank) != children_.end();

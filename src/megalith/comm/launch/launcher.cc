@@ -62,6 +62,12 @@ class Job {
       print_launcher_message(fmt::format("not started again: exit code {} would only repeat", end.exit_code));
       return false;
     }
+    if (end.exit_code == options_.elsewhere_code && options_.nproc == 1) {
+      print_launcher_message(
+          fmt::format("not started again: exit code {} asks for another device, and a single rank has only one here",
+                      end.exit_code));
+      return false;
+    }
     if (launch_.restarts < options_.max_restarts) return true;
     print_launcher_message(fmt::format("not started again: --max_restarts {} is used up", options_.max_restarts));
     return false;

@@ -63,7 +63,9 @@ using RankMain = std::function<int(const RankLaunch&)>;
 // child the variables RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set
 // (rendezvous_from_env reads them), and the number of CPU threads is its share of the machine.
 //
-// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are forwarded to all children; a second SIGINT or SIGTERM kills them.
+// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are forwarded to all children; a second SIGINT or SIGTERM kills them. So
+// does the first one if ranks would save at a signal (kill_after_signal is false) and show signs of life (limits), and
+// the first step has not begun: there is nothing to save.
 // When a child fails, the other ranks of the run (on all machines) are told and ended, and one report names the first
 // to fail, how it failed, and its last lines; the output of the others after that is a consequence and is not shown on
 // a terminal. No child outlives the launcher, however the launcher ends.

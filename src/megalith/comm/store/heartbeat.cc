@@ -52,6 +52,11 @@ std::string_view to_string(Section section) {
   return "no section";
 }
 
+// step_ns covers the moment in which a step is no longer the section and not yet counted.
+bool has_begun(const HeartbeatSlot& slot) {
+  return slot.section == static_cast<int>(Section::kStep) || slot.step_ns > 0 || slot.steps_done > 0;
+}
+
 // CLOCK_MONOTONIC counts from the boot of the machine, so times of different processes can be compared.
 int64_t monotonic_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())

@@ -42,6 +42,9 @@ struct HeartbeatSlot {
 };
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 
+// Returns whether the first step of this start has begun. Before that a rank has nothing that is worth saving.
+bool has_begun(const HeartbeatSlot& slot);
+
 // Returns a monotonic time that all processes of the machine share.
 int64_t monotonic_ns();
 
@@ -78,6 +81,9 @@ class Heartbeat {
   void enter(Section section, int64_t step) const;
   // Records a step that took `seconds`.
   void step_done(int64_t step, double seconds) const;
+
+  // Returns the slot, for readers; nullptr if this writes nowhere.
+  const HeartbeatSlot* slot() const { return slot_; }
 
  private:
   HeartbeatSlot* slot_ = nullptr;

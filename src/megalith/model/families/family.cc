@@ -22,6 +22,37 @@ std::string supported() {
   return list_in_words(names);
 }
 
+// Sizes far beyond those of any model are mistakes, which would only be noticed after minutes of loops over layers, or
+// when memory runs out.
+void refuse_absurd_sizes(const io::JsonFields& fields) {
+  constexpr int64_t kMostLayers = 16384, kMostExperts = 65536, kWidest = 1 << 24, kMostPositions = int64_t{1} << 40;
+  const std::pair<const char*, int64_t> limits[] = {{"num_hidden_layers", kMostLayers},
+                                                    {"n_layer", kMostLayers},
+                                                    {"num_nextn_predict_layers", kMostLayers},
+                                                    {"num_experts", kMostExperts},
+                                                    {"n_routed_experts", kMostExperts},
+                                                    {"num_local_experts", kMostExperts},
+                                                    {"hidden_size", kWidest},
+                                                    {"n_embd", kWidest},
+                                                    {"intermediate_size", kWidest},
+                                                    {"n_inner", kWidest},
+                                                    {"moe_intermediate_size", kWidest},
+                                                    {"shared_expert_intermediate_size", kWidest},
+                                                    {"num_attention_heads", kWidest},
+                                                    {"n_head", kWidest},
+                                                    {"num_key_value_heads", kWidest},
+                                                    {"head_dim", kWidest},
+                                                    {"vocab_size", int64_t{1} << 28},
+                                                    {"max_position_embeddings", kMostPositions},
+                                                    {"n_positions", kMostPositions}};
+  const io::Json& whole = fields.whole();
+  for (const auto& [key, most] : limits) {
+    const auto found = whole.find(key);
+    if (found != whole.end() && found->is_number() && found->get<double>() > static_cast<double>(most))
+      fields.refuse(key, fmt::format("be at most {}: no model is larger", most));
+  }
+}
+
 }  // namespace
 
 // Built on first use, which is safe from any thread. A new family is one function and one entry here.
@@ -61,6 +92,7 @@ ModelConfig read_model_config(const io::JsonFile& file, const std::shared_ptr<co
   // With an own family, folders of other families can still be read: a reward model beside a Llama policy, for
   // instance.
   const bool is_own = own && own->model_type == type;
+  refuse_absurd_sizes(fields);
   ModelConfig config = (is_own ? *own : family(type)).read(fields);
   config.family = type;
   if (is_own) config.own_family = own;

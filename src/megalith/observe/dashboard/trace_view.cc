@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "megalith/base/error.h"
+#include "megalith/base/json_words.h"
 
 namespace megalith::observe {
 
@@ -136,7 +137,7 @@ TraceView TraceView::parse(std::string_view json) try {
   view.find_steps();
   return view;
 } catch (const nlohmann::json::exception& error) {
-  throw DataError(fmt::format("trace.json cannot be read: {}", error.what()));
+  throw DataError(fmt::format("trace.json cannot be read: {}", without_exception_name(error.what())));
 }
 
 void TraceView::find_steps() {

@@ -63,10 +63,11 @@ void take_rolling(const fs::path& folder, LoadRequest& request, bool logs) {
 
 }  // namespace
 
-void check_resume(const std::optional<std::string>& wanted, const fs::path& run_folder) {
-  if (!wanted) return;
-  const auto folder = checkpoint::find_checkpoint(*wanted, checkpoints_of(run_folder));
+std::optional<fs::path> check_resume(const std::optional<std::string>& wanted, const fs::path& run_folder) {
+  if (!wanted) return std::nullopt;
+  auto folder = checkpoint::find_checkpoint(*wanted, checkpoints_of(run_folder));
   if (folder && to_lower(*wanted) != "auto") check_complete(*folder);
+  return folder;
 }
 
 std::optional<fs::path> find_resume(const std::optional<std::string>& wanted, const fs::path& run_folder,

@@ -11,8 +11,10 @@
 
 namespace megalith::run {
 
-// Checks that resume_from_checkpoint (`wanted`) names a complete checkpoint. Throws ConfigError or DataError.
-void check_resume(const std::optional<std::string>& wanted, const std::filesystem::path& run_folder);
+// Checks that resume_from_checkpoint (`wanted`) names a complete checkpoint, and returns it; std::nullopt if the run
+// starts from scratch. With `auto` it may turn out to be damaged. Throws ConfigError or DataError.
+std::optional<std::filesystem::path> check_resume(const std::optional<std::string>& wanted,
+                                                  const std::filesystem::path& run_folder);
 // Returns the checkpoint to resume, complete and with intact checksums, or std::nullopt to start from scratch. Logs
 // which checkpoints it skips. Collective over all ranks.
 std::optional<std::filesystem::path> find_resume(const std::optional<std::string>& wanted,

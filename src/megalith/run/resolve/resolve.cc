@@ -12,6 +12,7 @@
 #include "megalith/config/validate.h"
 #include "megalith/data/sft/dataset_info.h"
 #include "megalith/model/families/family.h"
+#include "megalith/model/weight_check.h"
 #include "megalith/observe/energy/energy_meter.h"
 #include "megalith/parallel/gpu_count.h"
 #include "megalith/run/resolve/indexed_settings.h"
@@ -219,6 +220,23 @@ void take_vocabulary(Work work, RunPlan& plan) {
   plan.warnings.insert(plan.warnings.end(), vocabulary.notes.begin(), vocabulary.notes.end());
 }
 
+// Looks at the files with weights that the run will read: those of the model, unless it is fresh, and of the reference.
+// Ranks would find the same mistakes, but only after all data is tokenized.
+void check_weights(const RunPlan& plan) {
+  const auto& preference = plan.preference;
+  if (!plan.model.fresh) model::check_weight_files(plan.model.folder, plan.model.config.own_family);
+  if (preference && preference->reference != PreferencePlan::Reference::kNone && !preference->fresh &&
+      preference->folder != plan.model.folder)
+    model::check_weight_files(preference->folder);
+}
+
+// Looks at the checkpoint that the run continues. That of an adapter has no model of its own.
+void check_checkpoint(const std::optional<std::string>& resume, const fs::path& run_folder, const ModelPlan& model) {
+  const auto checkpoint = check_resume(resume, run_folder);
+  if (checkpoint && !model.folder.empty() && !model.adapter && fs::is_regular_file(*checkpoint / "config.json"))
+    model::check_same_model(*checkpoint, model.config);
+}
+
 // Finds a model and data in Hugging Face's formats. The order is that of dependence: the folder, its config.json, the
 // settings (which need to know about experts), then the parts that use both. If the options or the folder fail, only
 // the data can still be checked.
@@ -246,6 +264,7 @@ void find_fine_tuning(const RunRequest& request, const TrainingArguments& args, 
   });
   if (model_fits) findings.attempt([&] { take_vocabulary(request.work, plan); });
   if (model_fits) findings.attempt([&] { plan.preference = preference_plan(plan.options, plan.model); });
+  if (model_fits) findings.attempt([&] { check_weights(plan); });
   if (!has_vocabulary) return;
   findings.attempt([&] {
     DataTools tools = data_tools(plan.model.vocabulary);
@@ -296,7 +315,7 @@ RunPlan resolve(const RunRequest& request) {
   const OutputSettings output = output_settings(args.save);
   findings.attempt([&] { check_output_folder(output, request.begins_run); });
   if (request.work == Work::kTrain)
-    findings.attempt([&] { check_resume(args.save.resume_from_checkpoint, output.folder); });
+    findings.attempt([&] { check_checkpoint(args.save.resume_from_checkpoint, output.folder, plan.model); });
   findings.throw_if_any();
   if (args.save.resume_from_checkpoint != request.options.save.resume_from_checkpoint)
     plan.warnings.push_back(

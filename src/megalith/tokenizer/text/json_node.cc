@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "megalith/base/error.h"
+#include "megalith/base/json_words.h"
 #include "megalith/tokenizer/text/utf8.h"
 
 namespace megalith::tokenizer {
@@ -21,12 +22,6 @@ std::string read_file(const std::filesystem::path& path) {
   text << stream.rdbuf();
   check<DataError>(!stream.bad() && !text.fail(), "{} cannot be read: {}", path.string(), std::strerror(errno));
   return std::move(text).str();
-}
-
-std::string_view without_exception_name(std::string_view message) {
-  if (const size_t end = message.find("] "); message.starts_with('[') && end != std::string_view::npos)
-    message.remove_prefix(end + 2);
-  return message;
 }
 
 nlohmann::json parse_json(std::string_view text, const std::string& file) {

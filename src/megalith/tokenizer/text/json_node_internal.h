@@ -13,8 +13,6 @@ namespace megalith::tokenizer {
 
 // Reads a whole file. Throws DataError when it cannot be read.
 std::string read_file(const std::filesystem::path& path);
-// Returns a message of nlohmann's, which has line and column, without the name in brackets that is for programmers.
-std::string_view without_exception_name(std::string_view message);
 // Parses JSON. Throws DataError, naming `file`, when it is invalid.
 nlohmann::json parse_json(std::string_view text, const std::string& file);
 

@@ -11,6 +11,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "megalith/base/json_words.h"
 #include "megalith/base/log.h"
 #include "megalith/io/json_text.h"
 
@@ -83,7 +84,7 @@ std::vector<RejectedResult> rejected_from_json(const std::string& text, const st
     }
   } catch (const nlohmann::json::exception& error) {
     throw DataError(fmt::format("{}: the record of rejected results is broken ({}); remove it to continue without it",
-                                origin, error.what()));
+                                origin, without_exception_name(error.what())));
   }
   return results;
 }
