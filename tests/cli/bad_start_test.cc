@@ -101,7 +101,8 @@ TEST_F(BadStart, FarMoreRanksThanCoresNeedForce) {
 }
 
 TEST_F(BadStart, AMistakeThatEveryRankFindsIsToldOnce) {
-  const auto result = train({"--nproc=8", "--cp=8", "--cp_comm_type=a2a", "--cutoff_len=64", "--force"});
+  const auto result = train({"--model_name_or_path=" + golden_model("qwen3").string(), "--nproc=8", "--cp=8",
+                             "--cp_comm_type=a2a", "--cutoff_len=64", "--force"});
   EXPECT_EQ(result.exit_code, 2) << result.err;
   EXPECT_EQ(times_in(result.err, "cp_comm_type a2a cannot deal"), 1U) << result.err;
   // The launcher names the rank that spoke. Rank 0's lines have no prefix.
@@ -134,7 +135,12 @@ TEST_F(BadStart, ASignalEndsHundredsOfRanksInTheirSetUp) {
 // A rank that another launcher has started: it waits for its peer.
 TEST_F(BadStart, ASignalEndsARankWithoutOurLauncher) {
   std::map<std::string, std::string> variables = env();
-  variables.insert({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29684"}});
+  variables.insert({{"RANK", "0"},
+                    {"WORLD_SIZE", "2"},
+                    {"LOCAL_RANK", "0"},
+                    {"LOCAL_WORLD_SIZE", "2"},
+                    {"MASTER_ADDR", "127.0.0.1"},
+                    {"MASTER_PORT", "29684"}});
   Subprocess run(words({}), variables);
   std::this_thread::sleep_for(seconds(2));
   expect_stopped_at_once(run, SIGTERM, seconds(2));

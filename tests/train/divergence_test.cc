@@ -1,4 +1,4 @@
-// Which runs count as diverged, and the words about the steps before.
+// The verdict on runs before a NaN, and the words about their last good steps.
 #include "megalith/train/faults/divergence.h"
 
 #include <gtest/gtest.h>

@@ -47,8 +47,8 @@ struct LaunchFlags {
   // it, and it is not a restart. False where ranks have to agree on that (Rendezvous::counts_alone).
   bool begins_run() const;
   // Checks that this machine can run the ranks: the flags are consistent, the backend is built in, and there are enough
-  // GPUs or, for ranks on the CPU and without `force`, cores. Throws ConfigError. Keeps store_connect_timeout, which the
-  // launcher itself needs.
+  // GPUs or, for ranks on the CPU and without `force`, cores. Throws ConfigError. Keeps store_connect_timeout, which
+  // the launcher itself needs.
   void check(const config::CommConfig& comm);
   // Returns what the flags ask of the launcher. Throws ConfigError for inconsistent ones.
   comm::LaunchOptions launch_options() const;
