@@ -66,15 +66,12 @@ TEST(GoldenOptions, options_txt_lists) {
   }
 }
 
-// Every option of these lists acts, except for parts that are not built.
+// Every option of these lists acts.
 TEST(OptionLists, NothingIsIgnored) {
   EXPECT_NO_THROW(parse(words_in("roll_sft.txt")).report.check_runnable());
   EXPECT_NO_THROW(parse(words_in("roll_dpo.txt")).report.check_runnable());
-  for (const char* list : {"megatron_gpt3_175b.txt", "megatron_llama3_8b.txt"}) {
-    const ParseResult result = parse(words_in(list), Dialect::kPretrain);
-    for (const OptionUse* use : result.report.planned())
-      EXPECT_EQ(use->name, "fp8_param") << list << ": " << use->given;
-  }
+  for (const char* list : {"megatron_gpt3_175b.txt", "megatron_llama3_8b.txt"})
+    EXPECT_NO_THROW(parse(words_in(list), Dialect::kPretrain).report.check_runnable()) << list;
 }
 
 }  // namespace

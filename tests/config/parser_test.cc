@@ -185,7 +185,7 @@ TEST(Parser, SecretsAreNotShown) {
 
 TEST(Parser, ReportSaysWhatBecomesOfEachOption) {
   const ParseResult result = parse({"--tp=2", "--stage=ppo", "--flash_attn", "fa2", "--plot_loss=false", "--optim",
-                                    "lion_32bit", "--fp8_param", "--use_mca", "--seed", "42"});
+                                    "lion_32bit", "--tp_comm_overlap", "--use_mca", "--seed", "42"});
   const auto& uses = result.report.uses;
   ASSERT_EQ(uses.size(), 8u);
   EXPECT_EQ(uses[0].given, "--tp");
@@ -196,14 +196,14 @@ TEST(Parser, ReportSaysWhatBecomesOfEachOption) {
   ASSERT_EQ(result.report.refused().size(), 2u);
   EXPECT_EQ(result.report.refused()[1]->name, "optim");
   ASSERT_EQ(result.report.planned().size(), 1u);
-  EXPECT_EQ(result.report.planned()[0]->name, "fp8_param");
+  EXPECT_EQ(result.report.planned()[0]->name, "tp_comm_overlap");
   ASSERT_EQ(result.notes.size(), 1u);
   EXPECT_TRUE(contains(result.notes[0], "--flash_attn = fa2 has no effect"));
   try {
     result.report.check_runnable();
     FAIL() << "a run must not start on these options";
   } catch (const ConfigError& error) {
-    for (const char* part : {"--stage = ppo", "--optim = lion_32bit", "--fp8_param"})
+    for (const char* part : {"--stage = ppo", "--optim = lion_32bit", "--tp_comm_overlap"})
       EXPECT_TRUE(contains(error.what(), part));
   }
   EXPECT_NO_THROW(parse({"--tp=2", "--finetuning_type=full"}).report.check_runnable());
@@ -215,7 +215,7 @@ TEST(OptionReport, OfArgumentsThatAProgramHasSet) {
     EXPECT_TRUE(report_of(default_arguments(dialect)).uses.empty());
   TrainingArguments args = default_arguments(Dialect::kTrain);
   args.parallel.tp = 2;
-  args.precision.fp8_param = true;
+  args.parallel.tp_comm_overlap = true;
   args.fusion.cuda_graph_impl = "transformer_engine";
   args.comm.use_gloo_process_groups = false;
   const OptionReport report = report_of(args);
@@ -223,14 +223,14 @@ TEST(OptionReport, OfArgumentsThatAProgramHasSet) {
   ASSERT_EQ(report.refused().size(), 1u);
   EXPECT_EQ(report.refused()[0]->name, "cuda_graph_impl");
   ASSERT_EQ(report.planned().size(), 1u);
-  EXPECT_EQ(report.planned()[0]->name, "fp8_param");
+  EXPECT_EQ(report.planned()[0]->name, "tp_comm_overlap");
   ASSERT_EQ(report.notes().size(), 1u);
   EXPECT_TRUE(contains(report.notes()[0], "use_gloo_process_groups = false has no effect"));
   try {
     report.check_runnable();
     FAIL() << "a run must not start on these arguments";
   } catch (const ConfigError& error) {
-    for (const char* part : {"cuda_graph_impl = transformer_engine (set by the program)", "fp8_param = true"})
+    for (const char* part : {"cuda_graph_impl = transformer_engine (set by the program)", "tp_comm_overlap = true"})
       EXPECT_TRUE(contains(error.what(), part)) << error.what();
   }
 }

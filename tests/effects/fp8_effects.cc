@@ -1,8 +1,12 @@
-// Options of fp8 products, by what they do to the numbers of a tiny run.
+// Options of fp8 products, by what they do to the numbers of a tiny run, or to its weights.
 #include <fmt/format.h>
 
 #include "megalith/config/derive.h"
+#include "megalith/run/resolve/schedule.h"
+#include "megalith/run/resolve/trainer_settings.h"
+#include "megalith/train/step/optimized_model.h"
 #include "tests/effects/effect.h"
+#include "tests/support/run_ranks.h"
 #include "tests/train/trainer_case.h"
 
 namespace megalith::testing {
@@ -19,6 +23,21 @@ std::string numbers_in_fp8(const config::TrainingArguments& args) {
                      fmt::join(log.numbers("grad_norm"), " "));
 }
 
+// Bytes of the weights of a model that is ready to train.
+std::string bytes_of_weights(const config::TrainingArguments& given) {
+  TrainerCase how;
+  how.args.precision = given.precision;
+  how.args.optimizer.use_distributed_optimizer = given.optimizer.use_distributed_optimizer;
+  int64_t bytes = 0;
+  run_trainer_ranks(golden_folder("llama"), how, [&](const TrainerRank& r) {
+    const layout::MicrobatchCalculator batches(config::batch_plan(r.args, 1));
+    const train::OptimizedModel trained(r.models, run::update_settings(r.args), run::make_schedule(r.args, batches, 1),
+                                        r.models.context());
+    for (const nn::Parameter* p : r.models.parameters()) bytes += static_cast<int64_t>(p->value.nbytes());
+  });
+  return fmt::format("{} bytes", bytes);
+}
+
 }  // namespace
 
 Effects fp8_effects() {
@@ -33,6 +52,7 @@ Effects fp8_effects() {
   return {
       {"fp8", {"--bf16"}, {}, {"--fp8=hybrid"}, observe},
       {"fp8_recipe", {"--bf16", "--fp8=e4m3"}, {"--fp8_recipe=tensorwise"}, {"--fp8_recipe=delayed"}, observe},
+      {"fp8_param", {"--bf16", "--fp8=hybrid", "--use_distributed_optimizer"}, {}, {"--fp8_param"}, bytes_of_weights},
       {"fp8_wgrad", {"--bf16", "--fp8=hybrid"}, {}, {"--no-fp8-wgrad"}, observe, kPretrain},
       {"fp8_amax_history_len",
        and_also("--fp8_amax_compute_algo=max"),

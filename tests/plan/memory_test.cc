@@ -271,6 +271,15 @@ TEST(PlannedMemory, KnowsEveryKindOfLayer) {
   EXPECT_EQ(met.size(), model::known_attention().size() + model::known_feed_forward().size());
 }
 
+// Bytes of the flat buffers' parameters, with the scales of those in fp8.
+double buffered_bytes(const train::OptimizedModel& model) {
+  size_t bytes = 0;
+  for (const optim::DistributedDataParallel* chunk : model.chunks())
+    for (const auto& buffer : chunk->buffers())
+      bytes += buffer->params().nbytes() + (buffer->fp8() ? buffer->inverse_scales().nbytes() : 0);
+  return static_cast<double>(bytes);
+}
+
 // To the byte, for the rules that options name and one that they do not.
 TEST(PlannedMemory, CountsTheStatesOfTheUpdateRule) {
   using Words = std::vector<std::string>;
@@ -281,8 +290,10 @@ TEST(PlannedMemory, CountsTheStatesOfTheUpdateRule) {
       {{"--use_precision_aware_optimizer", "--exp_avg_dtype=fp8", "--exp_avg_sq_dtype=bf16"}, nullptr},
       {{"--use_precision_aware_optimizer", "--exp_avg_dtype=fp16", "--exp_avg_sq_dtype=fp8"}, nullptr}};
   for (const auto& [named, rule] : rules)
-    for (const Words& precision : {Words{"--bf16=false"}, Words{"--bf16=true"},
-                                   Words{"--bf16=true", "--optimizer_cpu_offload", "--optimizer_offload_fraction=1"}}) {
+    for (const Words& precision :
+         {Words{"--bf16=false"}, Words{"--bf16=true"}, Words{"--bf16=true", "--fp8=hybrid", "--fp8_param"},
+          Words{"--bf16=true", "--fp8=e4m3", "--fp8_recipe=blockwise", "--fp8_param"},
+          Words{"--bf16=true", "--optimizer_cpu_offload", "--optimizer_offload_fraction=1"}}) {
       Words words{"--finetuning_type=full", "--max_steps=10", "--use_distributed_optimizer",
                   "--per_device_train_batch_size=1"};
       words.insert(words.end(), named.begin(), named.end());
@@ -300,6 +311,7 @@ TEST(PlannedMemory, CountsTheStatesOfTheUpdateRule) {
         train::UpdateSettings update = run::update_settings(how.args);
         if (rule) update.optimizer.rule = rule;
         train::OptimizedModel trained(models, update, run::make_schedule(how.args, batches, 10), context);
+        EXPECT_EQ(planned.parameters, buffered_bytes(trained));
         EXPECT_EQ(planned.optimizer, static_cast<double>(trained.optimizer().state_bytes(/*on_host=*/false)));
         EXPECT_EQ(planned.optimizer_host, static_cast<double>(trained.optimizer().state_bytes(/*on_host=*/true)));
         EXPECT_GT(planned.optimizer + planned.optimizer_host, 0);
@@ -320,9 +332,10 @@ TEST(PlannedMemory, CountsTheParametersOfEveryFamily) {
       const MemoryCase how =
           memory_case(name, model,
                       {fmt::format("--tp={}", tp), fmt::format("--pp={}", pp), fmt::format("--ep={}", ep), "--etp=1",
-                       adapters ? "--finetuning_type=lora" : "--finetuning_type=full"},
+                       "--bf16", "--fp8=hybrid", adapters ? "--finetuning_type=lora" : "--finetuning_type=full"},
                       tp * pp, 64);
-      const RunShape run = how.shape();
+      RunShape run = how.shape();
+      run.options.fp8_inside_only = pp > 1;
       const layout::LayerSplit split = run.split();
       const model::ModelFootprint planned(*run.model, run.options, rank_sizes(run));
       testing::run_ranks(how.world, [&](const testing::Rank& rank) {
@@ -338,7 +351,7 @@ TEST(PlannedMemory, CountsTheParametersOfEveryFamily) {
           for (const auto& p : models[chunk].parameters().all())
             real.push_back({p->value.numel(), p->spec.expert, p->spec.tied_over_stages(),
                             p->spec.role == nn::ParameterRole::kBuffer, p->spec.role == nn::ParameterRole::kAdapter,
-                            p->value.requires_grad()});
+                            p->value.requires_grad(), p->attached.in_fp8});
           EXPECT_EQ(real, planned.parameters(split.stage(context.place().pp_rank, static_cast<int>(chunk))))
               << name << " tp " << tp << " pp " << pp;
         }

@@ -162,6 +162,14 @@ void check_precision(const TrainingArguments& args, Problems& problems) {
   const PrecisionConfig& precision = args.precision;
   problems.require(!precision.bf16 || !precision.fp16, "bf16 and fp16 are both set; keep one");
   problems.require(!precision.fp8_param || precision.fp8, "fp8_param needs fp8; set fp8 to e4m3 or hybrid");
+  problems.require(
+      !precision.fp8_param || args.optimizer.use_distributed_optimizer,
+      "fp8_param needs use_distributed_optimizer, whose fp32 parameters are the source of those in fp8; set"
+      " it, or leave fp8_param out");
+  const bool adapter = args.dialect == Dialect::kTrain && args.run.finetuning_type == FinetuningType::kLora;
+  problems.require(!precision.fp8_param || !adapter,
+                   "fp8_param keeps trained weights in fp8, but finetuning_type lora trains adapters and freezes the"
+                   " weights; leave out one of the two");
   problems.require(precision.fp8_wgrad || precision.fp8, "no_fp8_wgrad needs fp8; set fp8 to e4m3 or hybrid");
   problems.require(!precision.fp8_recipe || precision.fp8, "fp8_recipe needs fp8; set fp8 to e4m3 or hybrid");
   const std::string recipe = fp8_recipe(args);

@@ -10,11 +10,15 @@ nn::TensorParallel tensor_parallel(const ModelOptions& options, const parallel::
   return {context.tp(), options.sequence_parallel, options.fp8};
 }
 
+// The first and the last block are the most sensitive to rounding: their errors reach the logits almost directly.
+bool uses_fp8(const ModelConfig& config, const ModelOptions& options, int64_t layer) {
+  return !options.fp8_inside_only || (layer > 0 && layer < config.num_layers - 1);
+}
+
 nn::TensorParallel tensor_parallel(const ModelConfig& config, const ModelOptions& options,
                                    const parallel::ParallelContext& context, int64_t layer) {
   nn::TensorParallel tp = tensor_parallel(options, context);
-  // The first and the last block are the most sensitive to rounding: their errors reach the logits almost directly.
-  if (options.fp8_inside_only && (layer == 0 || layer >= config.num_layers - 1)) tp.fp8.reset();
+  if (!uses_fp8(config, options, layer)) tp.fp8.reset();
   return tp;
 }
 

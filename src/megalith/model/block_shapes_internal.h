@@ -13,6 +13,8 @@ namespace megalith::model {
 
 // Returns the tensor-parallel group and how tokens and products are split over it.
 nn::TensorParallel tensor_parallel(const ModelOptions& options, const parallel::ParallelContext& context);
+// Whether the products of a block are in fp8, if those of the model are.
+bool uses_fp8(const ModelConfig& config, const ModelOptions& options, int64_t layer);
 // The same for one block, with fp8 if the block uses it.
 nn::TensorParallel tensor_parallel(const ModelConfig& config, const ModelOptions& options,
                                    const parallel::ParallelContext& context, int64_t layer);

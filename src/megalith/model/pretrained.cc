@@ -27,6 +27,7 @@
 #include "megalith/io/staged_folder.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/weight_check.h"
+#include "megalith/nn/parameter/fp8_value.h"
 #include "megalith/nn/parameter/init.h"
 
 namespace megalith::model {
@@ -144,16 +145,17 @@ void load_weights(const VirtualModels& models, const fs::path& folder, const Mod
       continue;
     }
     // A parameter may be several tensors in the model's terms (q, k and v), each of which is a rectangle of its own.
-    std::vector<parallel::ShardedTensor> parts = parameter->sharded();
+    const at::Tensor value = nn::loadable(*parameter);
+    std::vector<parallel::ShardedTensor> parts = parameter->sharded(value);
     int64_t held = 0;
     for (const auto& part : parts) held += part.local.numel();
-    if (held < parameter->value.numel()) parameter->value.zero_();  // rows that no part covers are padding
+    if (held < value.numel()) value.zero_();  // rows that no part covers are padding
     for (auto& part : parts)
       if (has_vocabulary_rows(part.name, in_files)) part = old_rows(part, old_vocab);
     mapping.read(files, parts, &not_finite);
     if (vocab == old_vocab && new_tokens.empty()) continue;
     // The mean needs the old rows of all ranks, which are in place only now.
-    for (const auto& part : parameter->sharded())
+    for (const auto& part : parameter->sharded(value))
       if (has_vocabulary_rows(part.name, in_files))
         fill_new_rows(part, old_vocab, new_tokens, models.context().tp(), seed);
   }
@@ -192,7 +194,7 @@ void load_common_weights(const VirtualModels& models, const fs::path& folder, co
   std::vector<hf::NonFiniteValues> not_finite;
   for (const nn::Parameter* parameter : models.parameters()) {
     if (parameter->value.is_meta() || parameter->spec.role == nn::ParameterRole::kAdapter) continue;
-    std::vector<parallel::ShardedTensor> parts = parameter->sharded();
+    std::vector<parallel::ShardedTensor> parts = parameter->sharded(nn::loadable(*parameter));
     std::erase_if(parts, [&](const parallel::ShardedTensor& part) {
       return !mapping.holds(part.name) || !files.contains(mapping.name_in(files, mapping.file_of(part.name).name));
     });
@@ -263,15 +265,23 @@ void add_held(const nn::Parameter& parameter, const hf::TensorMapping& mapping,
   // The replicas of experts are other ranks than those of the rest of the model.
   const comm::Group replicas = parameter.spec.expert ? context.edp() : context.dp(/*with_cp=*/true);
   const int size = replicas.size();
-  for (const auto& part : parameter.sharded()) {
+  const nn::SavedShards saved = nn::saved_shards(parameter);
+  for (const auto& part : saved.parts) {
     if (part.local.numel() == 0) continue;
     const auto target = mapping.place(part);
-    // Replica 0 writes an export. The hash numbers the replicas differently per tensor, so that all share the work.
+    // Replica 0 writes an export. The hash numbers the replicas differently per tensor, so that all share the work;
+    // rectangles of the optimizer's shards are divided among the ranks already.
     const int writer = static_cast<int>(fnv1a64(target.file->name) % static_cast<uint64_t>(size));
-    const int replica = part.replica * size + (replicas.rank() - writer + size) % size;
-    held.push_back({target.file->name, target.offset, target.data.detach(), replica});
+    const int replica = saved.owned ? part.replica : part.replica * size + (replicas.rank() - writer + size) % size;
+    std::function<at::Tensor()> load;
+    if (part.load)
+      load = [make = part.load, transposed = target.file->transposed] {
+        const at::Tensor data = make();
+        return transposed && data.dim() == 2 ? data.t() : data;
+      };
+    held.push_back({target.file->name, target.offset, target.data.detach(), replica, load});
     for (const std::string& copy : target.file->copies)
-      held.push_back({copy, target.offset, target.data.detach(), replica});
+      held.push_back({copy, target.offset, target.data.detach(), replica, load});
   }
 }
 
@@ -309,7 +319,7 @@ void write_in_turns(const comm::Group& everyone, hf::WeightWriter& writer, const
     do {
       next = std::find_if(next, held.end(), [](const hf::HeldRectangle& each) { return each.replica == 0; });
       if (next == held.end()) break;
-      writer.write(next->tensor, next->offset, next->data);
+      writer.write(next->tensor, next->offset, next->elements());
       ++next;
       wrote = true;
     } while (std::chrono::steady_clock::now() < end_of_turn);

@@ -5,9 +5,9 @@
 //
 //   hook -> on_gradient -> report -> start_ready_buckets -> ParamBuffer::start_reduce
 //
-// Buckets are started strictly in buffer order, even if a later one is complete first: collectives must be issued in
-// the same order on all ranks, and the order of hooks is up to autograd. Since buffers are laid out in reverse forward
-// order, little is lost.
+// Buckets are started strictly in the order of a Sequence, even if a later one is complete first: collectives must be
+// issued in the same order on all ranks, and the order of hooks is up to autograd. Since it is the reverse of the
+// forward pass, little is lost. Buffers of several dtypes that one group reduces share a Sequence.
 //
 // Everything runs on the rank's own thread, or on autograd's device thread while that one waits in backward, so nothing
 // here is locked.
@@ -18,6 +18,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 
 #include "megalith/base/error.h"
@@ -48,6 +49,8 @@ void DdpSettings::validate() const {
       !(average_in_collective && per_token_loss),
       "ddp_average_in_collective cannot be used with calculate_per_token_loss, which divides by the number"
       " of tokens; switch one of them off");
+  check<ConfigError>(!fp8_params || use_distributed_optimizer,
+                     "fp8_param needs use_distributed_optimizer, whose fp32 parameters are the source of those in fp8");
   check<ConfigError>(grad_dtype == at::kFloat || grad_dtype == at::kBFloat16,
                      "gradients are kept in float32 or bfloat16, not in {}", c10::toString(grad_dtype));
 }
@@ -81,9 +84,20 @@ DistributedDataParallel::DistributedDataParallel(const std::vector<nn::Parameter
   settings_.validate();
   // An ordered map: all ranks must create their buffers, and later their collectives, in the same order.
   std::map<std::pair<bool, at::ScalarType>, std::vector<nn::Parameter*>> kinds;
-  for (nn::Parameter* p : parameters)
-    if (p->value.requires_grad()) kinds[{p->spec.expert, p->value.scalar_type()}].push_back(p);
-  for (auto& [kind, of_kind] : kinds) add_buffer(std::move(of_kind), kind.first, context);
+  for (nn::Parameter* p : parameters) {
+    if (!p->value.requires_grad()) continue;
+    check<ConfigError>(
+        !p->attached.bytes,
+        "{} is in fp8 since an earlier run with fp8_param, and the exact weights went with its optimizer;"
+        " load the model again",
+        p->spec.name);
+    const bool to_fp8 = settings_.fp8_params && p->attached.in_fp8;
+    kinds[{p->spec.expert, to_fp8 ? at::kFloat8_e4m3fn : p->value.scalar_type()}].push_back(p);
+  }
+  for (auto& [kind, of_kind] : kinds)
+    add_buffer(std::move(of_kind), kind.first, kind.second == at::kFloat8_e4m3fn, context);
+  for (size_t i = 0; i < buffers_.size(); ++i)
+    add_to_sequence(i, buffers_[i]->parameters()[0]->spec.expert, parameters);
   zero_grad();
 }
 
@@ -92,7 +106,7 @@ DistributedDataParallel::~DistributedDataParallel() {
 }
 
 // Makes the buffer of one kind of parameters (dense or expert, one dtype) and hooks all of them.
-void DistributedDataParallel::add_buffer(std::vector<nn::Parameter*> parameters, bool expert,
+void DistributedDataParallel::add_buffer(std::vector<nn::Parameter*> parameters, bool expert, bool in_fp8,
                                          const parallel::ParallelContext& context) {
   ReduceGroups groups;
   groups.all = context.group(expert ? GroupKind::kEdp : GroupKind::kDpCp);
@@ -122,13 +136,30 @@ void DistributedDataParallel::add_buffer(std::vector<nn::Parameter*> parameters,
   const BufferRules rules = buffer_rules(
       settings_, {elements, replicas, groups.sharded ? groups.shards.size() : 1, parameters[0]->value.is_cuda()});
   const size_t number = buffers_.size();
-  buffers_.push_back(std::make_unique<ParamBuffer>(std::move(parameters), rules, reduce, std::move(groups), number));
+  buffers_.push_back(std::make_unique<ParamBuffer>(std::move(parameters), rules, reduce, std::move(groups), number,
+                                                   in_fp8 ? settings_.fp8_params : std::nullopt));
   const ParamBuffer& buffer = *buffers_.back();
   for (size_t i = 0; i < buffer.parameters().size(); ++i) {
     places_[buffer.parameters()[i]] = {.buffer = number, .bucket = buffer.layout().items[i].bucket};
     watch(*buffer.parameters()[i]);
   }
   progress_.emplace_back();
+}
+
+// The bucket whose last gradient comes first is started first. Within a buffer these are the buckets in their order.
+void DistributedDataParallel::add_to_sequence(size_t buffer, bool expert,
+                                              const std::vector<nn::Parameter*>& forward_order) {
+  std::unordered_map<const nn::Parameter*, size_t> positions;
+  for (size_t i = 0; i < forward_order.size(); ++i) positions[forward_order[i]] = i;
+  std::vector<Sequence::Entry>& buckets = sequences_[expert ? 1 : 0].buckets;
+  const BufferLayout& layout = buffers_[buffer]->layout();
+  for (size_t bucket = 0; bucket < layout.buckets.size(); ++bucket) {
+    size_t first = forward_order.size();
+    for (const int item : layout.buckets[bucket].items)
+      first = std::min(first, positions.at(buffers_[buffer]->parameters()[static_cast<size_t>(item)]));
+    buckets.push_back({buffer, static_cast<int>(bucket), first});
+  }
+  std::ranges::stable_sort(buckets, std::greater<>(), &Sequence::Entry::first);
 }
 
 void DistributedDataParallel::set_gradient_check(const GradientCheck& check) {
@@ -157,6 +188,7 @@ void DistributedDataParallel::zero_grad() {
     for (const auto& bucket : buffers_[i]->layout().buckets)
       progress_[i].missing.push_back(static_cast<int>(bucket.items.size()));
   }
+  for (Sequence& sequence : sequences_) sequence.started = 0;
   for (auto& [parameter, place] : places_) place.reports = 0;
 }
 
@@ -187,21 +219,28 @@ void DistributedDataParallel::report(const nn::Parameter& parameter) {
   Place& place = places_.at(&parameter);
   ++place.reports;
   if (!recorded_ || place.reports != place.expected) return;
-  if (--progress_[place.buffer].missing[place.bucket] == 0) start_ready_buckets(place.buffer);
+  if (--progress_[place.buffer].missing[place.bucket] == 0)
+    start_ready_buckets(sequences_[parameter.spec.expert ? 1 : 0]);
+}
+
+void DistributedDataParallel::start_next(Sequence& sequence) {
+  const Sequence::Entry& next = sequence.buckets[sequence.started++];
+  progress_[next.buffer].started = next.bucket + 1;
+  buffers_[next.buffer]->start_reduce(next.bucket);
 }
 
 // Stops at the first bucket that is not complete; its own last report continues from there.
-void DistributedDataParallel::start_ready_buckets(size_t buffer) {
-  Progress& progress = progress_[buffer];
-  const auto buckets = static_cast<int>(progress.missing.size());
-  while (progress.started < buckets && progress.missing[progress.started] == 0)
-    buffers_[buffer]->start_reduce(progress.started++);
+void DistributedDataParallel::start_ready_buckets(Sequence& sequence) {
+  const auto complete = [this](const Sequence::Entry& entry) {
+    return progress_[entry.buffer].missing[static_cast<size_t>(entry.bucket)] == 0;
+  };
+  while (sequence.started < sequence.buckets.size() && complete(sequence.buckets[sequence.started]))
+    start_next(sequence);
 }
 
 void DistributedDataParallel::start_grad_sync() {
-  for (size_t i = 0; i < buffers_.size(); ++i)
-    while (progress_[i].started < static_cast<int>(progress_[i].missing.size()))
-      buffers_[i]->start_reduce(progress_[i].started++);
+  for (Sequence& sequence : sequences_)
+    while (sequence.started < sequence.buckets.size()) start_next(sequence);
 }
 
 void DistributedDataParallel::finish_grad_sync() {

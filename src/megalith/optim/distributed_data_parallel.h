@@ -59,6 +59,9 @@ struct DdpSettings {
   BucketSize bucket_size;
   bool bucketing = true;                   // false: one bucket per buffer (chunks after the first)
   at::ScalarType grad_dtype = at::kFloat;  // dtype of gradient buffers; bf16 halves the traffic, sums are less exact
+  // Weights that layers multiply in fp8 are kept and gathered in it, with scales of this recipe, which is the layers'.
+  // Needs use_distributed_optimizer.
+  std::optional<ops::Fp8Recipe> fp8_params;
 
   // Throws a ConfigError for settings that cannot be used.
   void validate() const;
@@ -80,7 +83,7 @@ class DistributedDataParallel {
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
   const DdpSettings& settings() const { return settings_; }
-  // One buffer per dtype, separately for dense parameters and for experts.
+  // One buffer per dtype, fp8 included, separately for dense parameters and for experts.
   const std::vector<std::unique_ptr<ParamBuffer>>& buffers() const { return buffers_; }
 
   // Starts a step: the next gradients overwrite the old ones. Writes no memory.
@@ -141,14 +144,28 @@ class DistributedDataParallel {
   // The state of one buffer within a step.
   struct Progress {
     std::vector<int> missing;  // by bucket: parameters that have not reported as often as expected
-    int started = 0;           // buckets [0, started) have been started: always in this order, the same on every rank
+    int started = 0;           // buckets [0, started) have been started
+  };
+  // The buckets of all buffers that one group reduces, in the order in which they are started: the same on every rank.
+  struct Sequence {
+    // A bucket, and the position of its first parameter in the order of the forward pass.
+    struct Entry {
+      size_t buffer = 0;
+      int bucket = 0;
+      size_t first = 0;
+    };
+    std::vector<Entry> buckets;
+    size_t started = 0;  // buckets [0, started) have been started
   };
 
-  void add_buffer(std::vector<nn::Parameter*> parameters, bool expert, const parallel::ParallelContext& context);
+  void add_buffer(std::vector<nn::Parameter*> parameters, bool expert, bool in_fp8,
+                  const parallel::ParallelContext& context);
   void watch(nn::Parameter& parameter);
   void on_gradient(nn::Parameter& parameter);
   void report(const nn::Parameter& parameter);  // its gradient of this backward pass is complete
-  void start_ready_buckets(size_t buffer);
+  void add_to_sequence(size_t buffer, bool expert, const std::vector<nn::Parameter*>& forward_order);
+  void start_next(Sequence& sequence);
+  void start_ready_buckets(Sequence& sequence);
 
   DdpSettings settings_;
   bool sync_ = true;
@@ -156,6 +173,7 @@ class DistributedDataParallel {
   std::vector<std::unique_ptr<ParamBuffer>> buffers_;
   std::vector<Progress> progress_;  // by buffer
   std::unordered_map<const nn::Parameter*, Place> places_;
+  Sequence sequences_[2];  // dense parameters, experts
 };
 
 }  // namespace megalith::optim

@@ -100,6 +100,16 @@ Sums sums_over_model(const std::vector<StateBlock>& blocks, const Of& of, const 
   return dense;
 }
 
+// The numbers of a block in a form that can be summed: exact where main is fp32, otherwise as the model has them. Those
+// in fp8 have no such form.
+at::Tensor summable(const StateBlock& block) {
+  if (block.main.is_fp32()) return block.main.values;
+  if (!block.in_fp8()) return block.params;
+  const at::Tensor wide = at::empty({block.main.numel()}, block.main.values.options().dtype(at::kFloat));
+  ops::read_values(block.main, wide);
+  return wide;
+}
+
 }  // namespace
 
 GradStats gradient_stats(const std::vector<StateBlock>& blocks, bool sharded, bool count_zeros,
@@ -117,9 +127,7 @@ GradStats gradient_stats(const std::vector<StateBlock>& blocks, bool sharded, bo
 
 double parameter_norm(const std::vector<StateBlock>& blocks, bool sharded, const parallel::ParallelContext& context) {
   const auto unknown = [](const StateBlock& /*block*/) { return std::optional<ExactSum>(); };
-  const Sums all = sums_over_model(
-      blocks, [](const StateBlock& block) { return block.main.is_fp32() ? block.main.values : block.params; }, unknown,
-      sharded, /*count_zeros=*/false, context);
+  const Sums all = sums_over_model(blocks, summable, unknown, sharded, /*count_zeros=*/false, context);
   return std::sqrt(all.squares.value());
 }
 

@@ -28,14 +28,17 @@ struct Piece {
   size_t group;
 };
 
-// Cuts the runs of all offloaded blocks into pieces, so that each piece has one group.
+// Cuts the runs of all offloaded blocks into pieces, so that each piece has one group. A run that ends within the
+// elements of a scale is extended to their end, over padding: stored state is not cut there.
 std::vector<Piece> pieces_of(const std::vector<StateBlock>& blocks) {
   std::vector<Piece> pieces;
   for (const StateBlock& block : blocks) {
     if (!block.on_host) continue;
-    for (const StateRun& run : block.runs)
-      for (int64_t at = run.begin; at < run.end; at += HostUpdate::kPieceElements)
-        pieces.push_back({&block, at, std::min(HostUpdate::kPieceElements, run.end - at), run.group});
+    for (const StateRun& run : block.runs) {
+      const int64_t end = (run.end + ops::kScaleBlock - 1) / ops::kScaleBlock * ops::kScaleBlock;
+      for (int64_t at = run.begin; at < end; at += HostUpdate::kPieceElements)
+        pieces.push_back({&block, at, std::min(HostUpdate::kPieceElements, end - at), run.group});
+    }
   }
   return pieces;
 }
@@ -57,17 +60,16 @@ std::future<void> copy_in_background(std::vector<Copy> copies) {
 
 }  // namespace
 
-// Blocks may differ in dtype: a staging tensor is replaced when the dtype changes, and reused otherwise.
-void HostUpdate::allocate(const StateBlock& block) {
-  for (Staging& staging : staging_) {
-    const auto make = [&block](at::Tensor& tensor, const at::Tensor& like) {
-      if (tensor.defined() && tensor.scalar_type() == like.scalar_type()) return;
-      tensor = at::empty({kPieceElements},
-                         at::TensorOptions(like.scalar_type()).pinned_memory(!block.grads.device().is_cpu()));
-    };
-    make(staging.grads, block.grads);
-    make(staging.params, block.params);
-  }
+// Blocks may differ in dtype: a staging tensor is replaced when the dtype changes, and reused otherwise. The other
+// staging buffer may be in use by a block of another dtype.
+void HostUpdate::allocate(Staging& staging, const StateBlock& block) {
+  const auto make = [&block](at::Tensor& tensor, const at::Tensor& like) {
+    if (tensor.defined() && tensor.scalar_type() == like.scalar_type()) return;
+    tensor = at::empty({kPieceElements},
+                       at::TensorOptions(like.scalar_type()).pinned_memory(!block.grads.device().is_cpu()));
+  };
+  make(staging.grads, block.grads);
+  make(staging.params, block.params);
 }
 
 void HostUpdate::run(const std::vector<StateBlock>& blocks,
@@ -77,8 +79,8 @@ void HostUpdate::run(const std::vector<StateBlock>& blocks,
   const auto fetch = [&](size_t i) {
     const Piece& p = pieces[i];
     if (going[i % 2].valid()) going[i % 2].get();  // wait until piece i - 2 has left this staging buffer
-    allocate(*p.block);
-    const Staging& staging = staging_[i % 2];
+    Staging& staging = staging_[i % 2];
+    allocate(staging, *p.block);
     std::vector<Copy> copies{{staging.grads.narrow(0, 0, p.n), p.block->grads.narrow(0, p.begin, p.n)}};
     if (p.block->main.high.defined())
       copies.push_back({staging.params.narrow(0, 0, p.n), p.block->params.narrow(0, p.begin, p.n)});
@@ -90,7 +92,8 @@ void HostUpdate::run(const std::vector<StateBlock>& blocks,
     const Staging& staging = staging_[i % 2];
     coming[i % 2].get();
     if (i + 1 < pieces.size()) fetch(i + 1);
-    // fp32 parameters are copied straight from main; others are first cast into the staging buffer by the update.
+    // fp32 parameters are copied straight from main; others are first cast into the staging buffer by the update. Those
+    // in fp8 are made afterwards, by cast_fp8_params.
     const bool low_precision = p.block->params.scalar_type() != at::kFloat;
     const at::Tensor params = staging.params.narrow(0, 0, p.n);
     StoredElements elements{.main = p.block->main.slice(p.begin, p.begin + p.n),
@@ -99,9 +102,10 @@ void HostUpdate::run(const std::vector<StateBlock>& blocks,
       elements.states.push_back(state.slice(p.begin, p.begin + p.n));
     if (elements.main.high.defined())
       elements.main.high = params;
-    else if (low_precision)
+    else if (low_precision && !p.block->in_fp8())
       elements.param = params;
     update(elements, p.group);
+    if (p.block->in_fp8()) continue;
     going[i % 2] =
         copy_in_background({{p.block->params.narrow(0, p.begin, p.n), low_precision ? params : elements.main.values}});
   }

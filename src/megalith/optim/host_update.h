@@ -30,7 +30,7 @@ class HostUpdate {
   struct Staging {
     at::Tensor grads, params;  // [kPieceElements], pinned for CUDA
   };
-  void allocate(const StateBlock& block);
+  static void allocate(Staging& staging, const StateBlock& block);
   Staging staging_[2];
 };
 

@@ -18,6 +18,8 @@
 #include <span>
 
 #include "megalith/base/error.h"
+#include "megalith/nn/parameter/fp8_value.h"
+#include "megalith/optim/fp8_params.h"
 #include "megalith/optim/model_space.h"
 
 namespace megalith::optim {
@@ -38,12 +40,12 @@ int replica_of(const StatePiece& piece, const StateBlock& block) {
   return among_tp * block.copies + block.copy;
 }
 
-// The tensors of a block in the form that a rule takes; `param` only where main is a copy of it.
+// The tensors of a block in the form that a rule takes; `param` only where main is a copy of it that the rule can make.
 StoredElements elements_of(const StateBlock& block, const at::Tensor& gate) {
   return {.main = block.main,
           .grad = block.grads,
           .states = block.states,
-          .param = block.own_main && !block.main.high.defined() ? block.params : at::Tensor(),
+          .param = block.own_main && !block.main.high.defined() && !block.in_fp8() ? block.params : at::Tensor(),
           .gate = gate};
 }
 
@@ -91,6 +93,35 @@ Optimizer::Optimizer(std::vector<DistributedDataParallel*> chunks, OptimizerSett
       " the first off or the second on");
   groups_ = all_groups(settings_.groups);
   blocks_ = make_state(chunks_, settings_);
+  if (!has_fp8()) return;
+  offer_main_params();
+  gather_params();
+  for (DistributedDataParallel* chunk : chunks_) chunk->finish_param_gather();
+}
+
+Optimizer::~Optimizer() {
+  for (const StateBlock& block : blocks_)
+    if (block.in_fp8())
+      for (const nn::Parameter* parameter : block.buffer->parameters()) parameter->attached.bytes->main = nullptr;
+}
+
+bool Optimizer::has_fp8() const { return std::ranges::any_of(blocks_, &StateBlock::in_fp8); }
+
+// Every parameter in fp8 gets one, also where this rank owns nothing of it.
+void Optimizer::offer_main_params() {
+  std::set<const ParamBuffer*> buffers;
+  for (const StateBlock& block : blocks_)
+    if (block.in_fp8()) buffers.insert(block.buffer);
+  for (const ParamBuffer* buffer : buffers)
+    for (const nn::Parameter* parameter : buffer->parameters())
+      parameter->attached.bytes->main = [this, parameter] {
+        std::vector<parallel::ShardedTensor> owned;
+        for (const StateBlock& block : blocks_)
+          for (const StatePiece& piece : block.pieces)
+            if (piece.parameter == parameter)
+              for (auto& part : shards_of(block, piece, "", block.main)) owned.push_back(std::move(part));
+        return owned;
+      };
 }
 
 // A negative or infinite rate would ruin the weights silently, so it is refused in every step, at the cost of a few
@@ -142,7 +173,10 @@ StepResult Optimizer::step(GradScaler& scaler, const std::optional<PendingUpdate
       begun && begun->stats ? *begun->stats : gradient_stats(blocks_, sharded_, settings_.count_zeros, context_);
   const double unscale = scaler.inverse_scale();  // before the update below: these gradients used the old scale
   scaler.update(stats.non_finite);
-  if (stats.non_finite) return {.updated = false, .grad_norm = std::nullopt, .num_zeros = std::nullopt};
+  if (stats.non_finite) {
+    if (has_fp8()) gather_params();  // the weights are the same, but a delayed scale moves on
+    return {.updated = false, .grad_norm = std::nullopt, .num_zeros = std::nullopt};
+  }
   const double norm = stats.norm * unscale;
   StepResult result{.updated = true, .grad_norm = norm, .num_zeros = std::nullopt};
   if (settings_.count_zeros) result.num_zeros = stats.zeros;
@@ -177,6 +211,7 @@ void Optimizer::update(const Factor& factor) {
 
 // With overlap the gathers run while the next forward begins; each part of the model waits for its own.
 void Optimizer::gather_params() {
+  cast_fp8_params(blocks_);
   for (DistributedDataParallel* chunk : chunks_) chunk->start_param_gather();
   if (overlap_param_gather_) return;
   for (DistributedDataParallel* chunk : chunks_) chunk->finish_param_gather();
@@ -184,10 +219,15 @@ void Optimizer::gather_params() {
 
 double Optimizer::parameter_norm() const { return optim::parameter_norm(blocks_, sharded_, context_); }
 
-void Optimizer::reload_main_params() {
+void Optimizer::main_from_model() {
   const at::NoGradGuard no_grad;
   for (const StateBlock& block : blocks_)
     if (block.own_main) main_from_params(block);
+}
+
+void Optimizer::reload_main_params() {
+  main_from_model();
+  if (has_fp8()) gather_params();
 }
 
 std::vector<std::pair<std::string, ops::StoredValues>> Optimizer::state_of(const StateBlock& block) const {
@@ -205,25 +245,28 @@ std::vector<parallel::ShardedTensor> Optimizer::rectangles_of(const StateBlock& 
                        replica_of(piece, block));
 }
 
+std::vector<parallel::ShardedTensor> Optimizer::shards_of(const StateBlock& block, const StatePiece& piece,
+                                                          const std::string& prefix, const ops::StoredValues& stored) {
+  const int64_t n = piece.end - piece.begin;
+  const at::Tensor flat = stored.is_direct() ? stored.values.narrow(0, piece.begin, n) : without_memory(n);
+  std::vector<parallel::ShardedTensor> parts = rectangles_of(block, piece, prefix, flat);
+  if (stored.is_direct()) return parts;
+  for (parallel::ShardedTensor& part : parts)
+    part.load = [stored = stored, begin = piece.begin, place = part.local] {
+      int64_t span = place.numel() > 0 ? 1 : 0;  // elements from the first to the last of the rectangle
+      for (int64_t d = 0; d < place.dim() && span > 0; ++d) span += (place.size(d) - 1) * place.stride(d);
+      return numbers_of(stored, begin + place.storage_offset(), span).as_strided(place.sizes(), place.strides());
+    };
+  return parts;
+}
+
 // block -> tensor (main, states) -> piece (parameter) -> rectangles of the model's tensors.
 std::vector<parallel::ShardedTensor> Optimizer::sharded_state() const {
   std::vector<parallel::ShardedTensor> all;
   for (const StateBlock& block : blocks_)
     for (const auto& [prefix, stored] : state_of(block))
-      for (const StatePiece& piece : block.pieces) {
-        const int64_t n = piece.end - piece.begin;
-        const at::Tensor flat = stored.is_direct() ? stored.values.narrow(0, piece.begin, n) : without_memory(n);
-        for (auto& part : rectangles_of(block, piece, prefix, flat)) {
-          if (!stored.is_direct())
-            part.load = [stored = stored, begin = piece.begin, place = part.local] {
-              int64_t span = place.numel() > 0 ? 1 : 0;  // elements from the first to the last of the rectangle
-              for (int64_t d = 0; d < place.dim() && span > 0; ++d) span += (place.size(d) - 1) * place.stride(d);
-              return numbers_of(stored, begin + place.storage_offset(), span)
-                  .as_strided(place.sizes(), place.strides());
-            };
-          all.push_back(std::move(part));
-        }
-      }
+      for (const StatePiece& piece : block.pieces)
+        for (auto& part : shards_of(block, piece, prefix, stored)) all.push_back(std::move(part));
   return all;
 }
 
@@ -284,7 +327,7 @@ void Optimizer::load_state(const StateSource& source, const std::string& progres
   const int64_t steps = read_progress(progress, source.name());
   const Shapes saved = check_tensors(source, /*only_main=*/false, tolerance);
   const at::NoGradGuard no_grad;
-  reload_main_params();  // for those that the source lacks
+  main_from_model();  // for those that the source lacks
   for (const StateBlock& block : blocks_)
     for (const auto& [prefix, stored] : state_of(block)) read_state(block, prefix, stored, source, saved);
   for (const StateBlock& block : blocks_)
@@ -296,7 +339,7 @@ void Optimizer::load_state(const StateSource& source, const std::string& progres
 void Optimizer::load_main_params(const StateSource& source, const std::set<std::string>& grown) {
   const Shapes saved = check_tensors(source, /*only_main=*/true, {.grown = grown});
   const at::NoGradGuard no_grad;
-  reload_main_params();  // for those that the source lacks
+  main_from_model();  // for those that the source lacks
   for (const StateBlock& block : blocks_) {
     if (!block.own_main) continue;
     read_state(block, kMain, block.main, source, saved);

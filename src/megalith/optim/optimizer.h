@@ -5,6 +5,7 @@
 // Bytes per parameter with AdamW and fp32 gradients, where d ranks share the state:
 //   bf16 model   2 parameter + 4 gradient + 12/d main parameter and moments
 //   fp32 model   4 parameter + 4 gradient +  8/d moments; it needs no main parameters
+//   fp8 weights  1 parameter + 4 gradient + 12/d main parameter and moments (DdpSettings::fp8_params)
 // OptimizerSettings::formats keeps the state in fewer bytes, down to (2 + 1 + 1 + 1/8)/d: a remainder and two moments
 // in fp8 with their scales.
 #pragma once
@@ -70,6 +71,9 @@ class Optimizer {
   // wait_for_params of the chunks.
   Optimizer(std::vector<DistributedDataParallel*> chunks, OptimizerSettings settings,
             const parallel::ParallelContext& context, bool overlap_param_gather = false);
+  ~Optimizer();
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
 
   // The same groups in the same order on every rank. Set lr and weight_decay of each before a step.
   std::vector<ParamGroup>& groups() { return groups_; }
@@ -90,7 +94,8 @@ class Optimizer {
   // Returns the L2 norm of the whole model's parameters. Collective.
   double parameter_norm() const;
 
-  // Call after loading weights into the model: refreshes the fp32 main parameters from them.
+  // Call after loading weights into the model (nn::loadable): refreshes the fp32 main parameters from them, and from
+  // these the parameters in fp8. Collective.
   void reload_main_params();
 
   // ---- State ----
@@ -132,6 +137,9 @@ class Optimizer {
   // Returns the state tensors of a block with the prefixes of their names. `main` is left out where it is only a view
   // of the parameters.
   std::vector<std::pair<std::string, ops::StoredValues>> state_of(const StateBlock& block) const;
+  // Returns the parameters of `piece` in `stored`, which belongs to `block`, in model space.
+  static std::vector<parallel::ShardedTensor> shards_of(const StateBlock& block, const StatePiece& piece,
+                                                        const std::string& prefix, const ops::StoredValues& stored);
   static std::vector<parallel::ShardedTensor> rectangles_of(const StateBlock& block, const StatePiece& piece,
                                                             const std::string& prefix, const at::Tensor& flat);
   // Shapes by name, of the tensors of a source.
@@ -141,7 +149,13 @@ class Optimizer {
   ops::UpdateScalars scalars_of(size_t group, double grad_scale) const;
   std::vector<ops::UpdateRun> runs_of(const StateBlock& block, double grad_scale) const;
   void update(const Factor& factor);
+  // Casts parameters in fp8 and gathers all.
   void gather_params();
+  // Main parameters from those of the model, or from weights that were loaded.
+  void main_from_model();
+  // Whether parameters are in fp8; and the functions through which those are saved.
+  bool has_fp8() const;
+  void offer_main_params();
   void check_groups() const;
   // Throws for tensors of `source` that do not fit; returns the shapes of all of them.
   Shapes check_tensors(const StateSource& source, bool only_main, const StateTolerance& tolerance) const;

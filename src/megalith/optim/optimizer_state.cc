@@ -16,6 +16,7 @@
 #include <cmath>
 
 #include "megalith/base/error.h"
+#include "megalith/optim/fp8_params.h"
 
 namespace megalith::optim {
 
@@ -142,7 +143,9 @@ void in_pieces(const StateBlock& block, const F& f) {
 }  // namespace
 
 void main_from_params(const StateBlock& block) {
-  if (block.main.is_direct()) {
+  if (block.in_fp8()) {
+    main_from_loaded(block);
+  } else if (block.main.is_direct()) {
     block.main.values.copy_(block.params);
   } else if (block.main.high.defined()) {
     block.main.values.zero_();  // the parameters are the upper halves already
@@ -155,6 +158,7 @@ void main_from_params(const StateBlock& block) {
 }
 
 void params_from_main(const StateBlock& block) {
+  if (block.in_fp8()) return;
   if (block.main.is_direct()) {
     block.params.copy_(block.main.values);
   } else if (!block.main.high.defined()) {
@@ -188,12 +192,12 @@ std::vector<StateBlock> make_state(const std::vector<DistributedDataParallel*>& 
     block.own_main = needs_main(range);
     block.main = block.own_main ? std::move(state.main) : ops::StoredValues{.values = block.params};
     if (block.own_main && block.main.values.scalar_type() == at::kShort) block.main.high = block.params;
-    if (block.own_main) main_from_params(block);
     block.states = std::move(state.states);
     block.on_host = range.on_host;
     block.copies = groups.sharded ? groups.instances.size() : groups.all.size();
     block.copy = groups.sharded ? groups.instances.rank() : groups.all.rank();
     add_pieces(block, range, settings.groups);
+    if (block.own_main) main_from_params(block);
     block.buffer = range.buffer;
     block.bucket = range.bucket;
     block.whole_bucket = range.n == range.buffer->layout().buckets[range.bucket].numel() &&

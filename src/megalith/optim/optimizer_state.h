@@ -42,12 +42,16 @@ struct StateBlock {
   const ParamBuffer* buffer = nullptr;  // the buffer that it is part of
   int bucket = 0;                       // its bucket in that buffer
   bool whole_bucket = false;            // it covers all of that bucket, and every piece is counted
-  // main has its own memory, and params is a copy of it in the model's dtype.
+  // main has its own memory, and params is a copy of it in the model's dtype, or in fp8.
   bool own_main = false;
+
+  // params are bytes in fp8, written by cast_fp8_params (fp8_params.h) alone.
+  bool in_fp8() const { return params.scalar_type() == at::kFloat8_e4m3fn; }
 };
 
 // Copies the parameters of a block into its main parameters, or back. Both are done in pieces, without an fp32 copy of
-// the block. Only for blocks with own_main.
+// the block. Only for blocks with own_main. In fp8, main comes from weights that were loaded, and params stay as they
+// are.
 void main_from_params(const StateBlock& block);
 void params_from_main(const StateBlock& block);
 

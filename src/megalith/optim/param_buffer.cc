@@ -17,6 +17,8 @@
 #include <cmath>
 
 #include "megalith/base/error.h"
+#include "megalith/nn/parameter/fp8_value.h"
+#include "megalith/ops/gemm/fp8_blocks.h"
 #include "megalith/ops/update/flat_buffer.h"
 
 namespace megalith::optim {
@@ -34,12 +36,13 @@ BufferLayout plan(const std::vector<nn::Parameter*>& parameters, const BufferRul
 }  // namespace
 
 ParamBuffer::ParamBuffer(std::vector<nn::Parameter*> parameters, const BufferRules& rules, const ReduceRules& reduce,
-                         ReduceGroups groups, size_t number)
+                         ReduceGroups groups, size_t number, const std::optional<ops::Fp8Recipe>& fp8)
     : number_(number),
       parameters_(std::move(parameters)),
       reduce_(reduce),
       groups_(std::move(groups)),
       layout_(plan(parameters_, rules)),
+      fp8_(fp8),
       reducing_(layout_.buckets.size()),
       gathering_(layout_.buckets.size()),
       over_instances_(layout_.buckets.size()),
@@ -49,17 +52,41 @@ ParamBuffer::ParamBuffer(std::vector<nn::Parameter*> parameters, const BufferRul
   const at::NoGradGuard no_grad;
   const auto options = parameters_[0]->value.options().requires_grad(false);
   // Padding must be zero: it is reduced, gathered and updated with the rest.
-  params_ = at::zeros({layout_.numel()}, options);
+  params_ = fp8_ ? at::zeros({layout_.numel()}, options.dtype(at::kByte)).view(at::kFloat8_e4m3fn)
+                 : at::zeros({layout_.numel()}, options);
   grads_ = at::zeros({layout_.numel()}, options.dtype(reduce_.grad_dtype));
   for (size_t i = 0; i < parameters_.size(); ++i) {
     nn::Parameter& p = *parameters_[i];
     const BufferLayout::Item& item = layout_.items[i];
-    at::Tensor view = params_.narrow(0, item.begin, item.end - item.begin).view(p.value.sizes());
-    view.copy_(p.value.detach());
+    const at::Tensor view = params_.narrow(0, item.begin, item.end - item.begin).view(p.value.sizes());
+    if (fp8_)
+      p.attached.bytes = std::make_shared<nn::Fp8Value>(
+          nn::Fp8Value{.dtype = p.value.scalar_type(), .inverse_scale = {}, .loaded = p.value.detach()});
+    else
+      view.copy_(p.value.detach());
     p.value.set_data(view);  // keeps the tensor's identity, which autograd and the layers refer to
     p.grad.main_grad = grads_.narrow(0, item.begin, item.end - item.begin).view(p.value.sizes());
   }
+  if (fp8_) make_scales();
   mark_stale();
+}
+
+// One tensor for all scales, so that one collective finds their maxima; each parameter has a view of it.
+void ParamBuffer::make_scales() {
+  const bool squares = fp8_->scaling == ops::Fp8Scaling::kBlocks;
+  const auto count = [&](const nn::Parameter& p) {
+    return squares ? p.value.numel() / (ops::kFp8Block * ops::kFp8Block) : int64_t{1};
+  };
+  int64_t total = 0;
+  for (const nn::Parameter* p : parameters_) total += count(*p);
+  inverse_scales_ = at::ones({total}, params_.options().dtype(at::kFloat));
+  int64_t next = 0;
+  for (nn::Parameter* p : parameters_) {
+    at::Tensor& own = p->attached.bytes->inverse_scale;
+    own = inverse_scales_.narrow(0, next, count(*p));
+    if (squares) own = own.view({p->value.size(0) / ops::kFp8Block, p->value.size(1) / ops::kFp8Block});
+    next += count(*p);
+  }
 }
 
 at::Tensor ParamBuffer::own(const at::Tensor& flat, int bucket) const {
@@ -170,11 +197,12 @@ void ParamBuffer::finish_reduce(int bucket) {
     reducing_[bucket].wait();
 }
 
-// In place: each rank's input is its own part of the output.
+// In place: each rank's input is its own part of the output. Not every backend knows fp8, but all move bytes.
 void ParamBuffer::start_gather(int bucket) {
   if (!groups_.sharded) return;
   const BufferLayout::Bucket& b = layout_.buckets[bucket];
-  gathering_[bucket] = groups_.shards.all_gather_async(params_.narrow(0, b.begin, b.numel()), own(params_, bucket),
+  const at::Tensor moved = fp8_ ? params_.view(at::kByte) : params_;
+  gathering_[bucket] = groups_.shards.all_gather_async(moved.narrow(0, b.begin, b.numel()), own(moved, bucket),
                                                        "parameters of a bucket");
 }
 

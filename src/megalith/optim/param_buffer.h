@@ -1,5 +1,5 @@
-// ParamBuffer: the parameters of one dtype in a model chunk and their gradients, in two flat buffers with the same
-// layout, and the collectives on their buckets.
+// ParamBuffer: the parameters of one dtype in a model chunk (fp8 is one of them) and their gradients, in two flat
+// buffers with the same layout, and the collectives on their buckets.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,6 +11,7 @@
 #include "megalith/base/exact_sum.h"
 #include "megalith/comm/group.h"
 #include "megalith/nn/parameter/parameter.h"
+#include "megalith/ops/gemm/fp8.h"
 #include "megalith/ops/kernel/host_values.h"
 #include "megalith/optim/buffer_layout.h"
 #include "megalith/optim/gradient_check.h"
@@ -48,9 +49,11 @@ struct ReduceRules {
 // views of its two buffers.
 class ParamBuffer {
  public:
-  // `number` is the position of the buffer in its chunk, for messages.
+  // `number` is the position of the buffer in its chunk, for messages. With `fp8` the parameters are kept in fp8, with
+  // the scales of that recipe (nn/parameter/fp8_value.h). They have no numbers then until the optimizer casts its main
+  // parameters, which it takes from nn::Fp8Value::loaded, the values so far.
   ParamBuffer(std::vector<nn::Parameter*> parameters, const BufferRules& rules, const ReduceRules& reduce,
-              ReduceGroups groups, size_t number);
+              ReduceGroups groups, size_t number, const std::optional<ops::Fp8Recipe>& fp8 = {});
   ParamBuffer(const ParamBuffer&) = delete;
   ParamBuffer& operator=(const ParamBuffer&) = delete;
 
@@ -64,6 +67,9 @@ class ParamBuffer {
 
   const at::Tensor& params() const { return params_; }  // [n]
   const at::Tensor& grads() const { return grads_; }    // [n]
+  // The recipe of parameters in fp8, and the inverse scales of all of them, fp32 [n], in the order of parameters().
+  const std::optional<ops::Fp8Recipe>& fp8() const { return fp8_; }
+  const at::Tensor& inverse_scales() const { return inverse_scales_; }
   // Returns this rank's part of a bucket in `flat`, which is params() or grads().
   at::Tensor own(const at::Tensor& flat, int bucket) const;
 
@@ -103,6 +109,7 @@ class ParamBuffer {
 
  private:
   bool spans_instances() const { return groups_.sharded && groups_.instances.size() > 1; }
+  void make_scales();
   void zero_missing(int bucket);
   void check_squares() const;
 
@@ -117,7 +124,9 @@ class ParamBuffer {
   ReduceRules reduce_;
   ReduceGroups groups_;
   BufferLayout layout_;
+  const std::optional<ops::Fp8Recipe> fp8_;
   at::Tensor params_, grads_;
+  at::Tensor inverse_scales_;  // with fp8_
   GradientCheck check_;
   std::vector<comm::Work> reducing_, gathering_;           // by bucket
   std::vector<std::optional<comm::Work>> over_instances_;  // by bucket; set once the second half has started

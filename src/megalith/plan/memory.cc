@@ -178,7 +178,10 @@ std::vector<RankMemory> plan_memory(const RunShape& run, ScheduleBook& book) {
     if (copy > nn::total(memory.at_peak)) memory.at_peak = {0, copy, 0};
     if (run.machinery.cuda) memory.at_peak[static_cast<size_t>(Use::kWorkspace)] += kLibraryWorkspaces;
     // Trained parameters exist twice while they are copied into the flat buffers; frozen ones stay outside.
-    memory.making = 2 * memory.state.parameters - memory.state.frozen + memory.state.gradients;
+    const StateBytes& state = memory.state;
+    memory.making = 2 * state.parameters - state.frozen + state.gradients;
+    // Weights that fp8 replaces stay until the optimizer has its main parameters.
+    if (state.before_fp8 > 0) memory.making = state.parameters + state.before_fp8 + state.gradients + state.optimizer;
     // A save copies a rank's own part of the state to the host; parameters are divided among their replicas.
     if (run.saves_in_background)
       memory.save_host = memory.state.parameters / (run.dp() * run.grid.cp) + memory.state.optimizer;

@@ -24,7 +24,7 @@ struct RankMemory {
   StateBytes state;
   nn::Bytes at_peak{};   // activations, communication and workspace at the fullest moment of a step
   double batches = 0;    // token ids and labels of a step, if they are kept on the device
-  double making = 0;     // while buffers are created: parameters twice, no optimizer yet
+  double making = 0;     // while buffers are created: parameters twice, no optimizer yet (with fp8_param it is there)
   double save_host = 0;  // on the host, while a checkpoint is written
   int in_flight = 0;     // most micro-batches between their forward and backward, over all chunks
 

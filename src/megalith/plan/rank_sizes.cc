@@ -19,6 +19,7 @@ nn::RankSizes rank_sizes(const RunShape& run) {
           .accumulates = run.microbatches > 1,
           .frozen = options.adapter.has_value(),
           .adapter_dropout = options.adapter ? options.adapter->dropout : 0,
+          .fp8 = options.fp8,
           .machinery = run.machinery};
 }
 

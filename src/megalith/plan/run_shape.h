@@ -41,9 +41,10 @@ struct RunShape {
   optim::DdpSettings gradients;                // for the chunks that are cut into buckets
   bool overlap_param_gather = false;           // parameters are gathered during the next forward
   // Bytes of optimizer state per trained element (optim::StateFormats): the update rule's states, and the main
-  // parameter beside a parameter of 16 bits. Then the share of both that is kept on the host.
+  // parameter beside a parameter of 16 bits, and of 8. Then the share of all that is kept on the host.
   double optimizer_state_bytes = 0;
   double main_parameter_bytes = 4;
+  double fp8_main_parameter_bytes = 4;
   double offload_fraction = 0;
   bool saves_in_background = false;  // save points are copied to the host and written from there
 

@@ -224,6 +224,7 @@ ResumePoint read_resume_point(const fs::path& folder, const TrainerSettings& set
   const ResumeSettings parts = settings.resume;
   const bool same_layout = manifest.layout == layout_of(settings.save, context);
   point.restore = [=, &context](OptimizedModel& model) {
+    if (parts.optimizer) restore_fp8(folder, manifest, model.models());  // first: parameters in fp8 are cast with it
     if (parts.optimizer)
       restore_optimizer(folder, manifest, progress, parts.keys, model);
     else if (parts.main_params)
@@ -231,7 +232,6 @@ ResumePoint read_resume_point(const fs::path& folder, const TrainerSettings& set
     else
       // Without the optimizer's state its fp32 copies are made from the weights just loaded.
       model.reload_parameters();
-    if (parts.optimizer) restore_fp8(folder, manifest, model.models());
     if (parts.rng) restore_rng(folder, manifest, same_layout, context);
   };
   point.sampler = progress.sampler;

@@ -122,14 +122,15 @@ StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuar
     model.check_gradients();
   });
   if (!announced) call_hook(events.pre_optimizer_step);
+  // The scales of the next step come from this step's magnitudes. Before the update: parameters that are kept in fp8
+  // are cast at its end.
+  nn::end_fp8_step(model.models().parameters(), runner.context().group(layout::GroupKind::kTpDpCp));
   StepReport report;
   {
     const auto span = runner.trace().span({.name = "optimizer", .level = 1});
     report.update = model.update(batch.samples, begun);
   }
   call_hook(events.optimizer_step);
-  // After the update: the scales of the next step depend on this step's amax values.
-  nn::end_fp8_step(model.models().parameters(), runner.context().group(layout::GroupKind::kTpDpCp));
 
   std::vector<MetricTotal> totals =
       sums_of(losses, batch, runner, model.models(), stop).reduce(runner.context(), "loss of the step");

@@ -173,9 +173,10 @@ void add_precision_options(OptionList& list) {
       .add("fp8_wgrad", &PrecisionConfig::fp8_wgrad,
            "weight gradients of fp8 layers in fp8; off: in bf16, from activations kept in bf16")
       .pretrain_only();
-  precision.add("fp8_param", &PrecisionConfig::fp8_param, "keep and gather parameters in fp8; needs fp8")
-      .alias({"fp8_param_gather"})
-      .planned("gpu");
+  precision
+      .add("fp8_param", &PrecisionConfig::fp8_param,
+           "keep and gather weights of fp8 products in fp8; needs fp8 and use_distributed_optimizer")
+      .alias({"fp8_param_gather"});
   precision.add("fp8_amax_history_len", &PrecisionConfig::fp8_amax_history_len, "steps the delayed recipe looks back")
       .at_least(1)
       .pretrain_only();

@@ -43,6 +43,8 @@ ModelFootprint::ModelFootprint(const ModelConfig& config, const ModelOptions& op
     nn::ParameterSizes parameters;
     const nn::FootprintScope root(rank_, updates ? &*updates : nullptr, parameters);
     TransformerBlockFootprint block(root.child("layers").child(std::to_string(layer)), config, options, layer);
+    if (!uses_fp8(config, options, layer))
+      for (nn::ParameterSize& p : parameters.weights) p.in_fp8 = false;
     layers_.push_back({std::move(parameters), std::move(block)});
   }
 }

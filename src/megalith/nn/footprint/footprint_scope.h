@@ -21,6 +21,7 @@ struct ParameterSize {
   bool buffer = false;      // not trained, fp32
   bool adapter = false;     // part of a low-rank update: fp32
   bool trained = true;      // has a gradient
+  bool in_fp8 = false;      // its products are in fp8
   bool operator==(const ParameterSize&) const = default;
 };
 

@@ -6,6 +6,9 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <optional>
+
+#include "megalith/ops/gemm/fp8.h"
 
 namespace megalith::nn {
 
@@ -38,6 +41,8 @@ struct RankSizes {
   bool accumulates = false;     // several micro-batches: gradients are added to those in the buffer
   bool frozen = false;          // adapters are trained, weights are not
   double adapter_dropout = 0;   // probability; above 0 a mask is kept per update
+  // For products of linear layers inside blocks; nullopt = none is in fp8.
+  std::optional<ops::Fp8Recipe> fp8{};
   Machinery machinery;
 
   double stream() const { return s * h * bytes; }  // bytes of [s, h], a tensor of the residual stream

@@ -21,6 +21,7 @@
 namespace megalith::nn {
 
 struct Fp8History;
+struct Fp8Value;
 struct LowRank;
 class WeightGradQueue;
 
@@ -120,6 +121,7 @@ struct Attachments {
   LowRank* update = nullptr;        // low-rank update that the layer adds to the weight (low_rank.h); set by peft
   std::shared_ptr<Fp8History> fp8;  // history of the delayed recipe (fp8_history.h); set by linear layers
   bool in_fp8 = false;              // the layer multiplies the weight in fp8 (attach_fp8)
+  std::shared_ptr<Fp8Value> bytes;  // `value` is kept in fp8 (fp8_value.h); set by the gradient buffers
 };
 
 // One tensor with the three parts above. Layers keep a pointer to it; it lives as long as its ParameterSet.

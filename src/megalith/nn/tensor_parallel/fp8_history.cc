@@ -38,8 +38,12 @@ std::shared_ptr<Fp8History> fp8_history(const std::optional<ops::Fp8Recipe>& rec
 }
 
 bool applies_fp8(const std::optional<ops::Fp8Recipe>& recipe, const at::Tensor& weight) {
+  return recipe && applies_fp8(recipe, weight.size(0), weight.size(1));
+}
+
+bool applies_fp8(const std::optional<ops::Fp8Recipe>& recipe, int64_t out, int64_t in) {
   if (!recipe) return false;
-  const int64_t multiple = ops::fp8_width_multiple(recipe->scaling), out = weight.size(0), in = weight.size(1);
+  const int64_t multiple = ops::fp8_width_multiple(recipe->scaling);
   return out > 0 && in > 0 && out % multiple == 0 && in % multiple == 0;
 }
 

@@ -38,6 +38,7 @@ std::shared_ptr<Fp8History> fp8_history(const std::optional<ops::Fp8Recipe>& rec
 // Whether the products with `weight` [o, i] are in fp8: `recipe` asks for it, and both sizes are multiples of
 // fp8_width_multiple().
 bool applies_fp8(const std::optional<ops::Fp8Recipe>& recipe, const at::Tensor& weight);
+bool applies_fp8(const std::optional<ops::Fp8Recipe>& recipe, int64_t out, int64_t in);
 // A layer calls it for a weight that it multiplies with `recipe`: attaches the history, if the recipe has one, and
 // notes whether fp8 applies. Sizes depend on the layout, but a weight has its history in all of them.
 void attach_fp8(Parameter& weight, const std::optional<ops::Fp8Recipe>& recipe);

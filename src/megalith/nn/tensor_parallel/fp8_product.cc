@@ -12,9 +12,12 @@
 // rows of zeros, which change neither scales nor sums; results lose them again. Widths are the model's: where they do
 // not fit, make_product takes a dense product.
 //
+// A weight that is kept in fp8 (parameter/fp8_value.h) is not cast: forward takes its bytes, backward transposes them.
+//
 // A recipe without weight gradients computes dW from x and dy as they are. Forward then keeps x itself.
 #include <ATen/ATen.h>
 
+#include "megalith/nn/parameter/fp8_value.h"
 #include "megalith/nn/tensor_parallel/fp8_history.h"
 #include "megalith/nn/tensor_parallel/product_internal.h"
 #include "megalith/ops/gemm/fp8_blocks.h"
@@ -36,7 +39,7 @@ enum Fp8Saved : size_t {
   kInputColumns,       // [i, t] in fp8, t padded; undefined if no gradient is computed from it
   kInputInverseScale,  // as in Fp8Matrix
   kWeight,             // [o, i]
-  kWeightScale         // fp32 [1]; undefined if it is computed again
+  kWeightScale         // fp32 [1]; undefined if it is computed again, or not needed
 };
 
 // The orders that a cast writes; each costs a byte of memory traffic per element.
@@ -54,7 +57,9 @@ class Fp8Product final : public Product {
   at::Tensor forward(const at::Tensor& x, const ops::Addends& added, Saved& saved) const override {
     const at::Tensor weight = weight_.value.detach();
     const Fp8Matrix x8 = cast(padded(x), Fp8History::kInput, record_, {true, fp8_weight_grad()});
-    const Fp8Matrix w8 = cast(weight, Fp8History::kWeight, record_, {true, false});
+    const Fp8Matrix w8 = weight_.attached.bytes
+                             ? Fp8Matrix{.rows = weight, .inverse_scale = weight_.attached.bytes->inverse_scale}
+                             : cast(weight, Fp8History::kWeight, record_, {true, false});
     at::Tensor y = ops::fp8_mm(x8.rows, x8.inverse_scale, w8.rows, w8.inverse_scale, x.scalar_type(), /*fast=*/true)
                        .narrow(0, 0, x.size(0));
     add_addends_(y, added);
@@ -68,9 +73,7 @@ class Fp8Product final : public Product {
   }
 
   at::Tensor grad_through_weight(const OutputGrad& dy, const Saved& saved) const override {
-    const Fp8Matrix w8 = recipe_.scaling == Fp8Scaling::kBlocks
-                             ? ops::to_fp8_blocks(saved.own[kWeight], Fp8Kind::kE4m3, Fp8Blocks::kSquares, false, true)
-                             : ops::to_fp8(saved.own[kWeight], {.rows = false, .scale = saved.own[kWeightScale]});
+    const Fp8Matrix w8 = weight_by_columns(saved);
     return ops::fp8_mm(dy.in_fp8.rows, dy.in_fp8.inverse_scale, w8.columns, w8.columns_inverse_scale,
                        dy.dy.scalar_type(), /*fast=*/false)
         .narrow(0, 0, dy.dy.size(0));
@@ -91,10 +94,23 @@ class Fp8Product final : public Product {
   // Whether dW is computed, and from casts.
   bool fp8_weight_grad() const { return weight_.value.requires_grad() && recipe_.weight_gradients; }
 
-  // Returns x [t, …] with rows of zeros up to the next multiple of tokens; x itself if there is nothing to add.
+  // Returns the weight as backward multiplies it, from what forward has saved.
+  Fp8Matrix weight_by_columns(const Saved& saved) const {
+    const at::Tensor& weight = saved.own[kWeight];
+    if (weight_.attached.bytes) {
+      const at::Tensor& inverse = weight_.attached.bytes->inverse_scale;  // changes between steps only
+      return {.columns = weight.view(at::kByte).t().contiguous().view(weight.scalar_type()),
+              .columns_inverse_scale = inverse.dim() == 2 ? inverse.t().contiguous() : inverse};
+    }
+    if (recipe_.scaling == Fp8Scaling::kBlocks)
+      return ops::to_fp8_blocks(weight, Fp8Kind::kE4m3, Fp8Blocks::kSquares, /*rows=*/false, /*columns=*/true);
+    return ops::to_fp8(weight, {.rows = false, .scale = saved.own[kWeightScale]});
+  }
+
+  // Returns x [t, …] with rows of zeros up to the next multiple of tokens, at least one; x itself if it is one.
   at::Tensor padded(const at::Tensor& x) const {
     const int64_t multiple = ops::fp8_token_multiple(recipe_.scaling), beyond = x.size(0) % multiple;
-    return beyond == 0 ? x : at::constant_pad_nd(x, {0, 0, 0, multiple - beyond});
+    return beyond == 0 && x.size(0) > 0 ? x : at::constant_pad_nd(x, {0, 0, 0, multiple - beyond});
   }
 
   // Casts x with the scaling of the recipe: blocks, the history's scale (delayed), or a scale from x itself.

@@ -8,6 +8,7 @@
 #include "megalith/nn/tensor_parallel/linear_footprint.h"
 
 #include "megalith/nn/parameter/low_rank_footprint.h"
+#include "megalith/nn/tensor_parallel/fp8_history.h"
 
 namespace megalith::nn {
 
@@ -25,7 +26,7 @@ std::vector<UpdatedPart> updated_parts(const std::vector<OutputPart>& out, int64
 UpdateSize add_weight(const FootprintScope& scope, std::vector<UpdatedPart> parts, int64_t in, bool bias) {
   int64_t rows = 0;
   for (const UpdatedPart& part : parts) rows += part.rows;
-  scope.add(rows * in);
+  scope.add({.numel = rows * in, .in_fp8 = applies_fp8(scope.rank().fp8, rows, in)});
   if (bias) scope.add(rows);
   return scope.add_update(std::move(parts), in);
 }

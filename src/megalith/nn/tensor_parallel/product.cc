@@ -84,7 +84,8 @@ void add_addends_(const at::Tensor& y, const ops::Addends& added) {
 }
 
 ProductPtr make_product(Parameter& weight, const ProductInput& input, const std::optional<ops::Fp8Recipe>& fp8) {
-  const bool in_fp8 = input.tokens > 0 && applies_fp8(fp8, weight.value);
+  // Without tokens there is nothing to round; but bytes can be multiplied in no other way.
+  const bool in_fp8 = applies_fp8(fp8, weight.value) && (input.tokens > 0 || weight.attached.bytes);
   ProductPtr product = in_fp8 ? fp8_product(weight, *fp8, at::GradMode::is_enabled()) : dense_product(weight);
   const LowRank* update = active_update(weight);
   if (update == nullptr) return product;

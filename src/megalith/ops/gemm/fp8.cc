@@ -30,8 +30,7 @@ Fp8Matrix cast_composite(const at::Tensor& x, const Fp8Cast& cast) {
   at::Tensor scale = cast.scale;
   if (!scale.defined() || cast.seen.defined()) {
     const at::Tensor largest = wide.abs().max().view({1});
-    if (!scale.defined())
-      scale = at::where(largest.gt(0).logical_and_(largest.isfinite()), largest.reciprocal() * reach, 1);
+    if (!scale.defined()) scale = fp8_scale(largest, cast.kind);
     if (cast.seen.defined()) cast.seen.copy_(at::fmax(cast.seen, largest));
   }
   const at::Tensor bytes = (wide * scale).clamp_(-reach, reach).to(dtype_of(cast.kind));
@@ -75,13 +74,6 @@ Fp8Matrix cast_on_cuda(const at::Tensor& x, const Fp8Cast& cast) {
   return result;
 }
 
-// Returns the values of x [r, c] in fp32; the scales are one in all, or one per 1 x 128 or per 128 x 128 numbers.
-at::Tensor widened(const at::Tensor& x, const at::Tensor& inverse_scale) {
-  if (inverse_scale.numel() == 1) return x.to(at::kFloat) * inverse_scale;
-  const at::Tensor wide = inverse_scale.repeat_interleave(kFp8Block, 1);
-  return x.to(at::kFloat) * (wide.size(0) == x.size(0) ? wide : wide.repeat_interleave(kFp8Block, 0));
-}
-
 // Both factors are given as rows along the summed dimension, a [m, k] and b [n, k], as fp8 products want them.
 void check_factors(const at::Tensor& a, const at::Tensor& b) {
   check(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(1),
@@ -107,13 +99,26 @@ Fp8Matrix to_fp8(const at::Tensor& x, const Fp8Cast& cast) {
   return on_cuda_kernel(x) ? cast_on_cuda(x, cast) : cast_composite(x, cast);
 }
 
+// A division, as in the kernel: the product with a reciprocal may differ in the last bit.
+at::Tensor fp8_scale(const at::Tensor& largest, Fp8Kind kind) {
+  const at::Tensor wanted = at::full_like(largest, reach_of(kind)).div_(largest);
+  return at::where(largest.gt(0).logical_and_(largest.isfinite()), wanted, 1);
+}
+
+// The scales are one in all, or one per 1 x 128 or per 128 x 128 numbers.
+at::Tensor from_fp8(const at::Tensor& rows, const at::Tensor& inverse_scale) {
+  if (inverse_scale.numel() == 1) return rows.to(at::kFloat) * inverse_scale;
+  const at::Tensor wide = inverse_scale.repeat_interleave(kFp8Block, 1);
+  return rows.to(at::kFloat) * (wide.size(0) == rows.size(0) ? wide : wide.repeat_interleave(kFp8Block, 0));
+}
+
 at::Tensor fp8_mm(const at::Tensor& a, const at::Tensor& a_inverse_scale, const at::Tensor& b,
                   const at::Tensor& b_inverse_scale, at::ScalarType dtype, bool fast) {
   check_factors(a, b);
   if (a.is_cuda())
     return at::_scaled_mm(a, b.t(), a_inverse_scale, turned(b_inverse_scale), /*bias=*/{}, /*scale_result=*/{}, dtype,
                           fast && a_inverse_scale.numel() == 1);
-  return widened(a, a_inverse_scale).mm(widened(b, b_inverse_scale).t()).to(dtype);
+  return from_fp8(a, a_inverse_scale).mm(from_fp8(b, b_inverse_scale).t()).to(dtype);
 }
 
 void fp8_mm_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& a_inverse_scale, const at::Tensor& b,

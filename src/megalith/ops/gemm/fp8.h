@@ -75,6 +75,12 @@ struct Fp8Cast {
 // for the device; takes one pass over x with a given scale, two without.
 Fp8Matrix to_fp8(const at::Tensor& x, const Fp8Cast& cast);
 
+// Returns the scale that to_fp8 finds for a tensor whose largest magnitude is `largest`, elementwise: 1 for zero and
+// for numbers that are not finite.
+at::Tensor fp8_scale(const at::Tensor& largest, Fp8Kind kind);
+// Returns the numbers of Fp8Matrix::rows in fp32.
+at::Tensor from_fp8(const at::Tensor& rows, const at::Tensor& inverse_scale);
+
 // Returns a [m, k] · b [n, k]ᵀ, [m, n] in `dtype`. The inverse scales are those of Fp8Matrix for the order in use.
 // `fast` allows sums of less precision, for forward passes (with one scale per tensor only).
 at::Tensor fp8_mm(const at::Tensor& a, const at::Tensor& a_inverse_scale, const at::Tensor& b,

@@ -14,15 +14,6 @@ namespace megalith::ops {
 
 namespace {
 
-// frexp gives a mantissa in [0.5, 1), so that 2^(exponent - 1) is the power of two at or below a number.
-// Returns the largest power of two that keeps `largest` within the reach; 1 for blocks of zeros or with infinities.
-at::Tensor power_of_two(const at::Tensor& largest, double reach) {
-  const at::Tensor wanted = largest.reciprocal() * reach;
-  const at::Tensor exponent = std::get<1>(at::frexp(wanted)) - 1;
-  const at::Tensor fine = largest.gt(0).logical_and_(largest.isfinite()).logical_and_(wanted.isfinite());
-  return at::where(fine, at::ldexp(at::ones_like(wanted), exponent), 1);
-}
-
 // Bytes [r, c] in fp8 and the inverse scales of their blocks.
 struct Cast {
   at::Tensor bytes, inverse_scale;
@@ -32,7 +23,7 @@ struct Cast {
 Cast in_strips(const at::Tensor& wide, Fp8Kind kind) {
   const double reach = reach_of(kind);
   const at::Tensor parts = wide.view({wide.size(0), -1, kFp8Block});
-  const at::Tensor scale = power_of_two(parts.abs().amax(-1), reach);  // [r, c/128]
+  const at::Tensor scale = fp8_block_scale(parts.abs().amax(-1), kind);  // [r, c/128]
   const at::Tensor bytes = (parts * scale.unsqueeze(2)).clamp_(-reach, reach).view(wide.sizes()).to(dtype_of(kind));
   return {bytes, scale.reciprocal().t().contiguous().t()};
 }
@@ -56,7 +47,7 @@ Fp8Matrix cast_composite(const at::Tensor& x, Fp8Kind kind, Fp8Blocks blocks, bo
   }
   const double reach = reach_of(kind);
   const at::Tensor parts = wide.view({x.size(0) / kFp8Block, kFp8Block, x.size(1) / kFp8Block, kFp8Block});
-  const at::Tensor scale = power_of_two(parts.abs().amax({1, 3}), reach);  // [r/128, c/128]
+  const at::Tensor scale = fp8_block_scale(parts.abs().amax({1, 3}), kind);  // [r/128, c/128]
   const at::Tensor bytes =
       (parts * scale.unsqueeze(1).unsqueeze(3)).clamp_(-reach, reach).view(x.sizes()).to(dtype_of(kind));
   result.inverse_scale = scale.reciprocal();
@@ -67,6 +58,14 @@ Fp8Matrix cast_composite(const at::Tensor& x, Fp8Kind kind, Fp8Blocks blocks, bo
 }
 
 }  // namespace
+
+// frexp gives a mantissa in [0.5, 1), so that 2^(exponent - 1) is the power of two at or below a number.
+at::Tensor fp8_block_scale(const at::Tensor& largest, Fp8Kind kind) {
+  const at::Tensor wanted = largest.reciprocal() * reach_of(kind);
+  const at::Tensor exponent = std::get<1>(at::frexp(wanted)) - 1;
+  const at::Tensor fine = largest.gt(0).logical_and_(largest.isfinite()).logical_and_(wanted.isfinite());
+  return at::where(fine, at::ldexp(at::ones_like(wanted), exponent), 1);
+}
 
 Fp8Matrix to_fp8_blocks(const at::Tensor& x, Fp8Kind kind, Fp8Blocks blocks, bool rows, bool columns) {
   check(x.dim() == 2 && x.numel() > 0 && x.size(0) % kFp8Block == 0 && x.size(1) % kFp8Block == 0,

@@ -20,6 +20,10 @@ enum class Fp8Blocks {
   kSquares  // 128 x 128: inverse scales are [r/128, c/128], and the transpose of it
 };
 
+// Returns the scale of a block whose largest magnitude is `largest`, elementwise: the largest power of two that keeps
+// it within the reach of `kind`; 1 for blocks of zeros or with numbers that are not finite.
+at::Tensor fp8_block_scale(const at::Tensor& largest, Fp8Kind kind);
+
 // Casts x [r, c] of bf16, fp16 or fp32 in one pass; r and c are multiples of 128. The largest magnitude of a block
 // lands between half of the largest number of `kind` and that number. `rows` and `columns` select the orders to
 // compute.

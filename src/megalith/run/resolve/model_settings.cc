@@ -57,21 +57,6 @@ model::OffloadPlan offload_plan(const config::TrainingArguments& args) {
   return {.num_layers = recompute.cpu_offloading ? args.shape.num_layers.value_or(1) - 1 : 0};
 }
 
-// Names of recipes are Transformer Engine's.
-std::optional<ops::Fp8Recipe> fp8_recipe(const config::PrecisionConfig& precision) {
-  if (!precision.fp8) return std::nullopt;
-  const std::string name = precision.fp8_recipe.value_or("tensorwise");
-  return ops::Fp8Recipe{
-      .format = *precision.fp8 == config::Fp8Format::kHybrid ? ops::Fp8Format::kHybrid : ops::Fp8Format::kE4m3,
-      .scaling = name == "delayed"     ? ops::Fp8Scaling::kDelayed
-                 : name == "blockwise" ? ops::Fp8Scaling::kBlocks
-                                       : ops::Fp8Scaling::kTensor,
-      .history = precision.fp8_amax_history_len,
-      .most_recent = precision.fp8_amax_compute_algo == "most_recent",
-      .margin = precision.fp8_margin,
-      .weight_gradients = precision.fp8_wgrad};
-}
-
 // Returns whether a module is one of those that selective recomputation repeats.
 bool is_recomputed(const config::RecomputeConfig& recompute, const char* module) {
   return recompute.granularity == config::RecomputeGranularity::kSelective &&
@@ -136,6 +121,21 @@ model::RouterOverrides router_overrides(const config::TrainingArguments& args) {
 }
 
 }  // namespace
+
+// Names of recipes are Transformer Engine's.
+std::optional<ops::Fp8Recipe> fp8_recipe(const config::PrecisionConfig& precision) {
+  if (!precision.fp8) return std::nullopt;
+  const std::string name = precision.fp8_recipe.value_or("tensorwise");
+  return ops::Fp8Recipe{
+      .format = *precision.fp8 == config::Fp8Format::kHybrid ? ops::Fp8Format::kHybrid : ops::Fp8Format::kE4m3,
+      .scaling = name == "delayed"     ? ops::Fp8Scaling::kDelayed
+                 : name == "blockwise" ? ops::Fp8Scaling::kBlocks
+                                       : ops::Fp8Scaling::kTensor,
+      .history = precision.fp8_amax_history_len,
+      .most_recent = precision.fp8_amax_compute_algo == "most_recent",
+      .margin = precision.fp8_margin,
+      .weight_gradients = precision.fp8_wgrad};
+}
 
 model::ModelSettings model_settings(const config::TrainingArguments& args, at::Device device) {
   return {.options = model_options(args, device),

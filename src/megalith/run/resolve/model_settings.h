@@ -5,6 +5,8 @@
 
 #include <c10/core/Device.h>
 
+#include <optional>
+
 #include "megalith/config/training_arguments.h"
 #include "megalith/model/model_settings.h"
 
@@ -17,6 +19,8 @@ model::ModelSettings model_settings(const config::TrainingArguments& args, at::D
 // Returns precision, sequence and context parallelism, recomputation, loss in chunks and dispatch of experts. The
 // adapter is left out: it depends on the model (model::with_adapter).
 model::ModelOptions model_options(const config::TrainingArguments& args, at::Device device);
+// Returns how linear layers use fp8; std::nullopt without it.
+std::optional<ops::Fp8Recipe> fp8_recipe(const config::PrecisionConfig& precision);
 // Returns the same options for another device: the chunk size of a loss in chunks depends on it.
 model::ModelOptions options_on(model::ModelOptions options, at::Device device);
 // Returns dropout, standard deviation of initial weights, multi-token prediction and router settings. Options that were

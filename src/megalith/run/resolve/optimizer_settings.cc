@@ -7,6 +7,7 @@
 #include "megalith/base/error.h"
 #include "megalith/optim/rules/adamw.h"
 #include "megalith/optim/rules/sgd.h"
+#include "megalith/run/resolve/model_settings.h"
 
 namespace megalith::run {
 
@@ -88,6 +89,7 @@ optim::DdpSettings ddp_settings(const config::TrainingArguments& args) {
   settings.bucket_size = bucket_size(ddp);
   if (args.precision.grad_reduce_in_bf16 || args.optimizer.main_grads_dtype == "bf16")
     settings.grad_dtype = at::kBFloat16;
+  if (args.precision.fp8_param) settings.fp8_params = fp8_recipe(args.precision);
   // The planner and reports see the settings of the first chunk; OptimizedModel makes those of the others.
   return optim::settings_of_chunk(settings, /*first_stage=*/true, /*chunk=*/0);
 }

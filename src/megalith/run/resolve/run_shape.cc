@@ -96,6 +96,7 @@ plan::RunShape open_shape(const TrainingArguments& args, int world_size) {
   run.overlap_param_gather = update.overlap_param_gather;
   run.optimizer_state_bytes = update.optimizer.formats.state_bytes(*update.optimizer.rule);
   run.main_parameter_bytes = run.half() ? update.optimizer.formats.main_bytes(run.options.dtype) : 4;
+  run.fp8_main_parameter_bytes = update.optimizer.formats.main_bytes(at::kFloat8_e4m3fn);
   run.offload_fraction = update.optimizer.offload_fraction;
   run.saves_in_background = args.checkpoint.async_save;
   if (args.run.stage == config::Stage::kDpo) apply_preferences(args.preference, run);
