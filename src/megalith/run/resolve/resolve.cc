@@ -22,6 +22,7 @@
 #include "megalith/run/resolve/run_settings.h"
 #include "megalith/run/resolve/run_tokenizer.h"
 #include "megalith/run/resolve/schedule.h"
+#include "megalith/run/vocabulary/end_tokens.h"
 #include "megalith/train/run_length.h"
 
 namespace megalith::run {
@@ -217,6 +218,8 @@ void take_vocabulary(Work work, RunPlan& plan) {
   // An adapter may have been given modules to train; the planner counts them.
   if (plan.settings.shape.options.adapter) plan.settings.shape.options.adapter = plan.model.adapter->fresh;
   plan.warnings.insert(plan.warnings.end(), vocabulary.notes.begin(), vocabulary.notes.end());
+  for (std::string& warning : end_token_warnings(plan.model.config, vocabulary))
+    plan.warnings.push_back(std::move(warning));
 }
 
 // Finds a model and data in Hugging Face's formats. The order is that of dependence: the folder, its config.json, the
