@@ -103,6 +103,8 @@ void serve(observe::Dashboard& dashboard, const observe::ServerAddress& address)
 
 }  // namespace
 
+std::string_view dashboard_usage() { return kDashboardUsage; }
+
 int run_dashboard(Words words) {
   const DashboardFlags flags = read(words);
   if (flags.help) {
