@@ -27,6 +27,20 @@ if(TARGET megalith)
   set_target_properties(megalith PROPERTIES
     INSTALL_RPATH "$ORIGIN/../lib;$ORIGIN/${_libraries_from_bin};${MEGALITH_TORCH_DIR}/lib")
   install(TARGETS megalith RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
+  # The manual page and the completion scripts are written by the program itself, when it is installed.
+  if(NOT CMAKE_CROSSCOMPILING)
+    set(_written ${PROJECT_BINARY_DIR}/installed)
+    install(CODE "
+      file(MAKE_DIRECTORY \"${_written}\")
+      foreach(text \"man;megalith.1\" \"completion;bash;megalith\" \"completion;zsh;_megalith\" \"completion;fish;megalith.fish\")
+        list(POP_BACK text name)
+        execute_process(COMMAND \"$<TARGET_FILE:megalith>\" \${text} OUTPUT_FILE \"${_written}/\${name}\" COMMAND_ERROR_IS_FATAL ANY)
+      endforeach()" COMPONENT program)
+    install(FILES ${_written}/megalith.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT program)
+    install(FILES ${_written}/megalith DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT program)
+    install(FILES ${_written}/_megalith DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions COMPONENT program)
+    install(FILES ${_written}/megalith.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT program)
+  endif()
 endif()
 
 include(CMakePackageConfigHelpers)

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <unistd.h>
 
 #include <deque>
@@ -49,6 +50,24 @@ TEST(ChildOutput, ForwardsWholeLinesWithAPrefix) {
   output.pump();
   EXPECT_EQ(terminal.text(), "[3] two\n");
   EXPECT_FALSE(output.at_end());
+}
+
+// The live line of rank 0 is on the terminal already: a line of another rank must not follow on it.
+TEST(ChildOutput, LinesDoNotContinueTheLiveLineOfATerminal) {
+  int leader = -1, follower = -1;
+  ASSERT_EQ(openpty(&leader, &follower, nullptr, nullptr, nullptr), 0);
+  Pipe rank;
+  ChildOutput output(dup(rank.ends[0]), follower, "[rank 1] ");
+  ASSERT_EQ(write(follower, "step 3/10", 9), 9);
+  rank.write_text("hello\n");
+  output.pump();
+  std::string screen(256, '\0');
+  const ssize_t n = read(leader, screen.data(), screen.size());
+  ASSERT_GT(n, 0);
+  screen.resize(static_cast<size_t>(n));
+  EXPECT_EQ(screen, "step 3/10\r\x1b[2K[rank 1] hello\r\n");
+  close(leader);
+  close(follower);
 }
 
 TEST(ChildOutput, TheEndOfTheStreamEndsTheLastLine) {

@@ -103,7 +103,9 @@ done >"$list"
 cd "$work"
 mkdir bin sandbox
 ln -s "$megalith" bin/megalith
-export PATH="$work/bin:$PATH" XDG_CACHE_HOME="$work/cache" HOME="$work" MEGALITH_USE_CPU=1 OMP_NUM_THREADS=1
+export PATH="$work/bin:$PATH" MEGALITH_USE_CPU=1 OMP_NUM_THREADS=1
+# first_hour.sh has a home that cannot be written; elsewhere each run of this script has its own.
+[ "${HOME:-}" = / ] || export XDG_CACHE_HOME="$work/cache" HOME="$work"
 cd sandbox
 [ ! -s "$list" ] || make_sandbox
 

@@ -73,7 +73,7 @@ TEST(Observers, WriteWhatIsAskedFor) {
   const std::string plain = watch(settings);
   EXPECT_EQ(names_in(folder / "plain"), (std::set<std::string>{"args.yaml", "events.jsonl", "live.json", "loss.svg",
                                                                "metrics.jsonl", "trainer_state.json"}));
-  expect_contains(plain, "step 4/4 | loss 2.5000 | 2.0k tok/s | 1.0 TFLOP/s | 1.0 MB | ETA 0:00:00\n");
+  expect_contains(plain, "step 4/4 | loss 2.5000 | 2.0k tok/s | 1.0 TFLOP/s | 1.0 MiB | ETA 0:00:00\n");
   const std::string lines = text_of_file(folder / "plain" / "metrics.jsonl");
   EXPECT_EQ(std::regex_replace(lines, std::regex(R"re(,"time":[^}]*)re"), ""),
             R"({"step":2,"loss":2.5,"tokens_per_second":2000.0,"tflops_per_device":1.0,"memory":1048576})"

@@ -29,12 +29,12 @@ TEST(ProgressLine, HasEveryNumberThatIsKnown) {
   numbers.remaining_seconds = 5025;
   EXPECT_EQ(progress_line(numbers),
             "step 120/1000 | epoch 0.12 | loss 2.3457 | lr 1.00e-04 | grad 1.234 | 12.3k tok/s | 380.0 TFLOP/s (MFU "
-            "38.0 %) | 12.2 GB | ETA 1:23:45");
+            "38.0 %) | 12.2 GiB | ETA 1:23:45");
   numbers.peak_tflops.reset();
   numbers.tflops_per_device = 0.0521;
   expect_contains(progress_line(numbers), "| 0.052 TFLOP/s |");
   numbers.watts = 617.4;
-  expect_contains(progress_line(numbers), "| 0.052 TFLOP/s | 617 W | 12.2 GB |");
+  expect_contains(progress_line(numbers), "| 0.052 TFLOP/s | 617 W | 12.2 GiB |");
   numbers.loss = std::nan("");
   numbers.skipped_steps = 3;
   numbers.nan_steps = 2;
@@ -59,10 +59,10 @@ TEST(LiveLine, HasABarAndACurve) {
   const std::vector<double> losses{8, 7, 6, 5, 4, 3, 2, 1};
   EXPECT_EQ(live_line(some_numbers(), losses, {.unicode = true}),
             "step 120/1000 ━─────────────── 12 % | loss 2.3457 █▇▆▅▄▃▂▁ | lr 1.00e-04 | grad 1.234 | 12.3k tok/s | "
-            "380.0 TFLOP/s | 12.2 GB | ETA 1:23:45");
+            "380.0 TFLOP/s | 12.2 GiB | ETA 1:23:45");
   EXPECT_EQ(live_line(some_numbers(), losses, {}),
             "step 120/1000 [#---------------] 12 % | loss 2.3457 | lr 1.00e-04 | grad 1.234 | 12.3k tok/s | "
-            "380.0 TFLOP/s | 12.2 GB | ETA 1:23:45");
+            "380.0 TFLOP/s | 12.2 GiB | ETA 1:23:45");
 }
 
 // Each width has what the line before it had, less the least important part.
@@ -70,7 +70,7 @@ TEST(LiveLine, LeavesOutWholePartsOnANarrowTerminal) {
   const auto line = [](int columns) { return live_line(some_numbers(), {}, {.columns = columns}); };
   EXPECT_EQ(line(120),
             "step 120/1000 [#---------------] 12 % | loss 2.3457 | lr 1.00e-04 | grad 1.234 | 12.3k tok/s | "
-            "12.2 GB | ETA 1:23:45");
+            "12.2 GiB | ETA 1:23:45");
   EXPECT_EQ(line(100), "step 120/1000 [#---------------] 12 % | loss 2.3457 | grad 1.234 | 12.3k tok/s | ETA 1:23:45");
   EXPECT_EQ(line(80), "step 120/1000 [#---------------] 12 % | loss 2.3457 | 12.3k tok/s | ETA 1:23:45");
   EXPECT_EQ(line(60), "step 120/1000 | loss 2.3457 | 12.3k tok/s | ETA 1:23:45");

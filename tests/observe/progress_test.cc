@@ -89,7 +89,7 @@ TEST(Progress, OneLinePerLoggedStepWithoutATerminal) {
   // Six steps of two seconds remain.
   EXPECT_EQ(watched.screen,
             "step 4/10 | loss 2.5000 | lr 1.00e-04 | grad 1.000 | 2.0k tok/s | ETA 0:00:12\n"
-            "evaluation at step 4: loss 2.25, perplexity 9.5\n");
+            "evaluation at step 4: loss 2.2500, perplexity 9.5\n");
 }
 
 TEST(Progress, OneLiveLineOnATerminal) {
@@ -106,7 +106,7 @@ TEST(Progress, OneLiveLineOnATerminal) {
   EXPECT_EQ(watched.screen, "\r\x1b[2Kstep 3/10 | loss 2.5000") << "no part is cut";
   watched.screen.clear();
   watched.run.log(watched.callback, {{"eval_loss", 2}});
-  EXPECT_EQ(watched.screen, "\r\x1b[2Kevaluation at step 3: loss 2\n\r\x1b[2Kstep 3/10 | loss 2.5000");
+  EXPECT_EQ(watched.screen, "\r\x1b[2Kevaluation at step 3: loss 2.0000\n\r\x1b[2Kstep 3/10 | loss 2.5000");
   watched.screen.clear();
   watched.run.end(watched.callback);
   EXPECT_TRUE(watched.screen.ends_with("\n"));

@@ -34,7 +34,7 @@ TEST(Summary, Start) {
             "fp8         71.2 % of the FLOPs\n"
             "bf16        20.0 % head: why\n"
             "bf16        8.8 % routers: why\n"
-            "memory      20.0 MB per rank: parameters 5.0 MB, gradients 5.0 MB, optimizer 10.0 MB\n"
+            "memory      20.0 MiB per rank: parameters 5.0 MiB, gradients 5.0 MiB, optimizer 10.0 MiB\n"
             "data        train: 1,024 sequences; evaluation: 64 sequences\n"
             "batch       2 sequences x 4 micro-batches x 1 replica = 8 sequences, at most 2,048 tokens per step\n"
             "run         1,000 steps (7.81 epochs)\n"
@@ -73,7 +73,7 @@ TEST(Summary, End) {
   EXPECT_EQ(text_of(summary),
             "done        1,000 steps in 0:02:03 (8.13 steps/s, 16.7k tokens/s, 12 % padding)\n"
             "loss        8.3176 -> 2.3456; best eval_loss 2.2500\n"
-            "memory      50.0 MB at most per rank\n"
+            "memory      50.0 MiB at most per rank\n"
             "model       out\n"
             "plot        out/loss.svg\n"
             "wandb       nothing was sent; to upload: wandb sync out/tensorboard\n");

@@ -26,8 +26,8 @@ MemoryFacts facts(double used_gib) {
 
 TEST(OutOfMemory, SaysWhatWasPlannedAndUsed) {
   const std::string text = out_of_memory_text(open_shape({}, 1), facts(79));
-  expect_contains(text, "79.0 GB were in use of 80.0 GB");
-  expect_contains(text, "parameters 2.0 GB, gradients 4.0 GB, optimizer 12.0 GB");
+  expect_contains(text, "79.0 GiB were in use of 80.0 GiB");
+  expect_contains(text, "parameters 2.0 GiB, gradients 4.0 GiB, optimizer 12.0 GiB");
 }
 
 TEST(OutOfMemory, NamesTheThreeOptionsThatSaveMost) {

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "megalith/base/error.h"
+#include "megalith/base/task_progress.h"
 #include "megalith/base/text.h"
 #include "megalith/checkpoint/chunk_sums.h"
 #include "megalith/checkpoint/pieces.h"
@@ -64,9 +65,11 @@ void copy_tensors(const fs::path& source, const Manifest& manifest, const std::s
   }
   hf::WeightWriter writer(to, specs, {.max_shard_bytes = max_shard_bytes, .stem = stem});
   writer.create_files();
+  TaskProgress progress("copying " + stem, TaskProgress::Unit::kCount, std::ssize(specs), "tensors");
   for (const auto& file : files)
     for (const hf::TensorInfo& info : file->tensors()) {
       writer.write(info.name, file->tensor(info.name));
+      progress.add(1);
       file->release(info.name);
     }
   writer.sync();

@@ -31,6 +31,7 @@ void copy_elements(const at::Tensor& to, const at::Tensor& from) {
 // Each part keeps its own error, so that the steps after a failed one still release the caller and the tensors.
 void Saver::Job::write_in_background(at::Tensor& buffer) {
   copies_.begin();
+  in_background_ = true;
   thread_ = std::thread([this, &buffer] {
     keep_error([&] {
       copies_.enter();

@@ -20,6 +20,7 @@
 #include <span>
 
 #include "megalith/base/error.h"
+#include "megalith/base/task_progress.h"
 #include "megalith/base/text.h"
 #include "megalith/checkpoint/copy.h"
 #include "megalith/checkpoint/pieces.h"
@@ -222,6 +223,12 @@ void Saver::Job::keep_error(const std::function<void()>& part) {
 
 // Runs on the background thread or on the caller; makes no collective calls.
 void Saver::Job::write_share() {
+  int64_t bytes = 0;
+  for (size_t f = 0; f < files_.size(); ++f)
+    for (const size_t i : files_[f].mine) bytes += static_cast<int64_t>(request_.tensors[f].held[i].data.nbytes());
+  // Training continues during a background save, and has a line of its own.
+  const bool shown = context_.rank() == 0 && !in_background_;
+  TaskProgress progress("saving " + request_.folder.filename().string(), TaskProgress::Unit::kBytes, bytes, "", shown);
   if (context_.rank() == 0 && request_.other_files) request_.other_files(place_.path());
   for (size_t f = 0; f < files_.size(); ++f) {
     Files& files = files_[f];
@@ -235,6 +242,7 @@ void Saver::Job::write_share() {
         files.writer->write(piece_of(tensors.tensors[number], held), held.elements());
       else
         files.writer->write(held.tensor, held.offset, held.elements());
+      progress.add(static_cast<int64_t>(held.data.nbytes()));
       files.elements[number] += held.data.numel();
       files.positions[number] += sum_of_positions(tensors.tensors[number].shape, held.offset, held.data.sizes());
     }

@@ -71,6 +71,7 @@ class Saver::Job {
   std::optional<io::StagedFolder> staged_;  // rank 0: owns that folder
   std::vector<Files> files_;
   const Clock::time_point start_ = Clock::now();
+  bool in_background_ = false;  // set before the thread starts
   double stalled_seconds_ = 0;
   uint64_t bytes_ = 0;                 // rank 0: size of the whole folder
   std::vector<FileRecord> own_files_;  // rank 0: records of the files that single ranks wrote

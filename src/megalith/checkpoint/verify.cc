@@ -10,6 +10,7 @@
 
 #include "megalith/base/crc32c.h"
 #include "megalith/base/error.h"
+#include "megalith/base/task_progress.h"
 #include "megalith/base/text.h"
 #include "megalith/checkpoint/run_folder.h"
 #include "megalith/io/json_text.h"
@@ -40,12 +41,13 @@ std::optional<std::string> size_problem(const fs::path& folder, const FileRecord
 
 // Checks chunks first, first + shares, first + 2 shares, … of a file.
 void check_chunks(const fs::path& path, const FileRecord& file, uint64_t first, uint64_t shares,
-                  std::vector<std::string>& problems) {
+                  std::vector<std::string>& problems, TaskProgress& progress) {
   if (first >= file.crc32c.size()) return;
   const io::MappedFile mapped(path);
   for (uint64_t chunk = first; chunk < file.crc32c.size(); chunk += shares) {
     const uint64_t begin = chunk * kChunkBytes, end = std::min(file.bytes, begin + kChunkBytes);
     const uint32_t computed = crc32c(mapped.text(begin, end - begin));
+    progress.add(static_cast<int64_t>(end - begin));
     if (computed != file.crc32c[chunk])
       problems.push_back(fmt::format("{}: bytes {} to {} were changed: their checksum is {:08x}, it was {:08x}",
                                      path.string(), begin, end - 1, computed, file.crc32c[chunk]));
@@ -86,6 +88,8 @@ std::vector<std::string> problems_of_sizes(const fs::path& folder, const Manifes
 std::vector<std::string> problems_of_content(const fs::path& folder, const Manifest& manifest, uint64_t share,
                                              uint64_t shares) {
   std::vector<std::string> problems;
+  TaskProgress progress("checking " + folder.filename().string(), TaskProgress::Unit::kBytes,
+                        static_cast<int64_t>(manifest.total_bytes() / shares), "", share == 0);
   uint64_t before = 0;  // chunks of all previous files
   for (const FileRecord& file : manifest.files) {
     const uint64_t first = (share + shares - before % shares) % shares;  // (before + first) % shares == share
@@ -93,7 +97,7 @@ std::vector<std::string> problems_of_content(const fs::path& folder, const Manif
     if (auto problem = size_problem(folder, file))
       problems.push_back(std::move(*problem));
     else
-      check_chunks(folder / file.name, file, first, shares, problems);
+      check_chunks(folder / file.name, file, first, shares, problems, progress);
   }
   return problems;
 }

@@ -9,6 +9,7 @@
 #include <exception>
 
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
 #include "megalith/base/text.h"
 
 namespace megalith::cli {
@@ -20,7 +21,10 @@ void print_usage(FILE* to) {
   fmt::print(to, "megalith {}: trains large language models in every parallel layout\n\nmegalith COMMAND [options]\n\n",
              MEGALITH_VERSION);
   for (const Command& command : commands()) fmt::print(to, "  {:<10} {}\n", command.name, command.summary);
-  fmt::print(to, "\nmegalith COMMAND --help   the options of a command\nmegalith --version\n");
+  fmt::print(
+      to,
+      "\nmegalith COMMAND --help   the options of a command\nmegalith COMMAND --quiet   no progress, only warnings,"
+      " errors and results\nmegalith --version\n");
 }
 
 // Suggests the nearest name.
@@ -42,6 +46,12 @@ std::vector<std::string> with_long_help(Words words) {
   return result;
 }
 
+// Takes --quiet out of the words of a command that does not know it itself: progress and remarks are left out.
+std::vector<std::string> without_quiet(std::vector<std::string> words) {
+  if (std::erase(words, "--quiet") > 0) set_log_level("warn");
+  return words;
+}
+
 // The first word is the command; everything after it belongs to the command.
 int dispatch(Words words) {
   if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
@@ -54,7 +64,9 @@ int dispatch(Words words) {
   }
   const auto command = std::ranges::find(commands(), words[0], &Command::name);
   if (command == commands().end()) throw_unknown_command(words[0]);
-  return command->run(with_long_help(words.subspan(1)));
+  const std::vector<std::string> rest = with_long_help(words.subspan(1));
+  const bool is_run = command->name == "train" || command->name == "pretrain";
+  return command->run(is_run ? rest : without_quiet(rest));
 }
 
 }  // namespace
@@ -62,20 +74,26 @@ int dispatch(Words words) {
 // In the order of --help: training, models, planning, data, the machine.
 const std::vector<Command>& commands() {
   static const std::vector<Command> table{
-      {"train", "fine-tune or pre-train; options of ROLL, HF and LLaMA-Factory", run_train},
-      {"pretrain", "pre-train; options of Megatron-LM", run_pretrain},
-      {"convert", "a checkpoint into another number format, shard size or vocabulary", run_convert},
-      {"eval", "loss, perplexity and accuracy of a model on data", run_eval},
-      {"score", "losses and logits of given tokens", run_score},
-      {"generate", "continue a prompt", run_generate},
+      {"init", "write a file of options for your model, data and machine", run_init},
+      {"train", "fine-tune or pre-train; options of ROLL, HF and LLaMA-Factory", run_train, RunOptions::kTrain},
+      {"pretrain", "pre-train; options of Megatron-LM", run_pretrain, RunOptions::kPretrain},
+      {"convert", "a checkpoint into another number format, shard size or vocabulary", run_convert,
+       RunOptions::kNumberFormats},
+      {"eval", "loss, perplexity and accuracy of a model on data", run_eval, RunOptions::kTrain},
+      {"score", "losses and logits of given tokens", run_score, RunOptions::kTrain},
+      {"generate", "continue a prompt", run_generate, RunOptions::kTrain},
       {"preview",
        "groups, layers, batch, learning rate, pipeline or memory of a run; needs no GPU, no weights, no ranks",
-       run_preview},
+       run_preview, RunOptions::kTrain, preview_topics},
       {"dashboard", "runs in a browser, live or afterwards, or as one HTML file", run_dashboard},
-      {"plan", "the fastest layouts of a model that fit on N GPUs, as options for train", run_plan},
+      {"plan", "the fastest layouts of a model that fit on N GPUs, as options for train", run_plan, RunOptions::kTrain},
       {"tokenize", "token ids from text or conversations, text from ids", run_tokenize},
-      {"data", "prepare training data: tokenize a corpus, check its files, train a tokenizer", run_data},
-      {"doctor", "devices, backends, libraries; with --nproc N a check of a layout and its links", run_doctor},
+      {"data", "prepare training data: tokenize a corpus, check its files, train a tokenizer", run_data,
+       RunOptions::kNone, data_commands},
+      {"doctor", "devices, backends, libraries; with --nproc N a check of a layout and its links", run_doctor,
+       RunOptions::kTrain},
+      {"completion", "the script that completes commands and options in bash, zsh or fish", run_completion},
+      {"man", "the manual page, as man reads it", run_man},
   };
   return table;
 }
@@ -84,6 +102,18 @@ const std::vector<Command>& commands() {
 void write_stdout(std::string_view text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   check<DataError>(written, "stdout cannot be written: {} bytes of output are lost", text.size());
+}
+
+int say_how_to_begin(std::string_view command) {
+  const std::string help = fmt::format("megalith {} --help", command);
+  fmt::print(stderr,
+             "megalith {} needs to know what to train, and on what. To begin:\n\n"
+             "  {:<26} asks for model and data, and writes a file of options\n"
+             "  {:<26} trains with such a file; examples/*/tiny.yaml are small ones\n"
+             "  {:<26} lists the options\n\n"
+             "docs/tutorials/README.md leads from a first run on a laptop to many machines.\n",
+             command, "megalith init", "megalith train run.yaml", help);
+  return kBadInput;
 }
 
 int run(Words words) {

@@ -10,6 +10,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/base/text.h"
+#include "megalith/base/units.h"
 #include "megalith/checkpoint/copy.h"
 #include "megalith/checkpoint/verify.h"
 #include "megalith/cli/byte_size.h"
@@ -68,7 +69,7 @@ void print_result(bool as_json, const std::string& target, int64_t tensors, uint
                nlohmann::ordered_json{{"output_path", target}, {"tensors", tensors}, {"bytes", bytes}, {"files", files}}
                    .dump());
   else
-    log_info("{} tensors, {:.1f} MB in {} file{} in {}", tensors, static_cast<double>(bytes) / 1e6, files,
+    log_info("{} tensors, {} in {} file{} in {}", tensors, bytes_text(static_cast<double>(bytes)), files,
              files == 1 ? "" : "s", target);
 }
 
@@ -84,8 +85,8 @@ int verify(const std::string& folder, bool as_json) {
                                               {"problems", problems}}
                            .dump());
   check<DataError>(problems.empty(), "{} is broken: {}", folder, fmt::join(problems, "; "));
-  log_info("{} is whole: step {}, {:.1f} MB in {} files, saved by {}", folder, manifest.step,
-           static_cast<double>(manifest.total_bytes()) / 1e6, manifest.files.size(), manifest.layout.in_words());
+  log_info("{} is whole: step {}, {} in {} files, saved by {}", folder, manifest.step,
+           bytes_text(static_cast<double>(manifest.total_bytes())), manifest.files.size(), manifest.layout.in_words());
   return kDone;
 }
 

@@ -117,6 +117,8 @@ void serve(observe::Dashboard& dashboard, const DashboardFlags& flags) {
 
 }  // namespace
 
+std::string_view dashboard_usage() { return kDashboardUsage; }
+
 int run_dashboard(Words words) {
   const DashboardFlags flags = read(words);
   if (flags.help) {

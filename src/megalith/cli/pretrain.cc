@@ -6,6 +6,7 @@
 namespace megalith::cli {
 
 int run_pretrain(Words words) {
+  if (words.empty()) return say_how_to_begin("pretrain");
   run::RunWords given;
   if (!given.read(config::Dialect::kPretrain, words, "megalith pretrain")) return kDone;
   return run::launch_pretraining(run::resolve(given.request()), given.launch());

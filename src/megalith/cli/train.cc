@@ -6,6 +6,7 @@
 namespace megalith::cli {
 
 int run_train(Words words) {
+  if (words.empty()) return say_how_to_begin("train");
   run::RunWords given;
   if (!given.read(config::Dialect::kTrain, words, "megalith train")) return kDone;
   return run::launch_training(run::resolve(given.request()), given.launch());

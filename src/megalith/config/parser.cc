@@ -13,6 +13,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
 #include "megalith/config/assignment_internal.h"
+#include "megalith/config/own_options.h"
 
 namespace megalith::config {
 namespace {
@@ -122,6 +123,7 @@ class Applier {
 
 ParseResult parse_arguments(Dialect dialect, std::span<const std::string> words,
                             std::span<const CommandOption> command_options, UnknownNames unknown) {
+  if (words.size() == 1 && words.front() == kAskForOwnOptions) throw OwnOptions(command_options);
   // The file comes first, since what is written after it wins.
   ParseResult result{default_arguments(dialect), {}, {}};
   std::vector<std::string> problems;

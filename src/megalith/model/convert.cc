@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "megalith/base/error.h"
+#include "megalith/base/task_progress.h"
 #include "megalith/hf/scalar_type.h"
 #include "megalith/hf/weight_writer.h"
 #include "megalith/io/file_io.h"
@@ -125,6 +126,7 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
   io::StagedFolder staged(target, "convert", {.overwrite = options.overwrite});
   hf::WeightWriter writer(staged.path(), specs, {.max_shard_bytes = options.max_shard_bytes});
   writer.create_files();
+  TaskProgress progress("converting", TaskProgress::Unit::kCount, std::ssize(planned), "tensors");
   for (const auto& [spec, name, file] : planned) {
     const at::Tensor tensor = files.tensor(name);
     const auto grown = std::ranges::find(vocabulary, spec.name, &VocabularyTensor::theirs);
@@ -139,6 +141,7 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
     }
     // Drops the tensor's pages from the page cache of this process; a 100 GB model would otherwise fill memory.
     files.release(name);
+    progress.add(1);
   }
   writer.sync();
   writer.write_index();

@@ -19,6 +19,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
+#include "megalith/base/task_progress.h"
 #include "megalith/base/text.h"
 #include "megalith/hf/scalar_type.h"
 #include "megalith/hf/weight_files.h"
@@ -135,6 +136,9 @@ void load_weights(const VirtualModels& models, const fs::path& folder, const Mod
   const hf::WeightFiles files(folder);
   const hf::TensorMapping mapping(name_map(in_files), global_tensors(in_files));
   mapping.check_files(files);
+  int64_t bytes = 0;
+  for (const nn::Parameter* parameter : models.parameters()) bytes += static_cast<int64_t>(parameter->value.nbytes());
+  TaskProgress progress("loading weights", TaskProgress::Unit::kBytes, bytes, "", models.context().rank() == 0);
   std::string fresh;  // the first parameter that the files do not have
   std::vector<hf::NonFiniteValues> not_finite;
   for (const nn::Parameter* parameter : models.parameters()) {
@@ -153,6 +157,7 @@ void load_weights(const VirtualModels& models, const fs::path& folder, const Mod
     for (auto& part : parts)
       if (has_vocabulary_rows(part.name, in_files)) part = old_rows(part, old_vocab);
     mapping.read(files, parts, &not_finite);
+    progress.add(static_cast<int64_t>(parameter->value.nbytes()));
     if (vocab == old_vocab && new_tokens.empty()) continue;
     // The mean needs the old rows of all ranks, which are in place only now.
     for (const auto& part : parameter->sharded(value))
@@ -311,6 +316,10 @@ namespace {
 // the run.
 void write_in_turns(const comm::Group& everyone, hf::WeightWriter& writer, const std::vector<hf::HeldRectangle>& held,
                     std::chrono::milliseconds turn) {
+  int64_t bytes = 0;
+  for (const hf::HeldRectangle& each : held)
+    if (each.replica == 0) bytes += static_cast<int64_t>(each.data.nbytes());
+  TaskProgress progress("writing the model", TaskProgress::Unit::kBytes, bytes, "", everyone.rank() == 0);
   auto next = held.begin();
   bool anything_left = true;
   while (anything_left) {
@@ -320,6 +329,7 @@ void write_in_turns(const comm::Group& everyone, hf::WeightWriter& writer, const
       next = std::find_if(next, held.end(), [](const hf::HeldRectangle& each) { return each.replica == 0; });
       if (next == held.end()) break;
       writer.write(next->tensor, next->offset, next->elements());
+      progress.add(static_cast<int64_t>(next->data.nbytes()));
       ++next;
       wrote = true;
     } while (std::chrono::steady_clock::now() < end_of_turn);

@@ -96,7 +96,8 @@ Callbacks make_observers(const ReportSettings& settings, const ObserverSetup& se
     callbacks.push_back(std::make_unique<StragglerCallback>(
         setup.world, StragglerCallback::Settings{setup.waited_seconds, setup.device, settings.straggler_count}));
   add_files(callbacks, settings, setup);
-  callbacks.push_back(std::make_unique<ProgressCallback>(progress_of(settings, setup.progress)));
+  if (!setup.progress.quiet)
+    callbacks.push_back(std::make_unique<ProgressCallback>(progress_of(settings, setup.progress)));
   if (setup.trace == nullptr) return callbacks;
   add_timing(callbacks, settings, setup);
   add_timeline(callbacks, settings, setup);

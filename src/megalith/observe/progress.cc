@@ -6,6 +6,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <ctime>
@@ -62,6 +63,18 @@ MegatronNumbers megatron_numbers(const train::TrainerEvent& event, const Progres
   numbers.skipped_iterations = count(metrics, "skipped_iter");
   numbers.nan_iterations = count(metrics, "nan_iter");
   return numbers;
+}
+
+// One number of an evaluation in words. metrics.jsonl has all digits.
+std::string evaluation_text(std::string name, double value) {
+  if (name == "runtime") return fmt::format("{:.{}f} s", value, value < 1 ? 2 : 1);
+  if (name == "samples_per_second") return rate_text(value) + " samples/s";
+  if (name == "steps_per_second") return fmt::format("{:.4g} steps/s", value);
+  const bool share = name.ends_with("accuracy") || name.ends_with("accuracies");
+  const bool loss = name.ends_with("loss");
+  std::ranges::replace(name, '_', ' ');
+  if (share) return fmt::format("{} {:.1f} %", name, 100 * value);
+  return loss ? fmt::format("{} {:.4f}", name, value) : fmt::format("{} {:.4g}", name, value);
 }
 
 }  // namespace
@@ -150,7 +163,7 @@ void ProgressCallback::on_log(train::TrainerEvent& event) {
   say(progress_line(numbers_));
 }
 
-// "evaluation at step 20: loss 2.25, perplexity 9.48774, runtime 1.2", or Megatron's three lines.
+// "evaluation at step 20: loss 2.2500, perplexity 9.488, 1.2 s", or Megatron's three lines.
 void ProgressCallback::say_evaluation(const train::TrainerEvent& event) {
   if (settings_.style == ReportStyle::kMegatron) {
     say(megatron_validation(event.state.global_step, *event.metrics.find("eval_loss")));
@@ -160,7 +173,7 @@ void ProgressCallback::say_evaluation(const train::TrainerEvent& event) {
   const char* separator = ": ";
   for (const auto& [name, value] : event.metrics) {
     if (!name.starts_with("eval_")) continue;
-    line += fmt::format("{}{} {:.6g}", separator, name.substr(5), value);
+    line += separator + evaluation_text(name.substr(5), value);
     separator = ", ";
   }
   say(line);

@@ -42,6 +42,7 @@ struct ProgressSettings {
   bool throughput = false;                      // add TFLOP/s to Megatron's line
   bool num_zeros = false;                       // add the zeros of the gradients to Megatron's line
   std::function<void(std::string_view)> write;  // writes to stderr and flushes
+  bool quiet = false;                           // no progress: make_observers leaves the callback out
   bool terminal = false;                        // the output is a terminal, where a line can be overwritten
   std::function<int()> columns;                 // width of the terminal now, 0 if unknown; may be empty
   bool unicode = false;                         // the terminal shows blocks and curves

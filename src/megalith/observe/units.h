@@ -1,19 +1,18 @@
-// Formats numbers for people, and tells the time of day. Texts are ASCII, so that columns can be counted in bytes, and
-// have the same width for neighboring values as far as possible.
+// Formats numbers for people (base/units.h has those with units), and tells the time of day.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
+#include "megalith/base/units.h"
+
 namespace megalith::observe {
 
 // For files that other machines read; durations inside a run use a monotonic clock.
-double seconds_since_1970();               // now, to the millisecond
-std::string grouped(int64_t number);       // "1,234,567"
-std::string bytes_text(double bytes);      // "980 B", "1.5 MB", "12.3 GB": powers of 1024, at most one decimal
-std::string rate_text(double per_second);  // "987", "12.3k", "4.56M"
-// "0:00:07", "1:23:45", "2d 03:04:05"; "?" for values that are not finite or negative. Rounded to whole seconds; used
-// for past and remaining times alike.
-std::string duration_text(double seconds);
+double seconds_since_1970();          // now, to the millisecond
+std::string grouped(int64_t number);  // "1,234,567"
+using megalith::bytes_text;
+using megalith::duration_text;
+using megalith::rate_text;
 
 }  // namespace megalith::observe

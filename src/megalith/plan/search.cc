@@ -16,6 +16,7 @@
 #include <tuple>
 
 #include "megalith/base/error.h"
+#include "megalith/base/task_progress.h"
 #include "megalith/plan/search_space_internal.h"
 
 namespace megalith::plan {
@@ -85,8 +86,12 @@ Weighed search(const SearchRequest& request, size_t wanted,
   constexpr size_t kAtATime = 100;
   Scratch scratch;
   std::vector<std::pair<double, LayoutChoice>> sizes;
-  for (const LayoutChoice& choice : layout_choices(request))
+  const std::vector<LayoutChoice> choices = layout_choices(request);
+  TaskProgress progress("comparing layouts", TaskProgress::Unit::kCount, 0, "layouts");
+  for (const LayoutChoice& choice : choices) {
+    progress.add(1);
     if (const auto candidate = timed(request, choice, scratch)) sizes.emplace_back(order(*candidate), choice);
+  }
   std::ranges::stable_sort(sizes, {}, [](const auto& size) { return size.first; });
   Weighed result;
   result.possible = sizes.size();
@@ -95,6 +100,7 @@ Weighed search(const SearchRequest& request, size_t wanted,
     for (size_t i = begin; i < std::min(sizes.size(), begin + kAtATime); ++i)
       for (const LayoutChoice& choice : ways_of(request, sizes[i].second))
         if (auto candidate = timed(request, choice, scratch)) candidates.push_back(std::move(*candidate));
+    progress.add(std::ssize(candidates));
     std::ranges::stable_sort(candidates, {}, order);
     weigh(std::move(candidates), request.cluster, wanted, scratch, result);
   }

@@ -26,14 +26,6 @@ namespace megalith::run {
 
 namespace {
 
-// Returns MemAvailable of /proc/meminfo in bytes.
-double available_host_bytes() {
-  std::ifstream file("/proc/meminfo");
-  for (std::string key, line; file >> key && std::getline(file, line);)
-    if (key == "MemAvailable:") return std::stod(line) * 1024;
-  return 0;
-}
-
 // Returns the memory that this rank may use: what is free on its GPU, or its share of the host's. 0 when unknown.
 double device_bytes(const parallel::ParallelContext& context) {
   if (context.device().is_cuda()) {
@@ -44,6 +36,13 @@ double device_bytes(const parallel::ParallelContext& context) {
 }
 
 }  // namespace
+
+double available_host_bytes() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string key, line; file >> key && std::getline(file, line);)
+    if (key == "MemAvailable:") return std::stod(line) * 1024;
+  return 0;
+}
 
 bool was_given(const config::OptionReport& report, std::string_view name) {
   return std::ranges::any_of(report.uses, [&](const config::OptionUse& use) { return use.name == name; });

@@ -16,6 +16,9 @@
 
 namespace megalith::run {
 
+// Returns the memory that this machine has left, in bytes (MemAvailable of /proc/meminfo); 0 if it is unknown.
+double available_host_bytes();
+
 // Returns whether the option was given, even at its default value.
 bool was_given(const config::OptionReport& report, std::string_view name);
 // Assumes full fine-tuning unless finetuning_type was given: people plan before they decide on LoRA.

@@ -9,6 +9,7 @@
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
+#include "megalith/base/task_progress.h"
 #include "megalith/base/text.h"
 #include "megalith/parallel/runtime.h"
 #include "megalith/run/exit_code.h"
@@ -61,6 +62,14 @@ struct RankEnd {
   std::optional<at::Device> device{};  // the device that it used; std::nullopt if it was not connected
 };
 
+// Connects to the other ranks; the first one says how long that takes.
+parallel::ParallelContext& connect(parallel::Runtime& runtime, const parallel::RuntimeSettings& settings) {
+  const comm::Rendezvous place = comm::rendezvous_from_env();
+  const TaskProgress progress(fmt::format("connecting {} ranks", place.world_size),
+                              place.rank == 0 && place.world_size > 1);
+  return runtime.initialize(settings, end_process);
+}
+
 RankEnd run_once(const parallel::RuntimeSettings& settings,
                  const std::function<void(parallel::ParallelContext&)>& work) {
   parallel::Runtime runtime;
@@ -68,7 +77,7 @@ RankEnd run_once(const parallel::RuntimeSettings& settings,
     return runtime.is_initialized() ? std::optional(runtime.context().device()) : std::nullopt;
   };
   try {
-    work(runtime.initialize(settings, end_process));
+    work(connect(runtime, settings));
     runtime.shutdown();
     return {};
     // Another rank has failed and prints its own error; with our launcher, repeating it here would only add noise.

@@ -117,6 +117,8 @@ int launch_run(const RunPlan& plan, LaunchFlags launch, const std::function<void
 
 RunData open_data(const RunPlan& plan, const parallel::ParallelContext& context) {
   RunData data = open_run_data(plan.data);
+  const std::string lengths = check_sample_lengths(data, plan.data, plan.model.config);
+  if (context.rank() == 0 && !lengths.empty()) log_warning("{}", lengths);
   if (context.rank() == 0)
     for (const std::string& report : data.reports) log_info("{}", report);
   return data;

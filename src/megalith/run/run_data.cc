@@ -4,6 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "megalith/base/error.h"
+
 namespace megalith::run {
 
 namespace {
@@ -18,6 +22,7 @@ void add_eval_datasets(const data::DataRequest& request, const data::Collator& c
   for (const auto& [name, of_name] : data::evaluation_requests(request)) {
     const auto loaded = data::load_tokenized_data(of_name);
     result.reports.push_back(loaded.report);
+    result.tables.push_back(loaded.train);
     result.eval.push_back({.dataset = loaded.train, .collator = collator, .name = name});
     result.described.emplace_back(name.empty() ? "evaluation" : "evaluation " + name, samples_of(*loaded.train));
   }
@@ -31,7 +36,42 @@ train::TrainingData in_order(const DataPlan& plan, const std::shared_ptr<const d
   return train::numbered_data(dataset, order, collator);
 }
 
+// Returns the positions of a row: samples that are packed into it begin at 0 again, and the last id is only a label.
+int64_t positions_of(const data::Sequence& row) {
+  const int64_t longest = row.pieces.empty() ? std::ssize(row.ids) : *std::ranges::max_element(row.pieces);
+  return row.shifted ? longest : longest - 1;
+}
+
+// Reads only samples that may need more than `fitting` positions.
+int64_t most_positions(const data::Dataset& table, int64_t fitting) {
+  int64_t most = 0;
+  for (int64_t i = 0; i < table.size(); ++i) {
+    if (table.tokens(i) <= fitting) continue;
+    const data::Sample sample = table.sample(i);
+    most = std::max(most, positions_of(sample.row));
+    if (sample.rejected) most = std::max(most, positions_of(*sample.rejected));
+  }
+  return most;
+}
+
 }  // namespace
+
+std::string check_sample_lengths(const RunData& data, const DataPlan& plan, const model::ModelConfig& model) {
+  const int64_t positions = model.max_positions;
+  if (positions == 0 || plan.request.data.cutoff_len <= positions) return {};
+  int64_t most = 0;
+  for (const auto& table : data.tables) most = std::max(most, most_positions(*table, positions));
+  if (most <= positions) return {};
+  const std::string found = fmt::format(
+      "the longest sample has {} tokens, and the model has {} positions (max_position_embeddings)", most, positions);
+  check<ConfigError>(!model.learned_positions, "{}, each with a learned embedding; set cutoff_len {}", found,
+                     positions);
+  return fmt::format(
+      "{}: what comes later is new to it. Set cutoff_len {}, or give config.json rope scaling and more positions if it "
+      "is"
+      " to learn longer texts",
+      found, positions);
+}
 
 RunData open_run_data(const DataPlan& plan) {
   const data::DataRequest& request = plan.request;
@@ -48,12 +88,14 @@ RunData open_run_data(const DataPlan& plan) {
     const auto loaded = data::load_tokenized_data(request);
     result.reports.push_back(loaded.report);
     if (plan.trains) {
+      result.tables.push_back(loaded.train);
       result.train = in_order(plan, loaded.train, collator);
       result.described.emplace_back("train", samples_of(*loaded.train));
     }
     validation = loaded.validation;
   }
   if (validation) {
+    result.tables.push_back(validation);
     result.eval.push_back({.dataset = validation, .collator = collator});
     result.described.emplace_back("held out", samples_of(*validation));
   }

@@ -5,15 +5,12 @@
 
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <algorithm>
 
-#include "megalith/base/env.h"
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
-#include "megalith/base/text.h"
+#include "megalith/base/terminal.h"
 #include "megalith/model/adapter.h"
 #include "megalith/model/fp8/fp8_share.h"
 #include "megalith/model/model_flops.h"
@@ -29,26 +26,9 @@ namespace megalith::run {
 namespace {
 
 // Prints a text once for all ranks, and into the log of each.
-void print_and_log(const parallel::ParallelContext& context, const std::string& text) {
-  if (context.rank() == 0) write_to_stderr(text);
+void print_and_log(const parallel::ParallelContext& context, const std::string& text, bool quiet = false) {
+  if (context.rank() == 0 && !quiet) write_to_stderr(text);
   log_to_file("\n" + text);
-}
-
-// Returns 0 if stderr is not a terminal.
-int terminal_columns() {
-  winsize size{};
-  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
-}
-
-// Whether the terminal's character set has more than ASCII: the first of these variables that is set decides, as it
-// does in the C library.
-bool shows_unicode() {
-  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"})
-    if (const auto locale = env_string(name)) {
-      const std::string lower = to_lower(*locale);
-      return lower.find("utf-8") != std::string::npos || lower.find("utf8") != std::string::npos;
-    }
-  return false;
 }
 
 // Returns the number of parameters on this rank; without an adapter all of them are trained.
@@ -180,7 +160,8 @@ observe::ObserverSetup observer_setup(const model::VirtualModels& models, const 
   setup.device = context.device();
   setup.trace = &trace;
   setup.progress.write = write_to_stderr;
-  setup.progress.terminal = ::isatty(STDERR_FILENO) == 1;
+  setup.progress.quiet = switches.quiet;
+  setup.progress.terminal = stderr_is_terminal();
   setup.progress.columns = terminal_columns;
   setup.progress.unicode = shows_unicode();
   const int64_t length = std::max<int64_t>(1, data.sequence_length);
@@ -215,7 +196,7 @@ std::vector<std::unique_ptr<train::TrainerCallback>> watch_run(const model::Virt
                                                                const RunSettings& run, const DataSummary& data,
                                                                TraceRecorder& trace, const comm::RankLaunch& launch) {
   const std::optional<model::Fp8Share> fp8 = share_in_fp8(models, data);
-  print_and_log(models.context(), observe::text_of(start_summary(models, run, data, fp8)));
+  print_and_log(models.context(), observe::text_of(start_summary(models, run, data, fp8)), run.switches.quiet);
   observe::ObserverSetup setup = observer_setup(models, run.switches, data, trace);
   if (fp8) setup.fp8_share = fp8->in_fp8;
   setup.launch = launch;

@@ -19,6 +19,7 @@ bool RunWords::read(config::Dialect dialect, std::span<const std::string> words,
   auto own = launch_.run_options();
   for (config::CommandOption option : std::initializer_list<config::CommandOption>{
            {"dry_run", "check everything, print every effective option as YAML, and stop", &dry_run_},
+           {"quiet", "write only warnings, errors and the summary at the end", &quiet_},
            {"timing", "report the time of each phase of a step", &timing_},
            {"trace", "write a timeline of these steps (10-12) to output_dir/trace.json, for Perfetto", &trace_},
            {"result_rejected_tracker_filename",
@@ -40,6 +41,7 @@ bool RunWords::read(config::Dialect dialect, std::span<const std::string> words,
   launch_.check(parsed_.args.comm);
   launch_.look_after(parsed_.args.fault);
   apply_log_level(parsed_.args.logging);
+  if (quiet_) set_log_level("warn");
   for (const std::string& note : parsed_.notes) log_info("{}", note);
   if (!dry_run_) return true;
   const config::EffectiveArguments effective = effective_options(request());
@@ -59,7 +61,7 @@ RunRequest RunWords::request() const {
 }
 
 RunSwitches RunWords::switches() const {
-  RunSwitches switches{.force = launch_.force, .timing = timing_};
+  RunSwitches switches{.force = launch_.force, .quiet = quiet_, .timing = timing_};
   if (trace_) switches.trace = observe::TraceSteps::parse(*trace_);
   if (rejection_tracker_) switches.rejection_tracker = *rejection_tracker_;
   return switches;

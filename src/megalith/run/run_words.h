@@ -42,7 +42,7 @@ class RunWords {
 
   config::ParseResult parsed_;
   LaunchFlags launch_;
-  bool dry_run_ = false, help_ = false, help_all_ = false, timing_ = false;
+  bool dry_run_ = false, help_ = false, help_all_ = false, timing_ = false, quiet_ = false;
   std::optional<std::string> topic_, trace_, rejection_tracker_;
 };
 

@@ -10,6 +10,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
+#include "megalith/base/units.h"
 #include "megalith/checkpoint/run_folder.h"
 #include "megalith/io/file_io.h"
 #include "megalith/train/run_checkpoint.h"
@@ -126,8 +127,8 @@ void RunSaver::guarded(const std::function<void()>& save) {
 void RunSaver::complete(const checkpoint::SaveReport& report) {
   if (!rolling_) last_failure_.clear();
   if (context_.rank() == 0) {
-    log_info("saved {}: {:.1f} MB in {:.2f} s, of which training waited {:.2f} s", report.folder.string(),
-             static_cast<double>(report.bytes) / 1e6, report.total_seconds, report.stalled_seconds);
+    log_info("saved {}: {} in {:.2f} s, of which training waited {:.2f} s", report.folder.string(),
+             bytes_text(static_cast<double>(report.bytes)), report.total_seconds, report.stalled_seconds);
     checkpoint::Retention keep{.total_limit = setup_.settings.total_limit,
                                .retain_interval = setup_.settings.retain_interval};
     if (rolling_)

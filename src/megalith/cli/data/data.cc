@@ -12,18 +12,6 @@ namespace megalith::cli {
 
 namespace {
 
-// In the order of --help.
-const std::vector<Command>& data_commands() {
-  static const std::vector<Command> table{
-      {"tokenize", "JSON lines or tables into .bin/.idx files", data_tokenize},
-      {"inspect", "what a pair of files holds", data_inspect},
-      {"verify", "check every byte of a pair of files", data_verify},
-      {"merge", "several pairs of files into one", data_merge},
-      {"train-tokenizer", "a byte-level BPE tokenizer from texts", data_train_tokenizer},
-  };
-  return table;
-}
-
 // Returns the names of the sub-commands, for messages.
 std::vector<std::string> names() {
   std::vector<std::string> names;
@@ -46,6 +34,18 @@ bool takes_next(const config::CommandOption& option, const std::string& next) {
 }
 
 }  // namespace
+
+// In the order of --help.
+const std::vector<Command>& data_commands() {
+  static const std::vector<Command> table{
+      {"tokenize", "JSON lines or tables into .bin/.idx files", data_tokenize},
+      {"inspect", "what a pair of files holds", data_inspect},
+      {"verify", "check every byte of a pair of files", data_verify},
+      {"merge", "several pairs of files into one", data_merge},
+      {"train-tokenizer", "a byte-level BPE tokenizer from texts", data_train_tokenizer},
+  };
+  return table;
+}
 
 int run_data(Words words) {
   check<ConfigError>(!words.empty(), "megalith data needs a command: {}. For example: megalith data inspect PREFIX",

@@ -1,7 +1,6 @@
 // `megalith data tokenize`: converts JSON lines and tables to .bin/.idx files. Output goes to temporary files that are
 // renamed at the end; a signal discards them (InterruptGuard), so a pair of files is either complete or absent.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -9,6 +8,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
+#include "megalith/base/task_progress.h"
 #include "megalith/base/text.h"
 #include "megalith/cli/data/data_internal.h"
 #include "megalith/cli/preview/preview_internal.h"
@@ -76,34 +76,19 @@ struct DataTokenizeFlags {
   }
 };
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-// Shows progress on stderr: one line that is overwritten on a terminal, otherwise a line every half minute.
-class ProgressLine {
- public:
-  void show(const data::TokenizeCorpusProgress& progress) {
-    // Called for every block of documents, so most calls return here.
-    if (seconds_since(last_) < (terminal_ ? 0.5 : 30)) return;
-    last_ = Clock::now();
-    const double seconds = seconds_since(start_);
-    const std::string text = fmt::format("{} documents, {:.1f} MB/s, {:.0f} tokens/s", progress.documents,
-                                         static_cast<double>(progress.input_bytes) / 1e6 / seconds,
-                                         static_cast<double>(progress.tokens) / seconds);
-    // "\r\x1b[K" returns to the start of the line and clears it.
-    fmt::print(stderr, "{}{}{}", terminal_ ? "\r\x1b[K" : "", text, terminal_ ? "" : "\n");
-    shown_ = true;
+// Returns the bytes of all inputs; 0 if they cannot be known before they are read.
+int64_t bytes_of(const std::vector<std::string>& inputs) {
+  int64_t bytes = 0;
+  for (const std::string& input : inputs) {
+    const std::filesystem::path path(input);
+    const std::string kind = path.extension().string();
+    std::error_code failed;
+    const auto size = std::filesystem::file_size(path, failed);
+    if (failed || kind == ".gz" || kind == ".zst" || kind == ".parquet" || kind == ".arrow") return 0;
+    bytes += static_cast<int64_t>(size);
   }
-  // Clears the line, so that the result or an error does not follow half of it.
-  ~ProgressLine() {
-    if (terminal_ && shown_) fmt::print(stderr, "\r\x1b[K");
-  }
-  double seconds() const { return seconds_since(start_); }
-
- private:
-  bool terminal_ = ::isatty(STDERR_FILENO) == 1;
-  bool shown_ = false;
-  Clock::time_point start_ = Clock::now(), last_ = start_;
-};
+  return bytes;
+}
 
 // Refuses to replace existing files before any work is done.
 void check_absent(const data::TokenizeCorpusOptions& options) {
@@ -155,13 +140,17 @@ int data_tokenize(Words words) {
   const auto tokenizer = tokenizer::Tokenizer::from_folder(*flags.tokenizer);
   data::StagedFiles files;
   const run::InterruptGuard guard([&] { files.discard(); });
-  ProgressLine line;
-  const auto result = data::tokenize_corpus(tokenizer, options, files, [&](const auto& p) { line.show(p); });
+  const auto start = Clock::now();
+  const auto result = [&] {
+    TaskProgress progress("tokenizing", TaskProgress::Unit::kBytes, bytes_of(options.inputs));
+    return data::tokenize_corpus(tokenizer, options, files, [&](const auto& p) { progress.set(p.input_bytes); });
+  }();
   // From here on the files have their names; only reports follow.
   files.commit();
   for (const std::string& message : result.bad_line_messages) log_warning("left out: {}", message);
   if (result.total.bad_lines > 0) log_warning("{} bad lines were left out", result.total.bad_lines);
-  write_stdout(flags.json ? as_json(result, line.seconds()) : as_text(result));
+  write_stdout(flags.json ? as_json(result, std::chrono::duration<double>(Clock::now() - start).count())
+                          : as_text(result));
   return kDone;
 }
 

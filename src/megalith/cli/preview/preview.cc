@@ -19,36 +19,16 @@ namespace megalith::cli {
 
 namespace {
 
-// One row of the table of topics.
-struct Topic {
-  std::string name;
-  const char* summary;
-  int (*run)(Words words);
-};
-
-// In the order of --help.
-const std::vector<Topic>& topics() {
-  static const std::vector<Topic> table{
-      {"groups", "process groups of every kind, data-parallel sizes", preview_groups},
-      {"layers", "which layers are on which pipeline stage", preview_layers},
-      {"batch", "global batch and micro-batches over the course of training", preview_batch},
-      {"lr", "learning rate and weight decay over the steps", preview_lr},
-      {"pipeline", "order of work on every pipeline rank", preview_pipeline},
-      {"memory", "memory that a rank needs, part by part", preview_memory},
-  };
-  return table;
-}
-
 std::vector<std::string> available_names() {
   std::vector<std::string> names;
-  for (const Topic& topic : topics()) names.push_back(topic.name);
+  for (const Command& topic : preview_topics()) names.push_back(topic.name);
   return names;
 }
 
 // The text of `megalith preview --help`.
 std::string list_of_topics() {
   std::string text = "megalith preview TOPIC [run.yaml] [options] [--json]: needs no GPU, no weights, no ranks\n\n";
-  for (const Topic& topic : topics()) text += fmt::format("  {:<10} {}\n", topic.name, topic.summary);
+  for (const Command& topic : preview_topics()) text += fmt::format("  {:<10} {}\n", topic.name, topic.summary);
   return text + "\nmegalith preview TOPIC --help   the options of a topic\n";
 }
 
@@ -85,6 +65,18 @@ config::Dialect dialect_of(const std::optional<std::string>& asked, const config
 
 }  // namespace
 
+const std::vector<Command>& preview_topics() {
+  static const std::vector<Command> table{
+      {"groups", "process groups of every kind, data-parallel sizes", preview_groups, RunOptions::kTrain},
+      {"layers", "which layers are on which pipeline stage", preview_layers, RunOptions::kTrain},
+      {"batch", "global batch and micro-batches over the course of training", preview_batch, RunOptions::kTrain},
+      {"lr", "learning rate and weight decay over the steps", preview_lr, RunOptions::kTrain},
+      {"pipeline", "order of work on every pipeline rank", preview_pipeline, RunOptions::kTrain},
+      {"memory", "memory that a rank needs, part by part", preview_memory, RunOptions::kTrain},
+  };
+  return table;
+}
+
 int run_preview(Words words) {
   check<ConfigError>(!words.empty(),
                      "megalith preview needs a topic: {}. For example: megalith preview groups "
@@ -95,8 +87,8 @@ int run_preview(Words words) {
     write_stdout(list_of_topics());
     return kDone;
   }
-  const auto topic = std::ranges::find(topics(), name, &Topic::name);
-  if (topic == topics().end()) throw_unknown_topic(name);
+  const auto topic = std::ranges::find(preview_topics(), name, &Command::name);
+  if (topic == preview_topics().end()) throw_unknown_topic(name);
   return topic->run(words.subspan(1));
 }
 

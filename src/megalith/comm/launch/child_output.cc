@@ -73,7 +73,8 @@ void ChildOutput::emit(const std::string& line) {
   if (muted_) {
     ++muted_lines_;
   } else {
-    write_all(target_, prefix_ + line + "\n");
+    // On a terminal rank 0 may be drawing its live line, which takes its place again at the next step.
+    write_all(target_, (isatty(target_) == 1 ? "\r\x1b[2K" : "") + prefix_ + line + "\n");
   }
   last_.push_back(line);
   if (last_.size() > kKeptLines) last_.pop_front();

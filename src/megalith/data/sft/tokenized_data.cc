@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
+#include "megalith/base/task_progress.h"
 #include "megalith/data/sft/chat_encoder.h"
 #include "megalith/data/sft/problem_log_internal.h"
 #include "megalith/data/sft/record_set.h"
@@ -39,6 +40,7 @@ class Build {
                         .pieces_attend = encoder_.plan().packing && !encoder_.plan().neat};
     BuildReport report;
     const auto step = static_cast<size_t>(request_.data.preprocessing_batch_size);
+    TaskProgress progress("tokenizing", TaskProgress::Unit::kCount, std::ssize(refs), "records");
     for (size_t begin = 0; begin < refs.size(); begin += step) {
       const std::span batch(refs.data() + begin, std::min(step, refs.size() - begin));
       TokenTable table;
@@ -46,6 +48,7 @@ class Build {
       // Kept for later runs: a model with a smaller vocabulary refuses the folder without reading it.
       for (const int32_t id : table.ids) info.max_id = std::max<int64_t>(info.max_id, id);
       take(table);
+      progress.add(std::ssize(batch));
     }
     check<DataError>(report.samples > 0, "the data gives no samples ({}){}", report.text(), problems_.in_words());
     check<DataError>(report.loss_tokens > 0,

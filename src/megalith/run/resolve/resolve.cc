@@ -23,6 +23,7 @@
 #include "megalith/run/resolve/run_settings.h"
 #include "megalith/run/resolve/run_tokenizer.h"
 #include "megalith/run/resolve/schedule.h"
+#include "megalith/run/vocabulary/end_tokens.h"
 #include "megalith/train/run_length.h"
 
 namespace megalith::run {
@@ -218,6 +219,8 @@ void take_vocabulary(Work work, RunPlan& plan) {
   // An adapter may have been given modules to train; the planner counts them.
   if (plan.settings.shape.options.adapter) plan.settings.shape.options.adapter = plan.model.adapter->fresh;
   plan.warnings.insert(plan.warnings.end(), vocabulary.notes.begin(), vocabulary.notes.end());
+  for (std::string& warning : end_token_warnings(plan.model.config, vocabulary))
+    plan.warnings.push_back(std::move(warning));
 }
 
 // Looks at the files with weights that the run will read: those of the model, unless it is fresh, and of the reference.

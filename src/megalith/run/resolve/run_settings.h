@@ -61,6 +61,7 @@ struct PretrainSettings {
 // Command-line flags that are not options: they never change the result of a run.
 struct RunSwitches {
   bool force = false;                        // start even if the planned memory exceeds what is free
+  bool quiet = false;                        // only warnings, errors and the summary at the end go to stderr
   bool timing = false;                       // report how long each phase of a step takes
   std::optional<observe::TraceSteps> trace;  // steps to record in trace.json; std::nullopt: none
   std::filesystem::path rejection_tracker;   // remembers rejected results across restarts; empty if there is none

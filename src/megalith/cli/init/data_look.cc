@@ -1,0 +1,107 @@
+// A look at the first records of the data: what they are, how long, and about how many there are.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/base/text.h"
+#include "megalith/cli/init/init_internal.h"
+#include "megalith/data/sft/dataset_info.h"
+#include "megalith/data/sft/record_file.h"
+#include "megalith/model/pretrained.h"
+#include "megalith/tokenizer/tokenizer.h"
+
+namespace megalith::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMostRecordsRead = 1000;
+constexpr double kBytesPerToken = 3;  // without a tokenizer; rather too many tokens than too few
+
+// Counts the tokens of all strings in a record, by the tokenizer if there is one. Marks of a chat template come on top.
+class TokenCounter {
+ public:
+  explicit TokenCounter(const fs::path& model_folder) {
+    if (model::has_tokenizer(model_folder)) tokenizer_ = tokenizer::Tokenizer::from_folder(model_folder);
+  }
+  int64_t count(const io::Json& value) const {
+    constexpr int64_t kMarksPerText = 4;  // around each turn, by the chat template
+    if (value.is_string()) return tokens_of(value.get_ref<const std::string&>()) + kMarksPerText;
+    int64_t sum = 0;
+    if (value.is_array() && !value.empty() && value.front().is_number()) return static_cast<int64_t>(value.size());
+    if (value.is_structured())
+      for (const io::Json& each : value) sum += count(each);
+    return sum;
+  }
+
+ private:
+  int64_t tokens_of(const std::string& text) const {
+    return tokenizer_ ? std::ssize(tokenizer_->encode(text, {}))
+                      : static_cast<int64_t>(static_cast<double>(text.size()) / kBytesPerToken);
+  }
+  std::optional<tokenizer::Tokenizer> tokenizer_;
+};
+
+std::string format_in_words(const data::DatasetDescription& dataset) {
+  using data::Formatting;
+  const data::Columns& columns = dataset.columns;
+  if (dataset.formatting == Formatting::kPretokenized)
+    return dataset.ranking ? "pairs of tokens (columns chosen_input_ids and rejected_input_ids)"
+                           : "tokens (column input_ids)";
+  if (dataset.ranking) return fmt::format("preference pairs (columns {} and {})", columns.chosen, columns.rejected);
+  if (dataset.formatting != Formatting::kAlpaca) return fmt::format("conversations (column {})", columns.messages);
+  if (columns.response.empty()) return fmt::format("documents (column {})", columns.prompt);
+  return fmt::format("questions and answers (columns {} and {})", columns.prompt, columns.response);
+}
+
+// Reads the first records of a file. Returns how many the file has: counted, by the table, or by its size.
+int64_t look_at_file(const fs::path& path, const TokenCounter& counter, int64_t& read, int64_t& tokens,
+                     DataLook& look) {
+  data::RecordScanner scanner(path);
+  std::string text;
+  data::RecordPlace place;
+  int64_t here = 0;
+  double bytes = 0;
+  bool more = scanner.next(text, place);
+  for (; more && read < kMostRecordsRead; more = scanner.next(text, place)) {
+    const int64_t length = counter.count(data::parse_record(text, scanner.format(), path, place.line));
+    look.longest_tokens = std::max(look.longest_tokens, length);
+    tokens += length;
+    bytes += static_cast<double>(text.size()) + 1;
+    ++here;
+    ++read;
+  }
+  if (!more) return here;
+  const bool table = scanner.format() == data::RecordFormat::kParquet || scanner.format() == data::RecordFormat::kArrow;
+  if (table || here == 0) return data::RecordFile(path).size();
+  return static_cast<int64_t>(static_cast<double>(fs::file_size(path)) / bytes * static_cast<double>(here));
+}
+
+}  // namespace
+
+Task DataLook::usual_task() const { return documents ? Task::kPretrain : pairs ? Task::kPreference : Task::kSft; }
+
+DataLook look_at_data(const std::vector<std::string>& names, const fs::path& model_folder) {
+  const auto datasets = data::find_datasets(names, ".");
+  DataLook look{.names = names};
+  int64_t read = 0, tokens = 0;
+  const TokenCounter counter(model_folder);
+  for (const data::DatasetDescription& dataset : datasets) {
+    const std::string words = format_in_words(dataset);
+    check<ConfigError>(look.in_words.empty() || look.in_words == words,
+                       "{} holds {}, and {} holds {}; a run needs data of one kind", names.front(), look.in_words,
+                       dataset.name, words);
+    look.in_words = words;
+    look.pairs = dataset.ranking;
+    look.documents = words.starts_with("documents");
+    for (const fs::path& file : dataset.files) look.records += look_at_file(file, counter, read, tokens, look);
+  }
+  check<DataError>(read > 0, "{} holds no record", fmt::format("{}", fmt::join(names, ", ")));
+  look.tokens_per_record = static_cast<double>(tokens) / static_cast<double>(read);
+  return look;
+}
+
+}  // namespace megalith::cli
