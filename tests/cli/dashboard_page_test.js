@@ -14,6 +14,7 @@
   expect('small', plainNumber(0.0093934), '0.00939');
   expect('rate', rateNumber(381.234), '381');
   expect('loss', plainNumber(2.345678), '2.3457');
+  expect('times', [secondsText(0.0123), secondsText(200), secondsText(240), secondsText(7200)], ['12.3 ms', '3 min 20 s', '4 min', '2 h']);
   expect('sign', [signed(-0.5, plainNumber), signed(2, plainNumber), signed(0, plainNumber)], ['−0.5', '+2', '±0']);
 
   // No two of 64 runs look alike.

@@ -43,9 +43,12 @@ class RunningServer {
 // A connection to a port of this machine that sends what it is told.
 class Client {
  public:
-  explicit Client(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+  // `from` is the last number of the client's own address, 127.0.0.from.
+  explicit Client(int port, uint32_t from = 1) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + from);
+    EXPECT_EQ(::bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
     address.sin_port = htons(static_cast<uint16_t>(port));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     connected_ = ::connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
@@ -125,6 +128,25 @@ TEST(HttpServer, AnAddressLosesItsOldestConnections) {
   EXPECT_EQ(half.front().answer(), "");
   half.back().send("Host: h\r\n\r\n");
   expect_contains(half.back().answer(), "HTTP/1.1 200");
+}
+
+// At the limit of all connections, even one whose answer is being sent makes room for the next.
+TEST(HttpServer, AllAddressesTogetherHaveALimit) {
+  const std::string text(64 << 20, 'x');
+  const RunningServer server({.connections = 2}, [&](const HttpRequest& request) {
+    return HttpResponse{.body = request.path == "/x" ? text : "small"};
+  });
+  std::vector<Client> slow;
+  for (const uint32_t from : {1, 2}) {
+    slow.emplace_back(server.port(), from);
+    slow.back().send(kGet);
+  }
+  std::this_thread::sleep_for(milliseconds(200));
+  const Client third(server.port(), 3);
+  third.send("GET /y HTTP/1.1\r\nHost: h\r\n\r\n");
+  expect_contains(third.answer(), "small");
+  EXPECT_LT(slow.front().answer().size(), text.size());
+  EXPECT_GT(slow.back().answer().size(), text.size());
 }
 
 TEST(HttpServer, APromiseOfManyBytesIsRefusedAtOnce) {

@@ -197,13 +197,15 @@ class HttpServer::Loop {
     drop_one(std::ranges::max_element(count, {}, [](const auto& entry) { return entry.second; })->first);
   }
 
-  // Closes the oldest connection of an address; those whose answer is being sent only if there is no other.
+  // Closes the oldest connection of an address; those whose answer is being sent only if there is no other. The newest
+  // connection, which caused this, stays.
   void drop_one(const std::string& address) {
+    const auto newest = std::prev(connections_.end());
     const auto is_of = [&](const Connection& each) { return each.address == address; };
-    auto victim = std::ranges::find_if(
-        connections_, [&](const Connection& each) { return is_of(each) && each.state != State::kWriting; });
-    // The newest connection, which caused this, stays.
-    if (victim == std::prev(connections_.end())) victim = std::ranges::find_if(connections_, is_of);
+    const auto waits = [&](const Connection& each) { return is_of(each) && each.state != State::kWriting; };
+    auto victim = std::find_if(connections_.begin(), newest, waits);
+    if (victim == newest) victim = std::find_if(connections_.begin(), newest, is_of);
+    if (victim == newest) victim = connections_.begin();  // the address has no other connection
     connections_.erase(victim);
   }
 

@@ -68,15 +68,16 @@ function bytesText(value) {
 const percent = (value, digits = 0) => isNumber(value) ? `${(100 * value).toFixed(digits)} %` : '–';
 const grouped = (value) => isNumber(value) ? Math.round(value).toLocaleString('en-US') : '–';
 
-// "12 µs", "3.5 ms", "45 s", "3 min", "5 h 20 min", "2 d 4 h".
+// "12 µs", "3.5 ms", "45 s", "3 min 20 s", "5 h 20 min", "2 d 4 h".
 function secondsText(value) {
   if (!isNumber(value)) return '–';
   if (value < 1e-3) return `${trimmed((value * 1e6).toFixed(1))} µs`;
   if (value < 1) return `${trimmed((value * 1e3).toPrecision(3))} ms`;
   if (value < 120) return `${trimmed(value.toPrecision(3))} s`;
-  const hours = Math.floor(value / 3600);
-  const minutes = Math.floor(value / 60) % 60;
-  return hours >= 48 ? `${Math.floor(hours / 24)} d ${hours % 24} h` : hours > 0 ? `${hours} h ${minutes} min` : `${minutes} min`;
+  const [hours, minutes, seconds] = [Math.floor(value / 3600), Math.floor(value / 60) % 60, Math.floor(value) % 60];
+  if (hours >= 48) return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+  if (hours > 0) return `${hours} h${minutes > 0 ? ` ${minutes} min` : ''}`;
+  return `${minutes} min${seconds > 0 ? ` ${seconds} s` : ''}`;
 }
 
 // Local time, "2026-01-31 12:00:00".
