@@ -78,6 +78,12 @@ TEST_F(LocalSavesTest, AndPipelinesWithAShardedOptimizerIn16Bits) {
   expect_same_after_failure();
 }
 
+TEST_F(LocalSavesTest, AndWeightsThatAreKeptInFp8) {
+  ranks_ = 2;
+  layout_ = {"--use-distributed-optimizer", "--bf16", "--fp8-format=hybrid", "--fp8-param-gather"};
+  expect_same_after_failure();
+}
+
 TEST_F(LocalSavesTest, KeepsTheNewestOfEachRank) {
   ranks_ = 2;
   fail_in_step_seven();

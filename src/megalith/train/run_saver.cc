@@ -77,7 +77,7 @@ void RunSaver::save_locally(OptimizedModel& model, RunProgress progress) {
   const auto begin = std::chrono::steady_clock::now();
   const uint64_t bytes = local_->save(model, setup_.state, std::move(progress));
   if (context_.rank() == 0)
-    log_info("saved {}: {:.1f} MB on this rank in {:.2f} s", folder_.string(), static_cast<double>(bytes) / 1e6,
+    log_info("saved {}: {} on this rank in {:.2f} s", folder_.string(), bytes_text(static_cast<double>(bytes)),
              std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   setup_.saved(folder_);
 }
