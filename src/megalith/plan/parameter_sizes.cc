@@ -13,17 +13,20 @@ namespace {
 
 using List = std::vector<nn::ParameterSize>;
 
-// The flat buffer of the dense or of the expert parameters of a chunk.
+// The flat buffer of the dense or of the expert parameters of a chunk. Updates of adapters are fp32; embeddings and
+// heads that are trained beside them have the model's type, and in 16 bits a buffer of their own.
 struct Buffer {
+  bool expert = false;
+  bool fp32 = false;
   std::vector<optim::BufferItem> items;
   int64_t elements = 0;
 };
 
 // Collects the trained parameters; experts have a buffer of their own, because fewer ranks replicate them.
-Buffer buffer_of(const List& parameters, bool expert) {
-  Buffer buffer;
+Buffer buffer_of(const RunShape& run, const List& parameters, bool expert, bool fp32) {
+  Buffer buffer{.expert = expert, .fp32 = fp32, .items = {}};
   for (const nn::ParameterSize& p : parameters) {
-    if (!p.trained || p.expert != expert) continue;
+    if (!p.trained || p.expert != expert || (!run.half() || p.adapter) != fp32) continue;
     buffer.items.push_back({p.numel, p.own_bucket});
     buffer.elements += p.numel;
   }
@@ -31,11 +34,10 @@ Buffer buffer_of(const List& parameters, bool expert) {
 }
 
 // Adds a flat buffer as optim::plan_buffer lays it out, padding included. Every shard of it is owned by one rank.
-void add_buffer(const RunShape& run, const Buffer& buffer, bool expert, const optim::DdpSettings& settings,
-                StateBytes& bytes) {
+void add_buffer(const RunShape& run, const Buffer& buffer, const optim::DdpSettings& settings, StateBytes& bytes) {
   if (buffer.items.empty()) return;
   const int instances = run.grid.num_distributed_optimizer_instances;
-  const int shards = (expert ? run.grid.edp() : run.dp() * run.grid.cp) / instances;
+  const int shards = (buffer.expert ? run.grid.edp() : run.dp() * run.grid.cp) / instances;
   const optim::BufferLayout layout = optim::plan_buffer(
       buffer.items,
       optim::buffer_rules(settings, {buffer.elements, run.dp() * run.grid.cp,
@@ -43,10 +45,15 @@ void add_buffer(const RunShape& run, const Buffer& buffer, bool expert, const op
   const auto numel = static_cast<double>(layout.numel());
   // Gradients are fp32 unless grad_reduce_in_bf16 is set.
   const double grad_bytes = run.half() && settings.grad_dtype != at::kFloat ? 2 : 4;
-  bytes.parameters += numel * (run.options.adapter ? 4 : run.element_bytes());
+  bytes.parameters += numel * (buffer.fp32 ? 4 : run.element_bytes());
   bytes.gradients += numel * grad_bytes;
   bytes.elements += static_cast<double>(buffer.elements);
-  bytes.owned += numel / layout.shards;
+  const double owned = numel / layout.shards, hosted = run.offload_fraction;
+  bytes.owned += owned;
+  // An offloaded element always has its main parameter on the host.
+  const double state = run.optimizer_state_bytes;
+  bytes.optimizer += owned * (1 - hosted) * (state + (buffer.fp32 ? 0 : run.main_parameter_bytes));
+  bytes.optimizer_host += owned * hosted * (state + (buffer.fp32 ? 4 : run.main_parameter_bytes));
   for (const auto& bucket : layout.buckets)
     bytes.largest_bucket = std::max(bytes.largest_bucket, static_cast<double>(bucket.numel()) * grad_bytes);
 }
@@ -59,19 +66,15 @@ StateBytes state_bytes(const RunShape& run, const model::ModelFootprint& model, 
   for (int chunk = 0; chunk < split.chunks(); ++chunk) {
     const List parameters = model.parameters(split.stage(pp_rank, chunk));
     const optim::DdpSettings settings = optim::settings_of_chunk(run.gradients, pp_rank == 0, chunk);
-    for (const bool expert : {false, true}) add_buffer(run, buffer_of(parameters, expert), expert, settings, bytes);
+    for (const bool expert : {false, true})
+      for (const bool fp32 : {false, true}) add_buffer(run, buffer_of(run, parameters, expert, fp32), settings, bytes);
     for (const nn::ParameterSize& p : parameters) {
       const double held = static_cast<double>(p.numel) * (p.buffer || p.adapter ? 4 : run.element_bytes());
-      if (!p.trained) bytes.frozen += held;
+      if (!p.trained || (run.keeps_base && !p.adapter)) bytes.frozen += held;
       if (run.reference && !p.adapter) bytes.reference += held;
     }
   }
   bytes.parameters += bytes.frozen;
-  const double hosted = run.offload_fraction;
-  // An offloaded element always has its main parameter on the host.
-  const bool copies = run.half() && !run.options.adapter;  // adapters are fp32 already
-  bytes.optimizer = bytes.owned * (1 - hosted) * (run.optimizer_state_bytes + (copies ? run.main_parameter_bytes : 0));
-  bytes.optimizer_host = bytes.owned * hosted * (run.optimizer_state_bytes + (copies ? run.main_parameter_bytes : 4));
   return bytes;
 }
 
