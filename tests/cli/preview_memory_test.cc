@@ -1,4 +1,8 @@
+#include <fstream>
+#include <nlohmann/json.hpp>
+
 #include "tests/cli/preview_support.h"
+#include "tests/support/golden.h"
 #include "tests/support/temp_folder.h"
 
 namespace megalith::cli {
@@ -36,6 +40,28 @@ TEST(PreviewMemory, shows_the_share_of_fp8) {
   EXPECT_GT(share, 0.1);
   EXPECT_LT(share, 0.9);
   EXPECT_FALSE(contains(preview("memory --world-size 2 --bf16" + golden_model("llama")).out, "fp8"));
+}
+
+// A run that adds a token to the model trains embedding and head besides its adapter (additional_target).
+TEST(PreviewMemory, counts_rows_that_an_adapter_trains_because_of_growth) {
+  const testing::TempFolder folder;
+  std::filesystem::copy_file(testing::golden_dir() / "hf" / "llama" / "config.json", folder / "config.json");
+  nlohmann::json vocab;
+  for (int id = 0; id < 512; ++id) vocab["w" + std::to_string(id)] = id;
+  std::ofstream(folder / "tokenizer.json")
+      << nlohmann::json{{"pre_tokenizer", {{"type", "Whitespace"}}},
+                        {"model", {{"type", "WordLevel"}, {"vocab", vocab}, {"unk_token", "w0"}}}};
+  const std::string words =
+      "memory --world-size 1 --finetuning_type lora --bf16 --json --model " + folder.path().string();
+  const auto stage_of = [&](const std::string& more) { return preview(words + more).json().at("stages")[0]; };
+  const auto number = [](const nlohmann::json& stage, const char* part) { return stage.at(part).get<double>(); };
+  const auto plain = stage_of(""), named = stage_of(" --additional_target embed_tokens,lm_head"),
+             grown = stage_of(" --add_tokens <new>");
+  const double rows = 2.0 * 640 * 64;  // embedding and head: 513 ids, padded to 576 rows and these to a multiple of 128
+  EXPECT_NEAR(number(grown, "gradients") - number(plain, "gradients"), 4 * rows, 0.02 * rows);
+  EXPECT_NEAR(number(grown, "optimizer") - number(plain, "optimizer"), 12 * rows, 0.06 * rows);
+  EXPECT_LT(number(named, "gradients"), number(grown, "gradients"));
+  EXPECT_GT(number(named, "gradients"), number(plain, "gradients"));
 }
 
 TEST(PreviewMemory, takes_a_shape_from_megatrons_options) {

@@ -210,6 +210,13 @@ TEST(Parser, ReportSaysWhatBecomesOfEachOption) {
   EXPECT_THROW(parse({"--use_mca=false"}).report.check_not_refused(), ConfigError);
 }
 
+// They would choose other weights than those that a run finds.
+TEST(Parser, OptionsThatChooseAModelAreNotIgnored) {
+  for (const std::string word : {"--model_revision=v2", "--cache_dir=/data/hub"})
+    EXPECT_EQ(parse({word}).report.refused().size(), 1u) << word;
+  EXPECT_NO_THROW(parse({"--model_revision=main"}).report.check_not_refused());
+}
+
 TEST(OptionReport, OfArgumentsThatAProgramHasSet) {
   for (const Dialect dialect : {Dialect::kTrain, Dialect::kPretrain})
     EXPECT_TRUE(report_of(default_arguments(dialect)).uses.empty());

@@ -184,6 +184,24 @@ TEST(PlannedMemory, KnowsAdapters) {
                 2}});
 }
 
+// Embedding and head that an adapter trains in full, as it does when the vocabulary grows: 16-bit weights, with main
+// parameters, beside updates in fp32.
+TEST(PlannedMemory, KnowsEmbeddingsThatAnAdapterTrains) {
+  const std::string both = "--additional_target=embed_tokens,lm_head";
+  expect_ways({"--finetuning_type=lora", "--lora_rank=16", "--per_device_train_batch_size=2",
+               "--gradient_accumulation_steps=4", "--max_steps=10"},
+              {{"llama", {both}, 1},
+               {"llama", {"--additional_target=lm_head"}, 1},
+               {"llama", {"--additional_target=embed_tokens", "--bf16=true"}, 1},
+               {"llama", {both, "--bf16=true", "--tp=2", "--sequence_parallel"}, 2},
+               {"llama", {both, "--bf16=true", "--pp=2"}, 2},
+               {"qwen2", {both, "--tp=2"}, 2},
+               {"qwen2", {both, "--pp=2", "--bf16=true"}, 2},
+               {"llama", {both, "--cross_entropy_loss_fusion", "--bf16=true"}, 1},
+               {"llama", {both, "--recompute_granularity=full"}, 1},
+               {"gpt2", {"--additional_target=wte,lm_head", "--tp=2"}, 2}});
+}
+
 // Gathered tokens are not padded to the experts' capacity: the plan is the most that there can be.
 TEST(PlannedMemory, IsABoundForGatheredTokens) {
   const MemoryCase how =
@@ -211,7 +229,7 @@ TEST(PlannedMemory, NamesAdaptersThatAreNotCounted) {
     testing::expect_error<ConfigError>([&] { how.shape(); }, {"is not planned"});
   };
   refused("--lora_target=embed_tokens");
-  refused("--additional_target=lm_head");
+  refused("--additional_target=model.norm");
 }
 
 // Each layer on the host frees what it keeps; two of them are on the device at a time.

@@ -138,7 +138,7 @@ TEST(GraphedMicrobatches, ARecordingIsLogged) {
     for (int step = 0; step < kWarmUpSteps + 2; ++step) r.step({r.batch({7, 7}, step)}, &graphs);
     const std::string said = ::testing::internal::GetCapturedStderr();
     set_log_level("info");
-    expect_contains(said, "recorded a graph of a micro-batch of 14 tokens in step 4 of this run");
+    expect_contains(said, "recorded a graph of a micro-batch of 12 tokens in step 4 of this run");
     EXPECT_EQ(said.find("in step 5"), std::string::npos) << said;
   });
 }

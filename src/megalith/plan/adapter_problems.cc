@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "megalith/model/adapter.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/footprint/model_footprint.h"
 #include "megalith/peft/targets.h"
@@ -20,8 +23,11 @@ std::vector<std::string> adapter_problems(const RunShape& run) {
                     " multi-token prediction, is not counted",
                     m.family));
   const auto& adapter = *run.options.adapter;
-  if (!adapter.modules_to_save.empty())
-    found.emplace_back("additional_target is not planned: modules that are trained as a whole are not counted");
+  const std::vector<std::string> vocabulary = model::vocabulary_modules(m);
+  for (const std::string& module : adapter.modules_to_save)
+    if (std::ranges::find(vocabulary, module) == vocabulary.end())
+      found.push_back(fmt::format("additional_target {} is not planned: of modules that are trained in full, {} are",
+                                  module, fmt::join(vocabulary, " and ")));
   const hf::NameMap names = model::name_map(m);
   for (const char* ours :
        {"embedding.weight", "head.weight", "layers.0.mlp.router.weight", "layers.0.mlp.shared_gate.weight"})

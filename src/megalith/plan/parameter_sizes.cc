@@ -18,8 +18,11 @@ using List = std::vector<nn::ParameterSize>;
 // are kept in fp8.
 enum class BufferKind { kDense, kExpert, kFp8 };
 
-// One flat buffer.
+// One flat buffer. Updates of adapters are fp32; embeddings and heads that are trained beside them have the model's
+// type, and in 16 bits a buffer of their own.
 struct Buffer {
+  BufferKind kind = BufferKind::kDense;
+  bool fp32 = false;
   std::vector<optim::BufferItem> items;
   int64_t elements = 0;
 };
@@ -29,11 +32,13 @@ BufferKind kind_of(const nn::ParameterSize& p, const optim::DdpSettings& setting
   return p.expert ? BufferKind::kExpert : BufferKind::kDense;
 }
 
-// Collects the trained parameters.
-Buffer buffer_of(const List& parameters, BufferKind kind, const optim::DdpSettings& settings) {
-  Buffer buffer;
+// Collects the trained parameters. `fp32` does not matter for weights in fp8, which are never beside adapters.
+Buffer buffer_of(const RunShape& run, const List& parameters, BufferKind kind, bool fp32,
+                 const optim::DdpSettings& settings) {
+  Buffer buffer{.kind = kind, .fp32 = fp32, .items = {}};
   for (const nn::ParameterSize& p : parameters) {
     if (!p.trained || kind_of(p, settings) != kind) continue;
+    if (kind != BufferKind::kFp8 && (!run.half() || p.adapter) != fp32) continue;
     buffer.items.push_back({p.numel, p.own_bucket});
     buffer.elements += p.numel;
   }
@@ -48,11 +53,10 @@ double scale_bytes(const Buffer& buffer, const ops::Fp8Recipe& recipe) {
 }
 
 // Adds a flat buffer as optim::plan_buffer lays it out, padding included. Every shard of it is owned by one rank.
-void add_buffer(const RunShape& run, const Buffer& buffer, BufferKind kind, const optim::DdpSettings& settings,
-                StateBytes& bytes) {
+void add_buffer(const RunShape& run, const Buffer& buffer, const optim::DdpSettings& settings, StateBytes& bytes) {
   if (buffer.items.empty()) return;
   const int instances = run.grid.num_distributed_optimizer_instances;
-  const int shards = (kind == BufferKind::kExpert ? run.grid.edp() : run.dp() * run.grid.cp) / instances;
+  const int shards = (buffer.kind == BufferKind::kExpert ? run.grid.edp() : run.dp() * run.grid.cp) / instances;
   const optim::BufferLayout layout = optim::plan_buffer(
       buffer.items,
       optim::buffer_rules(settings, {buffer.elements, run.dp() * run.grid.cp,
@@ -60,16 +64,22 @@ void add_buffer(const RunShape& run, const Buffer& buffer, BufferKind kind, cons
   const auto numel = static_cast<double>(layout.numel());
   // Gradients are fp32 unless grad_reduce_in_bf16 is set.
   const double grad_bytes = run.half() && settings.grad_dtype != at::kFloat ? 2 : 4;
-  if (kind == BufferKind::kFp8) {
+  const bool in_fp8 = buffer.kind == BufferKind::kFp8;
+  if (in_fp8) {
     bytes.parameters += numel + scale_bytes(buffer, *settings.fp8_params);
     bytes.before_fp8 += static_cast<double>(buffer.elements) * run.element_bytes();
-    bytes.owned_fp8 += numel / layout.shards;
   } else {
-    bytes.parameters += numel * (run.options.adapter ? 4 : run.element_bytes());
+    bytes.parameters += numel * (buffer.fp32 ? 4 : run.element_bytes());
   }
   bytes.gradients += numel * grad_bytes;
   bytes.elements += static_cast<double>(buffer.elements);
-  bytes.owned += numel / layout.shards;
+  const double owned = numel / layout.shards, hosted = run.offload_fraction;
+  bytes.owned += owned;
+  // An offloaded element always has its main parameter on the host.
+  const double state = run.optimizer_state_bytes;
+  const double main = in_fp8 ? run.fp8_main_parameter_bytes : run.main_parameter_bytes;
+  bytes.optimizer += owned * (1 - hosted) * (state + (buffer.fp32 ? 0 : main));
+  bytes.optimizer_host += owned * hosted * (state + (buffer.fp32 ? 4 : main));
   for (const auto& bucket : layout.buckets)
     bytes.largest_bucket = std::max(bytes.largest_bucket, static_cast<double>(bucket.numel()) * grad_bytes);
 }
@@ -82,22 +92,17 @@ StateBytes state_bytes(const RunShape& run, const model::ModelFootprint& model, 
   for (int chunk = 0; chunk < split.chunks(); ++chunk) {
     const List parameters = model.parameters(split.stage(pp_rank, chunk));
     const optim::DdpSettings settings = optim::settings_of_chunk(run.gradients, pp_rank == 0, chunk);
-    for (const BufferKind kind : {BufferKind::kDense, BufferKind::kExpert, BufferKind::kFp8})
-      add_buffer(run, buffer_of(parameters, kind, settings), kind, settings, bytes);
+    for (const BufferKind kind : {BufferKind::kDense, BufferKind::kExpert})
+      for (const bool fp32 : {false, true})
+        add_buffer(run, buffer_of(run, parameters, kind, fp32, settings), settings, bytes);
+    add_buffer(run, buffer_of(run, parameters, BufferKind::kFp8, /*fp32=*/false, settings), settings, bytes);
     for (const nn::ParameterSize& p : parameters) {
       const double held = static_cast<double>(p.numel) * (p.buffer || p.adapter ? 4 : run.element_bytes());
-      if (!p.trained) bytes.frozen += held;
+      if (!p.trained || (run.keeps_base && !p.adapter)) bytes.frozen += held;
       if (run.reference && !p.adapter) bytes.reference += held;
     }
   }
   bytes.parameters += bytes.frozen;
-  const double hosted = run.offload_fraction;
-  // An offloaded element always has its main parameter on the host.
-  const bool copies = run.half() && !run.options.adapter;  // adapters are fp32 already
-  const double others = bytes.owned - bytes.owned_fp8, in_fp8 = bytes.owned_fp8 * run.fp8_main_parameter_bytes;
-  const double states = bytes.owned * run.optimizer_state_bytes;
-  bytes.optimizer = (1 - hosted) * (states + others * (copies ? run.main_parameter_bytes : 0) + in_fp8);
-  bytes.optimizer_host = hosted * (states + others * (copies ? run.main_parameter_bytes : 4) + in_fp8);
   return bytes;
 }
 

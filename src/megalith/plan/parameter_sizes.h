@@ -19,7 +19,6 @@ struct StateBytes {
   double largest_bucket = 0;  // gradients of the largest bucket, which are reduced together
   double elements = 0;        // without padding
   double owned = 0;           // elements that this rank updates, with padding
-  double owned_fp8 = 0;       // part of `owned` whose parameters are in fp8
   double before_fp8 = 0;      // parameters in fp8 as they are loaded: held until the optimizer has cast them
 };
 // Returns the bytes on a rank of stage `pp_rank`. Exact for dense and expert parameters alike: padding and shards

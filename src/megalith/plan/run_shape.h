@@ -34,7 +34,9 @@ struct RunShape {
   int64_t micro_batch_size = 1;    // samples
   int64_t answers = 1;             // sequences per sample: two for a preference pair
   bool reference = false;          // a second model is held beside it, weights only
-  int64_t microbatches = 1;        // per step and replica
+  // The reference is the model below its adapter: modules that the adapter trains in full keep their first weights.
+  bool keeps_base = false;
+  int64_t microbatches = 1;  // per step and replica
   Machinery machinery;
   Recompute recompute = Recompute::kNone;
   std::vector<std::string> recompute_modules;  // with kSelective

@@ -17,9 +17,11 @@
 #include "megalith/model/families/family.h"
 #include "megalith/model/virtual_models.h"
 #include "megalith/observe/units.h"
+#include "megalith/run/resolve/adapter_source.h"
 #include "megalith/run/resolve/model_from_options.h"
 #include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/resolve/run_shape.h"
+#include "megalith/run/resolve/trainer_settings.h"
 #include "megalith/run/vocabulary/run_vocabulary.h"
 
 namespace megalith::run {
@@ -56,20 +58,28 @@ config::TrainingArguments planned_arguments(config::TrainingArguments args, cons
 }
 
 // --model wins over model_name_or_path; without a folder the options describe the model. Weights are not needed.
-model::ModelConfig planned_model(const std::optional<std::string>& model, const config::TrainingArguments& args) {
+PlannedModel planned_model(const std::optional<std::string>& model, const config::TrainingArguments& args) {
   const std::optional<std::string>& path = model ? model : args.source.model_name_or_path;
   if (path) {
     const auto folder = hf::find_model_folder(*path, hf::HubEnvironment::from_process(), hf::ModelParts::kConfig);
-    model::ModelConfig config = model_overrides(args).applied_to(model::read_model_config(folder));
-    if (asks_for_rows(args.source))
-      config.vocab_size = run_vocabulary(args, folder, config, /*source=*/std::nullopt).size;
-    return config;
+    PlannedModel planned{.config = model_overrides(args).applied_to(model::read_model_config(folder))};
+    RunVocabulary vocabulary;
+    if (asks_for_rows(args.source)) {
+      vocabulary = run_vocabulary(args, folder, planned.config, /*source=*/std::nullopt);
+      planned.config.vocab_size = vocabulary.size;
+    }
+    if (!trains_adapter(args)) return planned;
+    model::AdapterSource adapter{.fresh = new_adapter(args.lora)};
+    train_new_rows(vocabulary, planned.config, adapter);
+    planned.trained_modules = adapter.fresh.modules_to_save;
+    return planned;
   }
   check<ConfigError>(args.shape.hidden_size && args.shape.num_layers,
                      "there is no model: give --model DIR (a folder with config.json), or Megatron's options for its"
                      " shape (--num_layers, --hidden_size, --num_attention_heads, --vocab_size, …)");
   check<ConfigError>(args.shape.vocab_size.has_value(), "vocab_size is missing: how many tokens the model knows");
-  return model_from_options(args, {.size = *args.shape.vocab_size});
+  return {.config = model_from_options(args, {.size = *args.shape.vocab_size}),
+          .trained_modules = args.lora.additional_target};
 }
 
 // Counts by names and shapes of the whole model, so no tensor is allocated.

@@ -24,9 +24,16 @@ bool was_given(const config::OptionReport& report, std::string_view name);
 // Assumes full fine-tuning unless finetuning_type was given: people plan before they decide on LoRA.
 config::TrainingArguments planned_arguments(config::TrainingArguments args, const config::OptionReport& report);
 
+// The model of a plan.
+struct PlannedModel {
+  model::ModelConfig config;
+  // Modules that an adapter trains in full: those of additional_target, or else embedding and head if the run gives
+  // them new rows (train_new_rows). Empty without adapters.
+  std::vector<std::string> trained_modules{};
+};
 // Returns the model of the folder `model` or model_name_or_path (config.json is enough), or the one that Megatron's
 // options describe. `args` must be derived. Throws ConfigError or DataError.
-model::ModelConfig planned_model(const std::optional<std::string>& model, const config::TrainingArguments& args);
+PlannedModel planned_model(const std::optional<std::string>& model, const config::TrainingArguments& args);
 
 // Returns the number of parameters of the whole model.
 int64_t parameter_count(const model::ModelConfig& model);

@@ -29,13 +29,14 @@ int preview_memory(Words words) {
                     {"model", "folder with config.json, or a hub name that has been downloaded", &model_folder},
                     {"gpu", "a preset (a100-80g, h100-80g, h200, b200, cpu) or a cluster file", &gpu}});
   if (!input) return kDone;
-  const config::EffectiveArguments effective = config::derive(run::planned_arguments(input->args, input->report));
-  const model::ModelConfig model = run::planned_model(model_folder, effective.args);
+  config::TrainingArguments args = config::derive(run::planned_arguments(input->args, input->report)).args;
+  const run::PlannedModel model = run::planned_model(model_folder, args);
+  args.lora.additional_target = model.trained_modules;
   const auto cluster = gpu ? std::optional(plan::find_cluster(*gpu)) : std::nullopt;
   // Without --gpu the memory is that of a CUDA run, and nothing is said about fitting.
   const plan::Machinery machinery = cluster ? cluster->machinery() : plan::Machinery{};
-  const plan::RunShape run = run::run_shape(model, effective.args, checked_world_size(world_size),
-                                            run::planned_length(effective.args), machinery);
+  const plan::RunShape run =
+      run::run_shape(model.config, args, checked_world_size(world_size), run::planned_length(args), machinery);
   const auto stages = plan::plan_memory(run);
   const plan::Cluster* where = cluster ? &*cluster : nullptr;
   write_stdout(input->json ? plan::memory_json(run, stages, where).dump() + "\n"

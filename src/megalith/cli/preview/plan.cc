@@ -91,7 +91,7 @@ int simulate(const PlanFlags& flags, const plan::SearchRequest& request) {
 int run_plan(Words words) {
   PlanFlags flags;
   const auto own = flags.options();
-  const auto parsed = config::parse_arguments(config::Dialect::kTrain, words, own);
+  auto parsed = config::parse_arguments(config::Dialect::kTrain, words, own);
   if (flags.help) {
     fmt::print("megalith plan --gpus N --model DIR [--gpu KIND] [options that stay fixed]…\n\n{}",
                config::help_text(config::Dialect::kTrain, "Parallel layout", own));
@@ -102,8 +102,10 @@ int run_plan(Words words) {
   check<ConfigError>(flags.gpus.value_or(1) >= 1 && flags.gpus.value_or(1) <= layout::kMaxGridSize,
                      "gpus is {}; it must be a whole number from 1 to {}", flags.gpus.value_or(0),
                      layout::kMaxGridSize);
-  const model::ModelConfig model = run::planned_model(flags.model, config::derive(parsed.args).args);
-  const plan::SearchRequest request = request_of(flags, parsed, model);
+  const run::PlannedModel model =
+      run::planned_model(flags.model, config::derive(run::planned_arguments(parsed.args, parsed.report)).args);
+  parsed.args.lora.additional_target = model.trained_modules;
+  const plan::SearchRequest request = request_of(flags, parsed, model.config);
   if (flags.simulate) return simulate(flags, request);
   const plan::SearchResult result = plan::search_layouts(request);
   write_stdout(flags.json ? plan::search_json(request, result).dump() + "\n" : plan::search_text(request, result));

@@ -24,11 +24,14 @@ class ChunkWalk {
         plan_(model.options().recompute),
         stage_(stage),
         layers_(stage.layers()),
-        walk_(rank_, memory, defer) {
+        head_rank_(with_head(rank_, model.trains_head())),
+        walk_(rank_, memory, defer),
+        head_walk_(head_rank_, memory, defer) {
     // With adapters alone trained, nothing below the first layer needs a gradient: its input need not be kept, unless
     // recomputation keeps it anyway.
     const auto all = groups();
-    if (rank_.frozen && stage.has_embedding() && !all.empty() && !all.front().recomputed) bottom_ = layers_.front();
+    if (!model_.trains_embedding() && stage.has_embedding() && !all.empty() && !all.front().recomputed)
+      bottom_ = layers_.front();
   }
 
   void forward() {
@@ -45,17 +48,23 @@ class ChunkWalk {
     for (auto group = all.rbegin(); group != all.rend(); ++group)
       group_backward(*group, {.grad_held = group == all.rbegin() && !stage_.has_loss(),
                               .input_held = group + 1 == all.rend() && !stage_.has_embedding()});
-    if (stage_.has_embedding() && !rank_.frozen)
+    if (stage_.has_embedding() && model_.trains_embedding())
       embed_backward();
     else if (stage_.has_embedding() && (all.empty() || all.front().recomputed))
       walk_.give(rank_.stream());  // the gradient, which nothing needs
     else if (!stage_.has_embedding() && !all.empty())
       walk_.give(rank_.stream());  // the input
     walk_.give(angle_bytes() + walk_.leftover());
-    return walk_.deferred();
+    return walk_.deferred() + head_walk_.deferred();
   }
 
  private:
+  // The head may be trained beside adapters, while the layers are frozen.
+  static nn::RankSizes with_head(nn::RankSizes rank, bool trained) {
+    rank.frozen = !trained;
+    return rank;
+  }
+
   struct Group {
     std::vector<int> layers;
     bool recomputed = false;  // only the input of the group is kept
@@ -144,7 +153,7 @@ class ChunkWalk {
 
   void embed_forward() {
     // Backward of the lookup needs the ids (int64) on the device.
-    if (rank_.machinery.cuda && !rank_.frozen) walk_.take(8 * rank_.t);
+    if (rank_.machinery.cuda && model_.trains_embedding()) walk_.take(8 * rank_.t);
     walk_.sum_over_ranks();  // each rank looks up its rows of the table
     if (config_.learned_positions) {
       walk_.take(2 * rank_.stream());
@@ -163,7 +172,7 @@ class ChunkWalk {
       walk_.touch(rank_.stream());
       walk_.give(rank_.s * rank_.h);
     }
-    if (config_.learned_positions)
+    if (config_.learned_positions && !rank_.frozen)
       walk_.touch(static_cast<double>(config_.max_positions) * rank_.h * rank_.bytes, Use::kWorkspace);
     if (rank_.split_tokens) walk_.take(rank_.whole(), Use::kCommunication);
     const double masked = rank_.tp > 1 ? rank_.whole() : 0, wide = rank_.bytes == 4 ? 0 : 4 * rank_.t * rank_.h;
@@ -194,7 +203,7 @@ class ChunkWalk {
       if (rank_.split_tokens) walk_.give(rank_.whole(), Use::kCommunication);
     } else {
       for (int i = 0; i < static_cast<int>(losses()); ++i) model_.head().forward(walk_, /*keep=*/true);
-      if (rank_.frozen) walk_.give(rank_.stream());  // the norm's output: the head needs no gradient
+      if (!model_.trains_head()) walk_.give(rank_.stream());  // the norm's output: the head needs no gradient
     }
     // Three fp32 numbers per token: maximum, sum of exponentials and the target's logit.
     walk_.touch(12 * rank_.t, Use::kWorkspace);
@@ -207,7 +216,7 @@ class ChunkWalk {
       if (rank_.split_tokens) walk_.take(rank_.whole(), Use::kCommunication);
       walk_.take(rank_.whole());
       walk_.take(piece(), Use::kWorkspace);
-      walk_.weight_grad(model_.head().out() * rank_.h);
+      head_walk_.weight_grad(model_.head().out() * rank_.h);
       walk_.give(piece(), Use::kWorkspace);
       if (rank_.split_tokens) {
         walk_.take(rank_.stream());
@@ -219,7 +228,7 @@ class ChunkWalk {
     } else {
       for (size_t depth = 0; depth < stage_.mtp_layers.size(); ++depth)
         walk_.give(rank_.t * model_.head().out() * rank_.bytes);
-      model_.head().backward(walk_);
+      model_.head().backward(head_walk_);
     }
     walk_.take(rank_.stream());
     walk_.give(2 * rank_.stream() + model_.final_norm().kept(rank_));  // the norm's input, output gradient, statistics
@@ -237,8 +246,9 @@ class ChunkWalk {
   const RecomputePlan& plan_;
   const layout::Stage& stage_;
   const std::vector<int> layers_;
-  nn::LayerWalk walk_;
-  int bottom_ = -1;  // the layer whose input needs no gradient; -1 if there is none
+  const nn::RankSizes head_rank_;
+  nn::LayerWalk walk_, head_walk_;  // head_walk_: of the projection to the logits
+  int bottom_ = -1;                 // the layer whose input needs no gradient; -1 if there is none
 };
 
 }  // namespace

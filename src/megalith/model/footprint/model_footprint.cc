@@ -10,6 +10,7 @@
 #include "megalith/model/block_shapes_internal.h"
 #include "megalith/model/families/family.h"
 #include "megalith/peft/adapter_sizes.h"
+#include "megalith/peft/names.h"
 
 namespace megalith::model {
 
@@ -21,6 +22,11 @@ void append(std::vector<nn::ParameterSize>& list, const nn::ParameterSizes& more
   list.insert(list.end(), more.updates.begin(), more.updates.end());
 }
 
+// Whether a run trains this weight, which has no low-rank update.
+bool trains_whole(const ModelConfig& config, const ModelOptions& options, const char* weight) {
+  return !options.adapter || peft::is_saved(peft::module_of(name_map(config), weight), *options.adapter);
+}
+
 }  // namespace
 
 ModelFootprint::ModelFootprint(const ModelConfig& config, const ModelOptions& options, const nn::RankSizes& rank)
@@ -29,6 +35,8 @@ ModelFootprint::ModelFootprint(const ModelConfig& config, const ModelOptions& op
       rank_(rank),
       vocab_rows_(layout::padded_vocab_size(config.vocab_size, options.vocab_multiple, static_cast<int>(rank.tp)) /
                   rank.tp),
+      trains_embedding_(trains_whole(config, options, "embedding.weight")),
+      trains_head_(config.tied_embeddings ? trains_embedding_ : trains_whole(config, options, "head.weight")),
       final_norm_(norm_shape(config)),
       head_(rank.h, static_cast<double>(vocab_rows_)) {
   const Family* family = find_family(config);
@@ -57,9 +65,15 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
   const nn::FootprintScope scope(rank_, nullptr, own);
   // Adapters sit on layers only, so the parameters listed here need no updates.
   const auto flush = [&] { append(list, std::exchange(own, {})); };
+  std::vector<size_t> whole;  // embeddings and heads that are trained, also beside adapters
+  const auto add_table = [&](bool own_bucket, bool trained) {
+    flush();
+    if (trained) whole.push_back(list.size());
+    list.push_back({.numel = table, .own_bucket = own_bucket});
+  };
   const auto add_norm = [&] { nn::NormFootprint(scope, norm_shape(config_)); };
   if (stage.has_embedding()) {
-    scope.add({.numel = table, .own_bucket = copied && !stage.has_loss()});
+    add_table(copied && !stage.has_loss(), trains_embedding_);
     if (config_.learned_positions) scope.add(config_.max_positions * h);
   }
   flush();
@@ -68,8 +82,8 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
     add_norm();
     // The copy's gradient is summed with the first stage's, so it gets a bucket of its own.
     if (!stage.has_embedding() && (config_.tied_embeddings || !stage.mtp_layers.empty()))
-      scope.add({.numel = table, .own_bucket = true});
-    if (!config_.tied_embeddings) scope.add(table);
+      add_table(/*own_bucket=*/true, trains_embedding_);
+    if (!config_.tied_embeddings) add_table(/*own_bucket=*/false, trains_head_);
     for (size_t depth = 0; depth < stage.mtp_layers.size(); ++depth) {
       add_norm();
       add_norm();
@@ -80,8 +94,9 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
     }
     flush();
   }
-  // With adapters the weights are frozen.
+  // With adapters the other weights are frozen.
   for (nn::ParameterSize& p : list) p.trained = options_.adapter ? p.adapter : p.trained;
+  for (const size_t index : whole) list[index].trained = true;
   return list;
 }
 

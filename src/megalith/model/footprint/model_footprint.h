@@ -37,6 +37,10 @@ class ModelFootprint {
   std::vector<nn::ParameterSize> parameters(const layout::Stage& stage) const;
   // Returns the footprint of a chunk. With `defer`, weight gradients are a separate action.
   ChunkFootprint chunk(const layout::Stage& stage, bool defer) const;
+  // Whether the embedding and the head are trained: always without adapters, otherwise if the adapter trains them in
+  // full (modules_to_save). A tied head is the embedding.
+  bool trains_embedding() const { return trains_embedding_; }
+  bool trains_head() const { return trains_head_; }
   // Whether every part of the model counts the memory of adapters.
   bool counts_updates() const;
 
@@ -60,6 +64,7 @@ class ModelFootprint {
   const ModelOptions& options_;
   const nn::RankSizes rank_;
   const int64_t vocab_rows_;  // rows of the padded vocabulary on this rank
+  const bool trains_embedding_, trains_head_;
   const nn::NormFootprint final_norm_;
   const nn::ColumnFootprint head_;
   std::vector<Layer> layers_;

@@ -45,6 +45,7 @@ void set_recompute(config::RecomputeConfig& recompute, RecomputeChoice choice, b
 // model below the adapter or its scores are precomputed.
 void apply_preferences(const config::PreferenceConfig& how, plan::RunShape& run) {
   run.answers = 2;
+  run.keeps_base = run.options.adapter && config::needs_reference(how.loss);
   run.reference =
       config::needs_reference(how.loss) && !how.precompute_ref_log_probs && !(run.options.adapter && !how.ref_model);
 }
