@@ -11,7 +11,7 @@ namespace megalith::hf {
 struct NonFiniteValues {
   std::string tensor;           // its name in the files
   std::string file;             // the file that holds it
-  std::vector<int64_t> offset;  // of the rectangle in the tensor
+  std::vector<int64_t> offset;  // where the rectangle begins in the tensor
   int64_t count = 0;            // values that are NaN or infinite
   // The file's values are finite, but too large for the type that they are read into, which this names ("Half"). Empty
   // if the file itself has NaN or infinities.
