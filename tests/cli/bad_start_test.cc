@@ -256,6 +256,16 @@ TEST_F(BadStart, ADivergedRunIsNotBlamedOnTheDevice) {
   EXPECT_FALSE(fs::exists(folder_ / "out" / "latest"));
 }
 
+// With the check off, steps with a NaN are skipped; none of them becomes a checkpoint to continue from.
+TEST_F(BadStart, ACheckpointOfANanStepIsNeverWritten) {
+  const auto result = train({"--learning_rate=1e30", "--lr_scheduler_type=constant", "--save_strategy=steps",
+                             "--save_steps=1", "--check_for_nan_in_loss_and_grad=false"});
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+  expect_contains(result.err, "checkpoint-3 is not written: the loss or a gradient of step 3 is NaN or infinite");
+  for (const char* name : {"latest", "checkpoint-1", "checkpoint-2", "checkpoint-3"})
+    EXPECT_FALSE(fs::exists(folder_ / "out" / name)) << name;
+}
+
 // A file has the name of the last checkpoint. The run continues, exports its model, and tells a script.
 TEST_F(BadStart, AMissingLastCheckpointHasAnExitCode) {
   for (const Words& ranks : {Words{}, Words{"--nproc=2", "--max_restarts=2"}}) {
