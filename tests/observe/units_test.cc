@@ -22,7 +22,7 @@ TEST(Units, Bytes) {
   EXPECT_EQ(bytes_text(1536), "1.5 KiB");
   EXPECT_EQ(bytes_text(1024.0 * 1024 - 1), "1.0 MiB");
   EXPECT_EQ(bytes_text(80.0 * (1LL << 30)), "80.0 GiB");
-  EXPECT_EQ(bytes_text(5000.0 * (1LL << 40)), "5000.0 TB");
+  EXPECT_EQ(bytes_text(5000.0 * (1LL << 40)), "5000.0 TiB");
 }
 
 TEST(Units, Rates) {
