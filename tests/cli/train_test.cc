@@ -213,7 +213,7 @@ TEST_F(TrainCommand, InterruptedOnceItSavesAndEndsWell) {
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_EQ(result.left_behind, 0);
     EXPECT_TRUE(fs::exists(folder_ / output / "config.json"));
-    expect_contains(result.err, "finishing the current step");
+    expect_contains(result.err, ", then saving; press Ctrl-C again to leave at once");
   }
 }
 

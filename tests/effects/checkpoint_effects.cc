@@ -1,9 +1,8 @@
 // Options about saving: the saved parts, the kept checkpoints, and the parts that a run takes over from one.
 #include <ATen/ATen.h>
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "megalith/base/error.h"
@@ -161,21 +160,6 @@ std::string rolls(const TrainingArguments& args) {
   return text + "; " + run::find_load(run::load_settings(mine)).folder.value_or("none").filename().string();
 }
 
-// Returns the parts of the state that four ranks leave on their disks.
-std::string saves_locally(const TrainingArguments& args) {
-  const TempFolder out, disks;
-  TrainingArguments mine = args;
-  mine.save.output_dir = out.path().string();
-  if (mine.checkpoint.non_persistent_local_dir) mine.checkpoint.non_persistent_local_dir = disks.path().string();
-  run_ranks(4, [&](const Rank& rank) {
-    run::pretrain(*run::initialize_megatron(mine, {.allow_no_cuda = true, .world = &rank.world}));
-  });
-  std::set<std::string> files;
-  for (const auto& entry : fs::recursive_directory_iterator(disks.path()))
-    if (entry.path().extension() == ".safetensors") files.insert(fs::relative(entry.path(), disks.path()).string());
-  return fmt::format("{}", fmt::join(files, " "));
-}
-
 const TempFolder& checkpoints_of_tiny() {
   static const TempFolder saved;
   return saved;
@@ -250,11 +234,6 @@ Effects checkpoint_effects() {
   };
   const Words global{"--non_persistent_ckpt_type=global"};
   const Words each_step = seldom_and({"--non_persistent_ckpt_type=global", "--non_persistent_save_interval=1"});
-  const Words locally{"--non_persistent_ckpt_type=local", "--non_persistent_save_interval=1",
-                      "--non_persistent_local_ckpt_dir=x", "--global_batch_size=8"};
-  Words copied = locally, replicated = seldom_and(locally);
-  replicated.emplace_back("--replication");
-  copied.insert(copied.end(), {"--replication", "--replication_jump=1"});
   const Words longer = tiny_and("--override_opt_param_scheduler");  // the run that continues is longer
   Words without_moments = longer;
   without_moments.insert(without_moments.end(), {"--bf16", "--no_load_optim"});
@@ -269,10 +248,6 @@ Effects checkpoint_effects() {
       {"non_persistent_save_interval", seldom_and(global), {}, {"--non_persistent_save_interval=1"}, rolls, kPretrain},
       {"non_persistent_ckpt_type", seldom, {}, {global[0], "--non_persistent_save_interval=1"}, rolls, kPretrain},
       {"non_persistent_global_ckpt_dir", each_step, {}, {"--non_persistent_global_ckpt_dir=x"}, rolls, kPretrain},
-      {"non_persistent_local_ckpt_dir", seldom, {}, locally, saves_locally, kPretrain},
-      {"replication", seldom_and(locally), {}, copied, saves_locally, kPretrain},
-      {"replication_jump", replicated, {"--replication_jump=1"}, {"--replication_jump=2"}, saves_locally, kPretrain},
-      {"replication_factor", seldom_and(copied), {}, {"--replication_factor=4"}, saves_locally, kPretrain},
       {"no_save_optim", tiny, {}, {"--no_save_optim"}, leaves, kPretrain},
       {"no_save_rng", tiny, {}, {"--no_save_rng"}, leaves, kPretrain},
       {"override_opt_param_scheduler", tiny, {}, {"--override_opt_param_scheduler"}, continues, kPretrain},

@@ -50,6 +50,7 @@ Effects show_effects();        // the output of a run
 Effects training_effects();    // the numbers of a tiny run
 Effects pretrain_effects();    // pretrain() and the checks before it
 Effects checkpoint_effects();  // saving, keeping and continuing
+Effects local_save_effects();  // checkpoints on the disks of single machines
 Effects command_effects();     // the command around the trainer
 Effects fault_effects();       // bad results, slow ranks, late collectives
 Effects lora_effects();        // adapters
@@ -59,9 +60,10 @@ Effects preference_effects();  // pairs of answers and their reference
 inline Effects all_effects() {
   Effects all;
   for (const auto& part :
-       {layout_effects, model_effects, moe_effects, fp8_effects, vocabulary_effects, scratch_effects, optimizer_effects,
-        schedule_effects, data_effects, indexed_effects, flow_effects, show_effects, training_effects, pretrain_effects,
-        checkpoint_effects, command_effects, fault_effects, lora_effects, preference_effects})
+       {layout_effects,     model_effects,     moe_effects,      fp8_effects,      vocabulary_effects,
+        scratch_effects,    optimizer_effects, schedule_effects, data_effects,     indexed_effects,
+        flow_effects,       show_effects,      training_effects, pretrain_effects, checkpoint_effects,
+        local_save_effects, command_effects,   fault_effects,    lora_effects,     preference_effects})
     for (Effect& effect : part()) all.push_back(std::move(effect));
   return all;
 }

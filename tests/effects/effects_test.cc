@@ -51,6 +51,7 @@ TEST(Effects, OnWhatIsShown) { check_effects(show_effects()); }
 TEST(Effects, OnTraining) { check_effects(training_effects()); }
 TEST(Effects, OnPretraining) { check_effects(pretrain_effects()); }
 TEST(Effects, OnCheckpoints) { check_effects(checkpoint_effects()); }
+TEST(Effects, OnLocalCheckpoints) { check_effects(local_save_effects()); }
 TEST(Effects, OnTheCommand) { check_effects(command_effects()); }
 TEST(Effects, OnFaults) { check_effects(fault_effects()); }
 TEST(Effects, OnAdapters) { check_effects(lora_effects()); }

@@ -30,7 +30,7 @@ TEST(StepHistory, SteadyNumbersDoNotExplainANan) {
 }
 
 TEST(StepHistory, GrowthOfAnyKindExplainsIt) {
-  expect_contains(after(950, 1).growth(4).value_or(""), "the loss had grown from 2.4 to 950");
+  expect_contains(after(950, 1).growth(4).value_or(""), "the loss had grown from 2.5 to 950");
   expect_contains(after(2, 400).growth(4).value_or(""), "the gradient norm had grown from 1.5 to 400");
   expect_contains(after(2, 1).growth(4e6).value_or(""), "the norm of the parameters had grown from 4 to 4e+06");
   expect_contains(after(2, 1).growth(NAN).value_or(""), "the parameters had become NaN");

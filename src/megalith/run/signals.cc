@@ -85,7 +85,7 @@ const char* until_the_end(const comm::HeartbeatSlot& slot) {
     case comm::Section::kCheckpointing:
       return "finishing the save that is running, then ending";
     case comm::Section::kOutside:
-      return "finishing what is in progress, then saving";
+      return "finishing one more step, then saving";
     default:
       return "finishing the current step, then saving";
   }
