@@ -1,3 +1,5 @@
+// Operators and allocations are seen through libtorch's hooks, messages through the trace of rank 0's world. Everything
+// is counted, never timed, so that a run repeated gives the same record.
 #include "tests/effects/watched_run.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,6 @@
+// Two models are compared by their tensors, since those decide whether weights fit; sizes that users know by name only
+// explain the difference. Values are checked by the ranks that read them, and the findings of all ranks are joined, so
+// that every rank throws the same error.
 #include "megalith/model/weight_check.h"
 
 #include <fmt/ranges.h>

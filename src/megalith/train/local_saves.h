@@ -1,5 +1,5 @@
 // LocalSaves: save points on the machines' own disks (non_persistent_ckpt_type local). Each rank writes what it holds
-// into a folder that no other rank touches, so nothing crosses the network and no file system is shared:
+// into a folder that no other rank touches, so no file system is shared and, without copies, nothing is sent:
 //
 //   FOLDER/rank-00007/checkpoint-100/part-rank-00007.safetensors   the state of rank 7 (state_parts.h)
 //                                    part-rank-00003.safetensors   a copy of rank 3's, with replication

@@ -1,3 +1,4 @@
+// Alerts from lines and events that are given directly, and the webhook that sends each of them once.
 #include "megalith/observe/dashboard/alerts.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// A POST over a non-blocking socket. One deadline covers connecting, sending and the first line of the answer, which
+// alone matters; the rest is not read.
 #include "megalith/observe/http/http_client.h"
 
 #include <fcntl.h>
