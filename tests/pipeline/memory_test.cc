@@ -84,5 +84,15 @@ TEST(PipelineMemoryOfOutputs, GoesBackOnceTheyAreSent) {
   EXPECT_GE(most(false) - most(true), 3 * message);
 }
 
+// c10 tells the end of a block that a meter never saw when an earlier one saw a block at the same address.
+TEST(MemoryMeter, CountsOnlyBlocksThatItHasSeen) {
+  const MemoryMeter meter;
+  int unseen = 0;
+  c10::reportMemoryUsageToProfiler(&unseen, -4000, 0, 0, at::kCPU);
+  EXPECT_EQ(meter.current(), 0);
+  const at::Tensor seen = at::empty({1000});
+  EXPECT_EQ(meter.current(), 4000);
+}
+
 }  // namespace
 }  // namespace megalith::testing
