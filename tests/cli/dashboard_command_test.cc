@@ -66,7 +66,7 @@ TEST(DashboardCommand, SaysWhatIsWrong) {
   fails({"dashboard", run, "--port"}, "--port needs a value");
   fails({"dashboard", run, "--prot=1"}, "no option --prot");
   fails({"dashboard", run, "--token", "short"}, "--token must have 16");
-  fails({"dashboard", run, "--webhook", "https://example.org/"}, "Only plain HTTP");
+  fails({"dashboard", run, "--webhook", "ftp://example.org/"}, "http://HOST");
   fails({"dashboard", run, "--static", (folder / "no" / "where.html").string()}, "where.html");
   const auto help = megalith({"dashboard", "--help"});
   EXPECT_EQ(help.exit_code, 0);
