@@ -53,6 +53,7 @@ measure() {
   local address port begun shown zoomed
   address=$(cat "$work/address")
   rm -rf "$work/profile"
+  : > "$work/browser.log"
   "$browser" --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --window-size=1440,1000 \
     --user-data-dir="$work/profile" --remote-debugging-port=0 about:blank 2> "$work/browser.log" &
   page=$!
@@ -75,10 +76,10 @@ measure() {
 }
 
 echo "$(nproc) cores of $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), load $(cut -d' ' -f1 /proc/loadavg)"
-echo "a run of 1,000,000 lines"
 write_run 1000000 "$work/one/run" 1
+echo "a run of 1,000,000 lines: $(du -sBMB "$work/one" | cut -f1)"
 for _ in $(seq "$repeats"); do measure "$work/one/run" 500000-500999; done
 rm -rf "$work/one"
-echo "64 runs of 20,000 lines"
 for run in $(seq 64); do write_run 20000 "$work/many/run-$run" "$run"; done
+echo "64 runs of 20,000 lines: $(du -sBMB "$work/many" | cut -f1)"
 for _ in $(seq "$repeats"); do measure "$work/many" 10000-10999; done
