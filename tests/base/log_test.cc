@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <fstream>
 #include <functional>
+#include <regex>
 #include <sstream>
 
 #include "tests/support/temp_folder.h"
@@ -41,14 +42,49 @@ TEST(Log, LinesAppearAboveALiveLine) {
     write_to_stderr(std::string(kErase) + "step 3\n");
     log_info("done");
   });
-  const size_t saved = text.find("info: saved\n"), done = text.find("info: done\n");
-  ASSERT_NE(saved, std::string::npos) << text;
-  ASSERT_NE(done, std::string::npos) << text;
-  const std::string before = text.substr(0, saved), after = text.substr(saved + 12, done - saved - 12);
-  // The live line is erased before the log line, whose time stands in its place, and drawn again after it.
-  EXPECT_TRUE(before.starts_with(std::string(kErase) + "step 1" + kErase + "step 2" + kErase)) << before;
-  EXPECT_TRUE(after.starts_with(std::string(kErase) + "step 2" + kErase + "step 3\n")) << after;
-  EXPECT_EQ(after.find(kErase, after.find("step 3")), std::string::npos) << "an ended line is left alone";
+  // The live line is erased before the log line and drawn again after it; an ended line is left alone.
+  const std::string erase = kErase;
+  EXPECT_EQ(text,
+            erase + "step 1" + erase + "step 2" + erase + "saved\n" + erase + "step 2" + erase + "step 3\n" + "done\n");
+}
+
+// Only what is not a remark says what it is.
+TEST(Log, LinesOnStderrArePlain) {
+  const std::string text = on_stderr([] {
+    log_info("saved");
+    log_warning("the disk is nearly full");
+    log_text(LogLevel::kError, "the disk is full");
+    set_log_level("debug");
+    log_text(LogLevel::kDebug, "2 threads");
+    set_log_level("info");
+  });
+  EXPECT_EQ(text, "saved\nwarning: the disk is nearly full\nerror: the disk is full\ndebug: 2 threads\n");
+}
+
+// Lines of a file stand for themselves: with time, rank and level. --quiet is a matter of the terminal.
+TEST(Log, FilesHoldEverythingWithTimeRankAndLevel) {
+  const testing::TempFolder folder;
+  add_log_file(folder / "rank-3.log");
+  const std::string text = on_stderr([] {
+    quiet_stderr();
+    EXPECT_FALSE(is_shown(LogLevel::kInfo));
+    EXPECT_TRUE(is_logged(LogLevel::kInfo));
+    log_info("saved");
+    log_warning("slow");
+    quiet_stderr(false);
+    EXPECT_TRUE(is_shown(LogLevel::kInfo));
+    log_to_file("done  2 steps\nloss  3\n");
+    log_to_file("broken", LogLevel::kError);
+  });
+  EXPECT_EQ(text, "warning: slow\n");
+  std::ifstream file(folder / "rank-3.log");
+  const std::string time = R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} rank-3 )";
+  for (const char* expected :
+       {"info: saved", "warning: slow", "info: done  2 steps", "info: loss  3", "error: broken"}) {
+    std::string line;
+    ASSERT_TRUE(std::getline(file, line)) << expected;
+    EXPECT_TRUE(std::regex_match(line, std::regex(time + expected))) << line;
+  }
 }
 
 }  // namespace

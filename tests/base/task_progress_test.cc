@@ -44,17 +44,28 @@ TEST(TaskProgress, ShortTasksAreSilent) {
   EXPECT_EQ(shown([](TaskProgress& progress) { progress.add(100); }), "");
 }
 
+TEST(TaskProgress, EveryTaskHasALineIfAskedFor) {
+  ::setenv("MEGALITH_PROGRESS_MS", "0", 1);
+  const std::string text = shown([](TaskProgress& progress) {
+    progress.add(100);
+    progress.remark("nearly asleep");
+  });
+  ::unsetenv("MEGALITH_PROGRESS_MS");
+  EXPECT_NE(text.find("counting: "), std::string::npos) << text;
+}
+
 TEST(TaskProgress, LongTasksHaveLines) {
   ::setenv("MEGALITH_PROGRESS_MS", "20", 1);
   const auto work = [](TaskProgress& progress) {
     progress.add(50);
+    progress.remark("two jumped back");
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
   };
-  EXPECT_NE(shown(work).find("info: counting: 50 of 100 sheep (50 %)"), std::string::npos);
+  EXPECT_NE(shown(work).find(" left, two jumped back\n"), std::string::npos);
   EXPECT_EQ(shown(work, /*is_shown=*/false), "");
-  set_log_level("warn");  // --quiet
+  quiet_stderr();
   EXPECT_EQ(shown(work), "");
-  set_log_level("info");
+  quiet_stderr(false);
   ::unsetenv("MEGALITH_PROGRESS_MS");
 }
 

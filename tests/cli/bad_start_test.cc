@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "tests/support/expect.h"
+#include "tests/support/free_port.h"
 #include "tests/support/golden.h"
 #include "tests/support/subprocess.h"
 #include "tests/support/temp_folder.h"
@@ -110,6 +111,26 @@ TEST_F(BadStart, AMistakeThatEveryRankFindsIsToldOnce) {
   ASSERT_NE(named, std::string::npos) << result.err;
   const std::string rank = result.err.substr(named + 15, 1);
   if (rank != "0") expect_contains(result.err, "[rank " + rank + "] megalith: cp_comm_type");
+}
+
+// Nobody listens at port 1, so no rank ever connects.
+TEST_F(BadStart, RanksThatNeverConnectTellItOnce) {
+  const auto result = train({"--nproc=4", "--nnodes=2", "--node_rank=1", "--master_addr=127.0.0.1", "--master_port=1",
+                             "--store_connect_timeout=1", "--force"});
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_EQ(times_in(result.err, "no answer from the store at 127.0.0.1:1"), 1U) << result.err;
+}
+
+// Machine 1 is not started.
+TEST_F(BadStart, ConnectingSaysWhoIsMissing) {
+  std::map<std::string, std::string> variables = env();
+  variables["MEGALITH_PROGRESS_MS"] = "100";
+  Subprocess run(words({"--nproc=2", "--nnodes=2", "--node_rank=0", "--master_addr=127.0.0.1",
+                        "--master_port=" + std::to_string(free_port())}),
+                 variables);
+  EXPECT_TRUE(run.wait_for_text("2 of 4 have arrived, missing: 2 and 3", seconds(60))) << run.so_far().err;
+  run.signal(SIGTERM);
+  EXPECT_EQ(run.finish(seconds(60)).exit_code, 143);
 }
 
 // ---- Signals before the first step ----

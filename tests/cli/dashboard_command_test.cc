@@ -66,7 +66,7 @@ TEST(DashboardCommand, SaysWhatIsWrong) {
   fails({"dashboard", run, "--port"}, "--port needs a value");
   fails({"dashboard", run, "--prot=1"}, "no option --prot");
   fails({"dashboard", run, "--token", "short"}, "--token must have 16");
-  fails({"dashboard", run, "--webhook", "https://example.org/"}, "Only plain HTTP");
+  fails({"dashboard", run, "--webhook", "ftp://example.org/"}, "http://HOST");
   fails({"dashboard", run, "--static", (folder / "no" / "where.html").string()}, "where.html");
   const auto help = megalith({"dashboard", "--help"});
   EXPECT_EQ(help.exit_code, 0);
@@ -377,6 +377,26 @@ TEST_F(DashboardBrowser, PageLogic) {
   page.insert(page.rfind("</body>"), script);
   std::ofstream(path("logic.html")) << page;
   expect_contains(dom_of("file://" + path("logic.html")), "data-page-test=\"passed\"");
+}
+
+// A bucket of this run holds 49 steps; a zoom shows each of them, the one bad step among them too.
+TEST_F(DashboardBrowser, AZoomShowsEveryStep) {
+  const fs::path run = *folder_ / "long";
+  fs::create_directory(run);
+  std::ofstream metrics(run / "metrics.jsonl");
+  for (int step = 1; step <= 100'000; ++step)
+    metrics << json{{"step", step}, {"loss", step == 50'004 ? 9.0 : 1.0 + step % 3}}.dump() << "\n";
+  metrics.close();
+  Server server({run.string()});
+  const auto dots = [&](const std::string& address) {
+    const std::string dom = dom_of(address);
+    const size_t loss = dom.find("data-chart=\"Loss\"");
+    return count(dom.substr(loss, dom.find("</figure>", loss) - loss), "<circle");
+  };
+  EXPECT_EQ(dots(server.url()), 0U);
+  const size_t seen = dots(server.url() + "#zoom=50000-50010");
+  EXPECT_GE(seen, 11U);
+  EXPECT_LE(seen, 13U) << "with one point more at each side";
 }
 
 TEST_F(DashboardBrowser, HostileNamesAreTexts) {

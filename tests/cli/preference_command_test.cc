@@ -86,7 +86,8 @@ class PreferenceCommand : public ::testing::Test {
                 "--logging_steps=1",
                 "--save_strategy=no"};
     words.insert(words.end(), more.begin(), more.end());
-    return run_process(words, {{"XDG_CACHE_HOME", path("cache")}});
+    // Every task shows its progress, however short it is.
+    return run_process(words, {{"XDG_CACHE_HOME", path("cache")}, {"MEGALITH_PROGRESS_MS", "0"}});
   }
 
   std::vector<json> lines(const std::string& output) const {
@@ -157,6 +158,7 @@ TEST_F(PreferenceCommand, KeepsWhatTheReferenceSaidAndContinues) {
   };
   const auto whole = train("whole", with({}));
   ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  expect_contains(whole.err, "scoring with the reference model: ");
   expect_contains(whole.err, "has scored 16 pairs");
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_ / "cache/megalith/reference"), {}), 1);
   const auto live = train("live", {"--ref_model=" + reference(), "--optimizer=sgd"});

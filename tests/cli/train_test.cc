@@ -150,7 +150,7 @@ TEST_F(TrainCommand, EveryRankKeepsALog) {
   }
   const auto quiet = train("quiet", {"--log_level=error"});
   ASSERT_EQ(quiet.exit_code, 0) << quiet.err;
-  EXPECT_EQ(quiet.err.find("info:"), std::string::npos) << quiet.err;
+  EXPECT_EQ(quiet.err.find(" samples of "), std::string::npos) << quiet.err;
 }
 
 TEST_F(TrainCommand, LossesDoNotDependOnTheLayout) {

@@ -41,6 +41,21 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
   return spdlog::level::err;
 }
 
+// Returns the first word of a line on stderr. Remarks have none.
+std::string_view line_beginning(spdlog::level::level_enum level) {
+  switch (level) {
+    case spdlog::level::info:
+      return "";
+    case spdlog::level::warn:
+      return "warning: ";
+    case spdlog::level::err:
+    case spdlog::level::critical:
+      return "error: ";
+    default:
+      return "debug: ";
+  }
+}
+
 // stderr, of which it remembers the unfinished last line: a log line erases it, and it is written again below.
 class StderrSink : public spdlog::sinks::base_sink<std::mutex> {
  public:
@@ -59,10 +74,9 @@ class StderrSink : public spdlog::sinks::base_sink<std::mutex> {
 
  private:
   void sink_it_(const spdlog::details::log_msg& message) override {
-    spdlog::memory_buf_t line;
-    formatter_->format(message, line);
     if (!open_line_.empty()) put("\r\x1b[2K");  // carriage return, then ANSI "erase line"
-    put({line.data(), line.size()});
+    put(fmt::format("{}{}\n", line_beginning(message.level),
+                    std::string_view(message.payload.data(), message.payload.size())));
     put(open_line_);
     flush_();
   }
@@ -73,12 +87,18 @@ class StderrSink : public spdlog::sinks::base_sink<std::mutex> {
   std::string open_line_;  // with the characters that placed it
 };
 
+// Text as spdlog's patterns spell it, where % begins a field.
+std::string pattern_text(const std::string& text) {
+  std::string escaped;
+  for (const char c : text) escaped += c == '%' ? "%%" : std::string(1, c);
+  return escaped;
+}
+
 // Writes lines to stderr, and to a file once there is one.
 class Log {
  public:
   // Starts with the level of the environment.
   Log() : stderr_(std::make_shared<StderrSink>()), lines_("megalith", stderr_) {
-    lines_.set_pattern("%H:%M:%S %l: %v");
     lines_.set_level(level_of(env_string("MEGALITH_LOG_LEVEL").value_or("info")));
   }
 
@@ -87,17 +107,23 @@ class Log {
 
   // The file gets its own logger too, for text that must not go to stderr. Lines are flushed at once, to survive a
   // crash of the process.
-  void add_file(const std::string& path) {
-    if (!file_names_.insert(path).second) return;  // a rank that is restarted in its process
-    auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
-    sink->set_pattern("%Y-%m-%d %H:%M:%S.%e %l: %v");
+  void add_file(const std::filesystem::path& path) {
+    if (!file_names_.insert(path.string()).second) return;  // a rank that is restarted in its process
+    auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path.string());
+    sink->set_pattern(fmt::format("%Y-%m-%d %H:%M:%S.%e {} %l: %v", pattern_text(path.stem().string())));
     file_lines_ = std::make_unique<spdlog::logger>("megalith file", sink);
     file_lines_->flush_on(spdlog::level::info);
     lines_.sinks().push_back(std::move(sink));
     lines_.flush_on(spdlog::level::info);
   }
-  void write_to_file(std::string_view text) {
-    if (file_lines_) file_lines_->info(text);
+  void write_to_file(std::string_view text, LogLevel level) {
+    if (!file_lines_) return;
+    while (text.ends_with('\n')) text.remove_suffix(1);
+    for (size_t end = 0; end != std::string_view::npos;) {
+      end = text.find('\n');
+      file_lines_->log(spdlog_level(level), text.substr(0, end));
+      if (end != std::string_view::npos) text.remove_prefix(end + 1);
+    }
   }
 
  private:
@@ -119,10 +145,18 @@ void set_log_level(std::string_view name) { process_log().lines().set_level(leve
 
 bool is_logged(LogLevel level) { return process_log().lines().should_log(spdlog_level(level)); }
 
+void quiet_stderr(bool quiet) {
+  process_log().stderr_sink().set_level(quiet ? spdlog::level::warn : spdlog::level::trace);
+}
+
+bool is_shown(LogLevel level) {
+  return is_logged(level) && process_log().stderr_sink().should_log(spdlog_level(level));
+}
+
 void add_log_file(const std::filesystem::path& path) {
   try {
     std::filesystem::create_directories(path.parent_path());
-    process_log().add_file(path.string());
+    process_log().add_file(path);
   } catch (const std::exception& error) {
     throw ConfigError(fmt::format("the log file {} cannot be written: {}", path.string(), error.what()));
   }
@@ -130,7 +164,7 @@ void add_log_file(const std::filesystem::path& path) {
 
 void write_to_stderr(std::string_view text) { process_log().stderr_sink().write(text); }
 
-void log_to_file(std::string_view text) { process_log().write_to_file(text); }
+void log_to_file(std::string_view text, LogLevel level) { process_log().write_to_file(text, level); }
 
 void log_text(LogLevel level, std::string_view text) { process_log().lines().log(spdlog_level(level), text); }
 

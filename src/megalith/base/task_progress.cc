@@ -23,13 +23,14 @@ TaskProgress::Times TaskProgress::Times::from_environment() {
   Times times;
   const auto given = env_string("MEGALITH_PROGRESS_MS");
   if (const auto milliseconds = given ? parse_int(*given) : std::nullopt)
-    times.silence = times.between_plain = std::chrono::milliseconds(std::max<int64_t>(*milliseconds, 1));
+    times.silence = times.between_plain = std::chrono::milliseconds(std::max<int64_t>(*milliseconds, 0));
+  times.between_plain = std::max(times.between_plain, times.shortest_pause);
   return times;
 }
 
 TaskProgress::TaskProgress(std::string what, Unit unit, int64_t total, std::string counted, bool shown)
     : what_(std::move(what)), unit_(unit), total_(total), counted_(std::move(counted)) {
-  if (shown && is_logged(LogLevel::kInfo)) shower_ = std::thread([this] { show_until_stopped(); });
+  if (shown && is_shown(LogLevel::kInfo)) shower_ = std::thread([this] { show_until_stopped(); });
 }
 
 TaskProgress::TaskProgress(std::string what, bool shown) : TaskProgress(std::move(what), Unit::kCount, 0, "", shown) {}
@@ -45,7 +46,14 @@ TaskProgress::~TaskProgress() {
 }
 
 std::string TaskProgress::line(double seconds) const {
-  return task_progress_line(what_, unit_, done_.load(std::memory_order_relaxed), total_, counted_, seconds);
+  std::string text = task_progress_line(what_, unit_, done_.load(std::memory_order_relaxed), total_, counted_, seconds);
+  if (!remark_.empty()) text += ", " + remark_;
+  return text;
+}
+
+void TaskProgress::remark(std::string text) {
+  const std::lock_guard lock(mutex_);
+  remark_ = std::move(text);
 }
 
 // The thread ends with the line erased, so that what follows does not begin after it.
@@ -57,7 +65,8 @@ void TaskProgress::show_until_stopped() {
   const auto stopped_within = [&](std::chrono::milliseconds time) {
     return stopped_.wait_for(lock, time, [this] { return stop_; });
   };
-  if (stopped_within(terminal ? times.silence : times.between_plain)) return;
+  const auto silence = times.silence.count() == 0 || terminal ? times.silence : times.between_plain;
+  if (silence.count() > 0 && stopped_within(silence)) return;
   if (!terminal) {
     do log_info("{}", line(seconds()));
     while (!stopped_within(times.between_plain));

@@ -7,7 +7,7 @@
 //
 // Nothing is written in the first two seconds. Then a line stays at the bottom of a terminal (base/log.h:
 // write_to_stderr) and disappears with the object. Where stderr is not a terminal, a log line is written every ten
-// seconds. At a log level above info (--quiet) nothing is written.
+// seconds. With --quiet, or at a log level above info, nothing is written.
 #pragma once
 
 #include <atomic>
@@ -39,19 +39,23 @@ class TaskProgress {
   void add(int64_t amount) { done_.fetch_add(amount, std::memory_order_relaxed); }
   // Sets what has been done so far, for tasks that count themselves.
   void set(int64_t done) { done_.store(done, std::memory_order_relaxed); }
+  // Ends the line with a remark: "…, missing: ranks 3 and 5". Empty removes it.
+  void remark(std::string text);
 
   // When lines appear. Tests make them appear earlier, by MEGALITH_PROGRESS_MS: milliseconds for each of the first two.
+  // With 0 every task writes a line, however short it is.
   struct Times {
     std::chrono::milliseconds silence{2000};         // before the first line
     std::chrono::milliseconds between_plain{10000};  // log lines where there is no terminal
     std::chrono::milliseconds between_live{200};     // drawings of a live line
+    std::chrono::milliseconds shortest_pause{10};    // for between_plain
     static Times from_environment();
   };
 
  private:
   using Clock = std::chrono::steady_clock;
   void show_until_stopped();
-  std::string line(double seconds) const;
+  std::string line(double seconds) const;  // called with mutex_ held
 
   const std::string what_;
   const Unit unit_;
@@ -59,10 +63,10 @@ class TaskProgress {
   const std::string counted_;
   const Clock::time_point start_ = Clock::now();
   std::atomic<int64_t> done_ = 0;
-  // Ends the thread.
   std::mutex mutex_;
   std::condition_variable stopped_;
-  bool stop_ = false;
+  bool stop_ = false;   // ends the thread; guarded by mutex_
+  std::string remark_;  // guarded by mutex_
   std::thread shower_;  // not started for a task that is not shown
 };
 

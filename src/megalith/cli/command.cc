@@ -48,7 +48,7 @@ std::vector<std::string> with_long_help(Words words) {
 
 // Takes --quiet out of the words of a command that does not know it itself: progress and remarks are left out.
 std::vector<std::string> without_quiet(std::vector<std::string> words) {
-  if (std::erase(words, "--quiet") > 0) set_log_level("warn");
+  if (std::erase(words, "--quiet") > 0) quiet_stderr();
   return words;
 }
 

@@ -33,7 +33,8 @@ a run's output_dir, or a folder of such folders. Nothing is changed but the note
   --port N          default 0: any free port. The address is printed on stdout
   --token TEXT      the token, instead of a random one; at least 16 letters, digits, '-' and '_'
   --read-only       take no notes
-  --webhook URL     send alerts (NaN, loss spike, stall, straggler, low disk) as JSON to http://HOST[:PORT][/PATH]
+  --webhook URL     send alerts (NaN, loss spike, stall, straggler, low disk) as JSON to http://HOST[:PORT][/PATH], or
+                    to https://… on a machine that has the program curl
   --static FILE     write the page with all data into one file instead, which opens without a server
 )";
 

@@ -32,7 +32,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kGrace{3000};  // time for a rank's own thread to notice that the run is over
 
 // Often enough to tell a stuck rank from a slow one, rarely enough for one store to serve thousands of ranks.
-milliseconds beat(int world_size) { return milliseconds(500) + milliseconds(world_size / 5); }
+milliseconds beat_of(int world_size) { return milliseconds(500) + milliseconds(world_size / 5); }
 
 // Outside any generation, since launchers use it, too.
 constexpr const char* kFailureKey = "megalith/failure";
@@ -72,8 +72,8 @@ StoreLink::StoreLink(const c10::intrusive_ptr<c10d::Store>& store, int rank, int
                      milliseconds patience)
     : rank_(rank), world_size_(world_size), group_timeout_(group_timeout), patience_(patience), shared_(store) {
   // All ranks connect equally often, so each can count its own generation without asking the others.
-  const int64_t generation = store->add(connected_key(rank), 1);
-  prefix_ = generation_prefix(generation);
+  generation_ = store->add(connected_key(rank), 1);
+  prefix_ = generation_prefix(generation_);
   store_ = c10::make_intrusive<c10d::PrefixStore>(prefix_, store);
 }
 
@@ -95,6 +95,19 @@ std::map<int, RankStatus> StoreLink::read(const std::vector<int>& ranks) {
   }
   return statuses;
 }
+
+std::vector<int> StoreLink::not_connected(const std::vector<int>& ranks) {
+  std::vector<int> missing;
+  try {
+    for (const int rank : ranks)
+      if (shared_->add(connected_key(rank), 0) < generation_) missing.push_back(rank);
+  } catch (const std::exception&) {
+    return {};
+  }
+  return missing;
+}
+
+milliseconds StoreLink::beat() const { return beat_of(world_size_); }
 
 void StoreLink::report_failure(const Failure& failure) {
   try {
@@ -233,7 +246,7 @@ void StoreLink::run_watchdog() {
     }
     if (!over) over = overdue_stop();
     if (over) break;
-  } while (pause(beat(world_size_)));
+  } while (pause(beat()));
   if (!over) return;
   state_->end_run(*over);
   if (state_->device.is_cuda()) write_flight_record(rank_);
@@ -307,7 +320,7 @@ bool StoreLink::wait_for_keys(const std::vector<std::string>& keys, std::chrono:
     } catch (const c10::DistStoreError&) {
       patience.answered();  // not yet
     } catch (const std::exception& error) {
-      if (patience.is_gone_after(error) || !pause(beat(world_size_))) return false;
+      if (patience.is_gone_after(error) || !pause(beat())) return false;
     }
   }
 }

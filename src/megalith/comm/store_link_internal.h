@@ -60,6 +60,12 @@ class StoreLink : public StatusBoard {
   void expect_stop(std::chrono::milliseconds limit, const std::string& what);
   void stop();
 
+  // Returns those of `ranks` that have not connected as often as this one. Empty also if the store cannot be asked: an
+  // operation reports that.
+  std::vector<int> not_connected(const std::vector<int>& ranks);
+  // The pause between two looks at the other ranks.
+  std::chrono::milliseconds beat() const;
+
   // Waits until all ranks have come here, and has rank 0 compare the operations they have started. Returns false when
   // they do not come within `limit`, one has failed, or the operations differ, which is then reported.
   bool meet_at_end(std::chrono::milliseconds limit);
@@ -95,6 +101,7 @@ class StoreLink : public StatusBoard {
   const int rank_, world_size_;
   const std::chrono::milliseconds group_timeout_, patience_;
   const c10::intrusive_ptr<c10d::Store> shared_;  // the whole store: failures, which launchers also report
+  int64_t generation_ = 0;                        // how often this rank has connected to the store
   std::string prefix_;
   c10::intrusive_ptr<c10d::Store> store_;  // keys of this generation: a process may connect to one store repeatedly
 

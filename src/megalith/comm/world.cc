@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <thread>
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
@@ -296,6 +297,26 @@ std::string World::claim(const std::string& what, const std::string& holder) {
   const std::vector<uint8_t> mine(holder.begin(), holder.end());
   const std::vector<uint8_t> held = link_->store_for("claims")->compareSet(what, {}, mine);
   return {held.begin(), held.end()};
+}
+
+// Asks often at first: most ranks come within milliseconds of one another.
+void World::wait_for_all(const std::function<void(const std::vector<int>& missing)>& tell) {
+  if (!link_) return;
+  const auto deadline = std::chrono::steady_clock::now() + state_->timeout.load();
+  std::vector<int> missing = all_ranks(size());
+  for (std::chrono::milliseconds pause(5);; pause = std::min(2 * pause, link_->beat())) {
+    const size_t before = missing.size();
+    missing = link_->not_connected(missing);
+    if (missing.empty()) return;
+    state_->throw_if_over();
+    if (missing.size() != before) tell(missing);
+    check<CommError>(std::chrono::steady_clock::now() < deadline,
+                     "rank {}: {} of {} ranks have not connected within {:g} s (ddp_timeout): {}. Look at what their"
+                     " machines say, and whether all of them were started",
+                     rank(), missing.size(), size(), std::chrono::duration<double>(state_->timeout.load()).count(),
+                     list_in_words(missing));
+    std::this_thread::sleep_for(pause);
+  }
 }
 
 // Meet, shut down, leave: see the top of the file. The watchdog runs until the end, and ends the process if one of the

@@ -98,6 +98,12 @@ class World {
   // another rank. Ranks that are threads always get what they ask for.
   std::string claim(const std::string& what, const std::string& holder);
 
+  // Waits until every rank has connected: at most the time limit of operations, after which CommError names those that
+  // are missing. `tell` hears who is missing (ascending) whenever that has changed. Throws PeerFailure if another rank
+  // fails meanwhile. One rank is enough to call it; the first operation of all ranks would wait as well, but could not
+  // say for whom.
+  void wait_for_all(const std::function<void(const std::vector<int>& missing)>& tell);
+
   // Waits until all ranks have called it (at most the time limit of operations), shuts down the connections of all
   // groups, and leaves. No operation may follow. Calls on_stuck if the shutdown takes more than kCloseLimit.
   void close();

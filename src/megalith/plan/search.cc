@@ -14,6 +14,7 @@
 #include <cmath>
 #include <functional>
 #include <tuple>
+#include <utility>
 
 #include "megalith/base/error.h"
 #include "megalith/base/task_progress.h"
@@ -62,10 +63,15 @@ struct Weighed {
 };
 
 // Computes memory in the given order until enough candidates fit.
-void weigh(std::vector<Candidate> candidates, const Cluster& cluster, size_t wanted, Scratch& scratch,
-           Weighed& result) {
-  for (Candidate& candidate : candidates) {
+// `progress` advances by `sizes`, the number of sets of sizes that the candidates are variants of.
+void weigh(std::vector<Candidate> candidates, const Cluster& cluster, size_t wanted, Scratch& scratch, Weighed& result,
+           size_t sizes, TaskProgress& progress) {
+  size_t told = 0;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    Candidate& candidate = candidates[i];
     if (result.fitting.size() >= wanted) return;
+    const size_t done = sizes * i / candidates.size();
+    progress.add(static_cast<int64_t>(done - std::exchange(told, done)));
     const auto same = [&](const Candidate& other) { return sizes_of(other.run) == sizes_of(candidate.run); };
     // A faster variant of the same sizes has been taken, so this one's memory is not worth computing.
     if (std::ranges::any_of(result.fitting, same)) continue;
@@ -76,6 +82,12 @@ void weigh(std::vector<Candidate> candidates, const Cluster& cluster, size_t wan
     else if (!result.smallest || candidate.memory.peak() < result.smallest->memory.peak())
       result.smallest = std::move(candidate);
   }
+  progress.add(static_cast<int64_t>(sizes - told));
+}
+
+// A study searches for one number of GPUs after another.
+std::string progress_name(const char* what, const SearchRequest& request) {
+  return fmt::format("{} of {} GPUs", what, request.gpus);
 }
 
 // Searches as described above. Sizes are sorted by their time with small micro-batches and without recomputation, which
@@ -87,22 +99,28 @@ Weighed search(const SearchRequest& request, size_t wanted,
   Scratch scratch;
   std::vector<std::pair<double, LayoutChoice>> sizes;
   const std::vector<LayoutChoice> choices = layout_choices(request);
-  TaskProgress progress("comparing layouts", TaskProgress::Unit::kCount, 0, "layouts");
-  for (const LayoutChoice& choice : choices) {
-    progress.add(1);
-    if (const auto candidate = timed(request, choice, scratch)) sizes.emplace_back(order(*candidate), choice);
+  {
+    TaskProgress progress(progress_name("timing layouts", request), TaskProgress::Unit::kCount, std::ssize(choices),
+                          "layouts");
+    for (const LayoutChoice& choice : choices) {
+      progress.add(1);
+      if (const auto candidate = timed(request, choice, scratch)) sizes.emplace_back(order(*candidate), choice);
+    }
   }
   std::ranges::stable_sort(sizes, {}, [](const auto& size) { return size.first; });
   Weighed result;
   result.possible = sizes.size();
+  // All of them in the worst case: when nothing fits.
+  TaskProgress progress(progress_name("fitting layouts into memory", request), TaskProgress::Unit::kCount,
+                        std::ssize(sizes), "layouts");
   for (size_t begin = 0; begin < sizes.size() && result.fitting.size() < wanted; begin += kAtATime) {
     std::vector<Candidate> candidates;
-    for (size_t i = begin; i < std::min(sizes.size(), begin + kAtATime); ++i)
+    const size_t end = std::min(sizes.size(), begin + kAtATime);
+    for (size_t i = begin; i < end; ++i)
       for (const LayoutChoice& choice : ways_of(request, sizes[i].second))
         if (auto candidate = timed(request, choice, scratch)) candidates.push_back(std::move(*candidate));
-    progress.add(std::ssize(candidates));
     std::ranges::stable_sort(candidates, {}, order);
-    weigh(std::move(candidates), request.cluster, wanted, scratch, result);
+    weigh(std::move(candidates), request.cluster, wanted, scratch, result, end - begin, progress);
   }
   std::ranges::stable_sort(result.fitting, {}, order);
   return result;

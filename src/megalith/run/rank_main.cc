@@ -44,13 +44,15 @@ bool tell_others(comm::World& world, const std::string& reason, int culprit) {
 }
 
 // The same mistake is usually found by every rank; with our launcher only the first of them says so, and the launcher
-// names it. The others have it in their logs.
-void tell_error(const std::string& text, parallel::Runtime& runtime) {
-  log_to_file(text);
+// names it. The others have it in their logs, unless they never connected.
+void tell_error(const std::string& text, parallel::Runtime& runtime, const std::function<bool()>& has_first_word) {
+  log_to_file(text, LogLevel::kError);
   if (runtime.is_initialized()) {
     const parallel::ParallelContext& context = runtime.context();
     const std::string reason = fmt::format("rank {}: {}", context.rank(), text);
     if (!tell_others(context.world(), reason, context.rank()) && env_flag("MEGALITH_LAUNCHER")) return;
+  } else if (has_first_word && !has_first_word()) {
+    return;
   }
   fmt::print(stderr, "megalith: {}\n", text);
 }
@@ -62,16 +64,22 @@ struct RankEnd {
   std::optional<at::Device> device{};  // the device that it used; std::nullopt if it was not connected
 };
 
-// Connects to the other ranks; the first one says how long that takes.
+// Connects to the other ranks; the first one waits for all of them, and says how long that takes and for whom.
 parallel::ParallelContext& connect(parallel::Runtime& runtime, const parallel::RuntimeSettings& settings) {
   const comm::Rendezvous place = comm::rendezvous_from_env();
-  const TaskProgress progress(fmt::format("connecting {} ranks", place.world_size),
-                              place.rank == 0 && place.world_size > 1);
-  return runtime.initialize(settings, end_process);
+  const bool waits = place.rank == 0 && place.world_size > 1;
+  TaskProgress progress("connecting ranks", waits);
+  parallel::ParallelContext& context = runtime.initialize(settings, end_process);
+  if (waits)
+    context.world().wait_for_all([&](const std::vector<int>& missing) {
+      progress.remark(fmt::format("{} of {} have arrived, missing: {}", place.world_size - std::ssize(missing),
+                                  place.world_size, list_in_words(missing)));
+    });
+  return context;
 }
 
-RankEnd run_once(const parallel::RuntimeSettings& settings,
-                 const std::function<void(parallel::ParallelContext&)>& work) {
+RankEnd run_once(const parallel::RuntimeSettings& settings, const std::function<void(parallel::ParallelContext&)>& work,
+                 const std::function<bool()>& has_first_word = {}) {
   parallel::Runtime runtime;
   const auto device = [&] {
     return runtime.is_initialized() ? std::optional(runtime.context().device()) : std::nullopt;
@@ -82,7 +90,7 @@ RankEnd run_once(const parallel::RuntimeSettings& settings,
     return {};
     // Another rank has failed and prints its own error; with our launcher, repeating it here would only add noise.
   } catch (const comm::PeerFailure& error) {
-    log_to_file(error.what());
+    log_to_file(error.what(), LogLevel::kError);
     if (!env_flag("MEGALITH_LAUNCHER")) fmt::print(stderr, "megalith: {}\n", error.what());
     return {.exit_code = kFailed, .survives = true, .device = device()};
   } catch (const train::RerunExit& exit) {
@@ -92,7 +100,7 @@ RankEnd run_once(const parallel::RuntimeSettings& settings,
     tell_others(context.world(), exit.what(), exit.facts().rank);
     return {.exit_code = exit_code_of(exit)};
   } catch (const std::exception& error) {
-    tell_error(error.what(), runtime);
+    tell_error(error.what(), runtime, has_first_word);
     return {.exit_code = exit_code_of(error)};
   }
 }
@@ -117,7 +125,8 @@ int run_as_rank(const parallel::RuntimeSettings& settings,
 
 int run_as_rank(const parallel::RuntimeSettings& settings, comm::RankLaunch launch, const StartWork& work) {
   while (true) {
-    const RankEnd end = run_once(settings, [&](parallel::ParallelContext& context) { work(launch, context); });
+    const RankEnd end = run_once(
+        settings, [&](parallel::ParallelContext& context) { work(launch, context); }, launch.has_first_word);
     if (!end.survives || !launch.wait_for_next_start) return end.exit_code;
     if (end.device && !still_works(*end.device)) return end.exit_code;
     if (!launch.wait_for_next_start(launch)) return end.exit_code;

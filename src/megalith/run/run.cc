@@ -138,7 +138,7 @@ bool is_evaluated(const train::Trainer& trainer) {
 void print_continuation(const RunPlan& plan, const parallel::ParallelContext& context) {
   const std::string line = fmt::format("continue    {}\n", how_to_continue(plan));
   if (context.rank() == 0) write_to_stderr(line);
-  log_to_file("\n" + line);
+  log_to_file(line);
 }
 
 // A script must be able to see that a checkpoint is missing that nothing will write again.

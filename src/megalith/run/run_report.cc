@@ -28,7 +28,7 @@ namespace {
 // Prints a text once for all ranks, and into the log of each.
 void print_and_log(const parallel::ParallelContext& context, const std::string& text, bool quiet = false) {
   if (context.rank() == 0 && !quiet) write_to_stderr(text);
-  log_to_file("\n" + text);
+  log_to_file(text);
 }
 
 // Returns the number of parameters on this rank; without an adapter all of them are trained.

@@ -41,7 +41,7 @@ bool RunWords::read(config::Dialect dialect, std::span<const std::string> words,
   launch_.check(parsed_.args.comm);
   launch_.look_after(parsed_.args.fault);
   apply_log_level(parsed_.args.logging);
-  if (quiet_) set_log_level("warn");
+  if (quiet_) quiet_stderr();
   for (const std::string& note : parsed_.notes) log_info("{}", note);
   if (!dry_run_) return true;
   const config::EffectiveArguments effective = effective_options(request());

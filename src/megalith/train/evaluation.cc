@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "megalith/base/error.h"
+#include "megalith/base/task_progress.h"
 #include "megalith/train/report/metric_sums.h"
 #include "megalith/train/training_data.h"
 
@@ -46,6 +47,8 @@ EvalLoopOutput evaluation_loop(MicrobatchRunner& runner, const EvalData& data, c
   // Context-parallel ranks share their tokens, so only one of them counts.
   const double counts = runner.counts_for_replica() ? 1 : 0;
   int64_t groups = 0;
+  TaskProgress progress("evaluating", TaskProgress::Unit::kCount, reader.samples(), "samples",
+                        runner.context().rank() == 0);
   for (int64_t first = 0; first < reader.microbatches(); ++groups) {
     // As many micro-batches as a training step has, so that the pipeline is as full as in training.
     const auto wanted = static_cast<int>(std::min<int64_t>(settings.microbatches, reader.microbatches() - first));
@@ -54,6 +57,8 @@ EvalLoopOutput evaluation_loop(MicrobatchRunner& runner, const EvalData& data, c
     for (int i = 0; i < runner.evaluation_group(wanted); ++i) group.push_back(reader.microbatch(first + i));
     const std::vector<MicrobatchLoss> losses = runner.evaluate(group);
     first += std::ssize(group);
+    // All replicas are about as far as this one.
+    progress.set(reader.samples() * std::min(first, reader.microbatches()) / reader.microbatches());
     if (settings.group_end) settings.group_end();
     // Only the last stage knows losses, and of its tensor-parallel ranks, which agree, one reports.
     if (!runner.speaks_for_replica()) continue;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
 #include <random>
 #include <thread>
@@ -74,6 +75,21 @@ TEST(GptDataset, OffsetsBeyondInt32AreStoredInInt64) {
   const GptIndices indices = build_gpt_indices(source, {.end = 1, .seq_length = int64_t{1} << 31});
   EXPECT_EQ(indices.samples.type(), IndexType::kInt64);
   EXPECT_EQ(indices.samples[3], int64_t{1} << 31);
+}
+
+// The process that builds the indices says how far it is; the others wait in silence.
+TEST(GptDataset, BuildingIndicesShowsProgress) {
+  const Numbered source({7, 5});
+  const GptIndexRequest request{.end = 2, .samples = 100, .seq_length = 1};
+  const auto said = [&](bool shows_progress) {
+    ::setenv("MEGALITH_PROGRESS_MS", "0", 1);
+    ::testing::internal::CaptureStderr();
+    build_gpt_indices(source, request, shows_progress);
+    ::unsetenv("MEGALITH_PROGRESS_MS");
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_NE(said(true).find("indexing numbered: "), std::string::npos);
+  EXPECT_EQ(said(false), "");
 }
 
 TEST(GptDataset, APartEndsWithEachEod) {

@@ -68,6 +68,26 @@ TEST(Dashboard, TellsEverythingOfARun) {
   EXPECT_TRUE(run.at("problems").empty()) << run.at("problems");
 }
 
+TEST(Dashboard, AnswersWithTheStepsOfAZoom) {
+  const RunFolder folder;
+  std::string lines;
+  for (int step = 1; step <= 5'000; ++step) lines += fmt::format("{{\"step\":{0},\"loss\":{0}}}\n", step);
+  folder.write("run/metrics.jsonl", lines);
+  Dashboard dashboard = dashboard_of({folder / "run"});
+  const json whole = answer_of(dashboard, "/api/runs/0");
+  EXPECT_LT(whole.at("series").at("loss").at("x").size(), 2'500U);
+  const json part = answer_of(dashboard, "/api/runs/0/steps/3000-3009");
+  EXPECT_EQ(part.at("version"), whole.at("version"));
+  EXPECT_EQ(part.at("from"), 3000);
+  EXPECT_EQ(part.at("to"), 3009);
+  EXPECT_EQ(part.at("series").at("loss").at("x"), json::parse("[3000,3001,3002,3003,3004,3005,3006,3007,3008,3009]"));
+  EXPECT_EQ(part.at("series").at("loss").at("mean"), part.at("series").at("loss").at("x"));
+  EXPECT_TRUE(answer_of(dashboard, "/api/runs/0/steps/6000-7000").at("series").empty());
+  for (const char* bad : {"", "1", "1-", "-1", "1-x", "a-2", "1-2-3", "-1-2", "1.5-2", "1-1234567890123456"})
+    EXPECT_EQ(dashboard.answer(std::string("/api/runs/0/steps/") + bad).status, 404) << bad;
+  EXPECT_EQ(dashboard.answer("/api/runs/1/steps/1-2").status, 404);
+}
+
 TEST(Dashboard, VersionsGrowWithWhatIsNew) {
   const RunFolder folder;
   write_run(folder, "run");

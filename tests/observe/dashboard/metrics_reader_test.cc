@@ -114,6 +114,39 @@ TEST_F(Reader, TooManyNamesAreCountedNotKept) {
   EXPECT_EQ(reader_.left_out(), 11);
 }
 
+// Every step of a part, whatever the whole was merged to; lines of one step stay together, and the end is found though
+// later lines follow.
+TEST_F(Reader, APartIsReadAgainInFull) {
+  std::string text = "broken\n";
+  for (int step = 1; step <= 10'000; ++step) {
+    text += fmt::format("{{\"step\":{},\"loss\":{}}}\n", step, step * 0.5);
+    if (step % 1'000 == 0) text += fmt::format("{{\"step\":{},\"eval_loss\":{}}}\n", step, step);
+  }
+  folder_.write("metrics.jsonl", text);
+  reader_.update();
+  EXPECT_FALSE(reader_.find("loss")->values.exact());
+  for (const int from : {1, 1024, 1025, 4999, 9000}) {
+    const MetricCurves part = reader_.part(from, from + 1000);
+    const auto* loss = part.find("loss");
+    ASSERT_NE(loss, nullptr) << from;
+    EXPECT_TRUE(loss->values.exact());
+    ASSERT_EQ(loss->values.points(), 1001) << from;
+    EXPECT_EQ(loss->values.buckets().front().first_x, from);
+    EXPECT_EQ(loss->values.buckets().front().mean(), from * 0.5);
+    EXPECT_EQ(loss->values.last_x(), from + 1000);
+    ASSERT_NE(part.find("eval_loss"), nullptr) << from;
+  }
+  EXPECT_TRUE(reader_.part(10'001, 20'000).series().empty());
+  EXPECT_TRUE(reader_.part(20, 10).series().empty());
+  // New lines belong to it; a file that was replaced is read where its lines are now.
+  folder_.append("metrics.jsonl", "{\"step\":10001,\"loss\":7}\n");
+  reader_.update();
+  EXPECT_EQ(reader_.part(10'000, 10'001).find("loss")->values.points(), 2);
+  folder_.write("metrics.jsonl", "{\"step\":1,\"loss\":3}\n{\"step\":2,\"loss\":4}\n");
+  reader_.update();
+  EXPECT_EQ(reader_.part(2, 2).find("loss")->values.last_y(), 4);
+}
+
 TEST_F(Reader, AMillionLinesInLittleMemory) {
   std::string text;
   constexpr int kLines = 1'000'000;

@@ -6,11 +6,16 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "megalith/base/error.h"
 #include "megalith/observe/http/http_client.h"
+#include "megalith/observe/http/https_program.h"
 #include "tests/support/expect.h"
+#include "tests/support/temp_folder.h"
 
 namespace megalith::observe {
 namespace {
@@ -180,15 +185,62 @@ TEST(HttpServer, StopsBeforeItRuns) {
   server.run();
 }
 
-TEST(HttpClient, UrlsOfPlainHttp) {
+TEST(HttpClient, Urls) {
   const HttpUrl url = HttpUrl::parse("http://host:8080/a/b?c");
   EXPECT_EQ(url.host, "host");
   EXPECT_EQ(url.port, 8080);
   EXPECT_EQ(url.target, "/a/b?c");
   EXPECT_EQ(HttpUrl::parse("http://host").target, "/");
-  for (const char* bad : {"https://host/", "host", "http://", "http://:80", "http://h:0", "http://h:x", "http://u@h/",
-                          "http://h/\r\nX: y", "http://[::1]/"})
-    expect_error<ConfigError>([&] { HttpUrl::parse(bad); }, {"http://HOST", "relay"});
+  for (const char* bad : {"ftp://host/", "host", "http://", "https://", "http://:80", "http://h:0", "http://h:x",
+                          "http://u@h/", "http://h/\r\nX: y", "http://[::1]/", "https://h/\"x"})
+    expect_error<ConfigError>([&] { HttpUrl::parse(bad); }, {"http://HOST", "https://"});
+}
+
+// Replaces PATH by one folder, with a program named curl that does what the script says; empty for none.
+class PathWithCurl {
+ public:
+  explicit PathWithCurl(const std::string& script) : before_(std::getenv("PATH")) {
+    if (!script.empty()) {
+      std::ofstream(folder_ / "curl") << "#!/bin/sh\n" << script;
+      std::filesystem::permissions(folder_ / "curl", std::filesystem::perms::owner_all);
+    }
+    ::setenv("PATH", folder_.path().c_str(), 1);
+  }
+  ~PathWithCurl() { ::setenv("PATH", before_.c_str(), 1); }
+  std::string text_in(const std::string& name) const {
+    std::ifstream file(folder_ / name);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+ private:
+  testing::TempFolder folder_;
+  std::string before_;
+};
+
+TEST(HttpClient, CurlSpeaksHttps) {
+  const PathWithCurl path(
+      "echo \"$@\" > \"$(/usr/bin/dirname \"$0\")/words\"; /bin/cat > \"$(/usr/bin/dirname \"$0\")/input\"\n");
+  const HttpUrl url = HttpUrl::parse("https://chat.example/hook/secret");
+  EXPECT_EQ(url.port, 443);
+  EXPECT_EQ(post_http(url, R"({"text":"a \"b\" \\n"})"), "");
+  // The secret is not among the words, which everybody on the machine can see.
+  EXPECT_EQ(path.text_in("words"), "--disable --config -\n");
+  const std::string input = path.text_in("input");
+  expect_contains(input, "url = \"https://chat.example:443/hook/secret\"\n");
+  expect_contains(input, R"(data-raw = "{\"text\":\"a \\\"b\\\" \\\\n\"}")");
+  expect_contains(input, "\nfail\n");
+}
+
+TEST(HttpClient, WhatCurlSaysIsTheReason) {
+  const PathWithCurl path("echo 'curl: (22) The requested URL returned error: 404' >&2; echo more >&2; exit 22\n");
+  EXPECT_EQ(post_http(HttpUrl::parse("https://h/"), "{}"), "curl: (22) The requested URL returned error: 404");
+}
+
+TEST(HttpClient, WithoutCurlHttpsIsRefusedByName) {
+  const PathWithCurl path("");
+  EXPECT_FALSE(has_https_program());
+  expect_error<ConfigError>([] { HttpUrl::parse("https://h/"); }, {"https://h/", "curl", "apt-get install", "relay"});
+  EXPECT_EQ(HttpUrl::parse("http://h/").host, "h");
 }
 
 TEST(HttpClient, SaysWhyItFailed) {

@@ -197,6 +197,7 @@ void LaunchAttempt::become_rank(int local_rank, int out, int err, const RestartL
   try {
     RankLaunch launch = launch_;
     launch.heartbeat = Heartbeat(page_.slot(local_rank));
+    launch.has_first_word = [this] { return page_.claim_first_word(); };
     if (options_.in_process) launch.wait_for_next_start = [&link](RankLaunch& next) { return link.park(next); };
     code = rank_main_(launch);
   } catch (const std::exception& error) {

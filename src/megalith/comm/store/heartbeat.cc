@@ -16,7 +16,10 @@ namespace megalith::comm {
 
 namespace {
 
-size_t page_bytes(int ranks) { return static_cast<size_t>(ranks) * sizeof(HeartbeatSlot); }
+using FirstWord = std::atomic<bool>;  // lies after the slots; set once a rank has claimed it
+static_assert(FirstWord::is_always_lock_free && alignof(FirstWord) <= alignof(HeartbeatSlot));
+
+size_t page_bytes(int ranks) { return static_cast<size_t>(ranks) * sizeof(HeartbeatSlot) + sizeof(FirstWord); }
 
 // Returns the section whose limit applies to a rank in `section`.
 Section limiting_section(Section section, const HeartbeatSlot& slot) {
@@ -77,8 +80,11 @@ HeartbeatSlot& HeartbeatPage::slot(int local_rank) {
   return slots_[local_rank];
 }
 
+bool HeartbeatPage::claim_first_word() { return !reinterpret_cast<FirstWord*>(slots_ + ranks_)->exchange(true); }
+
 // Placement new resets all fields at once; no rank is running then.
 void HeartbeatPage::restart() {
+  new (slots_ + ranks_) FirstWord(false);
   for (int i = 0; i < ranks_; ++i) {
     auto* slot = new (slots_ + i) HeartbeatSlot;
     slot->warmup_steps = warmup_steps_;

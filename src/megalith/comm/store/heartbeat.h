@@ -61,6 +61,9 @@ class HeartbeatPage {
   int size() const { return ranks_; }
   // Throws InternalError for a rank that is not of this machine.
   HeartbeatSlot& slot(int local_rank);
+  // Returns whether no other rank has claimed it before in this start. It is for a mistake that each of them finds
+  // while it connects: one tells it.
+  bool claim_first_word();
   // Puts all slots back to set-up, from now.
   void restart();
 

@@ -29,6 +29,9 @@ struct RankLaunch {
   // Parks a process that has outlived the failure of another rank until the job's next start, and updates the members
   // above. Returns false if the process is to end instead. Empty unless ranks are restarted in their processes.
   std::function<bool(RankLaunch&)> wait_for_next_start{};
+  // Returns whether this rank is the first of its launcher's to ask in this start: before ranks are connected, only
+  // that one tells its error, since the others usually have the same. Empty without a launcher.
+  std::function<bool()> has_first_word{};
 };
 
 // Returns "2 restarts in 61.0 s, of which 40.2 s were steps that count: goodput 65.9 %", over all attempts so far.

@@ -26,7 +26,7 @@ GptIndices make_indices(const SequenceSource& source, const GptIndexRequest& req
                         const std::optional<IndexCacheKey>& cache, const io::LockWait& wait) {
   if (!cache) return build_gpt_indices(source, request);
   const auto build = [&]() -> IndexArrays {
-    GptIndices built = build_gpt_indices(source, request);
+    GptIndices built = build_gpt_indices(source, request, /*shows_progress=*/true);
     return {built.documents, built.samples, built.shuffle};
   };
   const auto accept = [&](const IndexArrays& arrays) {

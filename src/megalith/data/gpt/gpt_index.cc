@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "megalith/base/error.h"
+#include "megalith/base/task_progress.h"
 #include "megalith/data/gpt/numpy_random.h"
 
 namespace megalith::data {
@@ -45,7 +46,8 @@ std::vector<int32_t> build_document_index(const GptIndexRequest& request, const 
 // Walks over the document index once and records where every sample starts.
 template <typename T>
 IndexArray build_sample_index(const SequenceSource& source, const std::vector<int32_t>& documents,
-                              const GptIndexRequest& request, const EpochPlan& plan) {
+                              const GptIndexRequest& request, const EpochPlan& plan, TaskProgress& progress) {
+  constexpr int64_t kTold = int64_t{1} << 16;  // samples between two reports of progress
   std::vector<T> rows;
   rows.reserve(2 * static_cast<size_t>(plan.samples + 1));
   size_t at = 0;       // current entry of the document index
@@ -68,6 +70,7 @@ IndexArray build_sample_index(const SequenceSource& source, const std::vector<in
       ++at;
     }
     rows.insert(rows.end(), {static_cast<T>(at), static_cast<T>(offset)});
+    if (sample % kTold == 0) progress.set(sample);
   }
   return {std::move(rows), {plan.samples + 1, 2}};
 }
@@ -123,15 +126,17 @@ EpochPlan plan_epochs(const SequenceSource& source, const GptIndexRequest& reque
   return plan;
 }
 
-GptIndices build_gpt_indices(const SequenceSource& source, const GptIndexRequest& request) {
+GptIndices build_gpt_indices(const SequenceSource& source, const GptIndexRequest& request, bool shows_progress) {
   const EpochPlan plan = plan_epochs(source, request);
+  TaskProgress progress("indexing " + source.name(), TaskProgress::Unit::kCount, plan.samples, "samples",
+                        shows_progress);
   NumpyRandom random(request.seed);  // one generator for documents, then shuffle
   std::vector<int32_t> documents = build_document_index(request, plan, random);
   const auto entries = static_cast<int64_t>(documents.size());
   GptIndices indices;
   indices.samples = std::max(entries, longest(source)) <= kInt32Max
-                        ? build_sample_index<int32_t>(source, documents, request, plan)
-                        : build_sample_index<int64_t>(source, documents, request, plan);
+                        ? build_sample_index<int32_t>(source, documents, request, plan, progress)
+                        : build_sample_index<int64_t>(source, documents, request, plan, progress);
   indices.documents = IndexArray(std::move(documents), {entries});
   indices.shuffle = plan.samples < kUint32Samples ? build_shuffle_index<uint32_t>(plan, random)
                                                   : build_shuffle_index<int64_t>(plan, random);

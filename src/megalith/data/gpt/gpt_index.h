@@ -45,8 +45,9 @@ struct GptIndices {
 // it has no tokens or more than 2^31 - 1 sequences.
 EpochPlan plan_epochs(const SequenceSource& source, const GptIndexRequest& request);
 
-// Builds the indices. Time and memory are linear in epochs · sequences + samples.
-GptIndices build_gpt_indices(const SequenceSource& source, const GptIndexRequest& request);
+// Builds the indices. Time and memory are linear in epochs · sequences + samples. `shows_progress` says on stderr how
+// far it is, for the one process of many that builds them.
+GptIndices build_gpt_indices(const SequenceSource& source, const GptIndexRequest& request, bool shows_progress = false);
 
 // Throws a DataError that names `name` if indices read from files do not have the shapes of the request.
 void check_gpt_indices(const GptIndices& indices, const SequenceSource& source, const GptIndexRequest& request,

@@ -13,6 +13,7 @@
 #include <numeric>
 
 #include "megalith/base/error.h"
+#include "megalith/base/task_progress.h"
 #include "megalith/data/gpt/blended_dataset.h"
 #include "megalith/data/gpt/gpt_dataset.h"
 #include "megalith/data/gpt/numpy_random.h"
@@ -119,6 +120,7 @@ class Builder {
       const IndexCacheKey key{*request_.data.cache_folder, "BlendedDataset", kSplitNames[split],
                               identity_text(identity)};
       const auto build_arrays = [&]() -> IndexArrays {
+        const TaskProgress progress(fmt::format("blending {} datasets", datasets.size()));
         const BlendIndices built = build_indices();
         return {built.datasets, built.samples};
       };

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "megalith/base/error.h"
+#include "megalith/base/task_progress.h"
 
 namespace megalith::data {
 
@@ -116,7 +117,11 @@ void IndexedDataset::check_some(int64_t most_tokens) const {
 
 void IndexedDataset::check() const {
   check_index(index_, bin_.size(), idx_name_);
-  for (int64_t sequence = 0; sequence < sequence_count(); ++sequence) check_sequence(sequence, length(sequence));
+  TaskProgress progress("checking " + prefix_, TaskProgress::Unit::kBytes, static_cast<int64_t>(bin_.size()));
+  for (int64_t sequence = 0; sequence < sequence_count(); ++sequence) {
+    check_sequence(sequence, length(sequence));
+    progress.add(length(sequence) * token_bytes(index_.type));
+  }
 }
 
 }  // namespace megalith::data

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "megalith/base/error.h"
+#include "megalith/base/task_progress.h"
 
 namespace megalith::data {
 
@@ -53,9 +54,15 @@ void IndexedWriter::append(const IndexedDataset& other) {
   check<DataError>(!other.index().has_modes, "{} is multimodal; only sets of text can be merged", other.name());
   other.check();  // a fault in one part would make the whole merged file useless
   flush();
+  constexpr size_t kBlockBytes = size_t{64} << 20;  // between two reports of progress
   const auto bytes = other.bin();
-  bin_.write_at(written_, bytes.data(), bytes.size());
-  written_ += bytes.size();
+  TaskProgress progress("copying " + other.name(), TaskProgress::Unit::kBytes, std::ssize(bytes));
+  for (size_t at = 0; at < bytes.size(); at += kBlockBytes) {
+    const size_t count = std::min(kBlockBytes, bytes.size() - at);
+    bin_.write_at(written_, bytes.data() + at, count);
+    written_ += count;
+    progress.add(static_cast<int64_t>(count));
+  }
   const int64_t sequences = sequence_count();
   const IndexView& index = other.index();
   for (size_t i = 0; i < index.lengths.size(); ++i) {

@@ -65,14 +65,29 @@ std::vector<std::string> names_of(const std::vector<fs::path>& paths) {
   return texts;
 }
 
-// Parses a short number without sign; std::nullopt for anything else.
-std::optional<size_t> index_in(std::string_view text) {
-  // Enough for every step and run, and far from an overflow.
-  constexpr size_t kMostDigits = 6;
-  if (text.empty() || text.size() > kMostDigits ||
-      !std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; }))
+// Parses a number without sign, of at most `digits`; std::nullopt for anything else.
+std::optional<int64_t> number_in(std::string_view text, size_t digits) {
+  if (text.empty() || text.size() > digits || !std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; }))
     return std::nullopt;
-  return static_cast<size_t>(*parse_int(text));
+  return parse_int(text);
+}
+
+std::optional<size_t> index_in(std::string_view text) {
+  // Enough for every traced step and run, and far from an overflow.
+  constexpr size_t kMostDigits = 6;
+  const auto number = number_in(text, kMostDigits);
+  return number ? std::optional(static_cast<size_t>(*number)) : std::nullopt;
+}
+
+// "1000-2000".
+std::optional<std::pair<int64_t, int64_t>> steps_in(const std::string& text) {
+  constexpr size_t kMostDigits = 15;  // below 2^53
+  const size_t dash = text.find('-');
+  if (dash == std::string::npos) return std::nullopt;
+  const auto from = number_in(std::string_view(text).substr(0, dash), kMostDigits);
+  const auto to = number_in(std::string_view(text).substr(dash + 1), kMostDigits);
+  if (!from || !to) return std::nullopt;
+  return std::pair(*from, *to);
 }
 
 // The same answer for every bad path: it does not reveal which part was wrong.
@@ -129,12 +144,16 @@ DashboardAnswer Dashboard::api(std::string_view path) {
     const Json document{{"now", seconds_since_1970()}, {"runs", std::move(list)}};
     return {200, "application/json", document.dump(-1, ' ', false, Json::error_handler_t::replace), ""};
   }
-  const std::vector<std::string> parts = split(path, '/');  // "", run[, "trace", step]
+  const std::vector<std::string> parts = split(path, '/');  // "", run[, "trace", step | "steps", from-to]
   const auto run = parts.size() >= 2 && parts[0].empty() ? index_in(parts[1]) : std::nullopt;
   if (!run || *run >= runs_.size()) return not_found();
   if (parts.size() == 2) return {200, "application/json", runs_[*run].json(), ""};
-  const auto step = parts.size() == 4 && parts[2] == "trace" ? index_in(parts[3]) : std::nullopt;
-  auto body = step ? runs_[*run].trace_step_json(*step) : std::nullopt;
+  const bool of_part = parts.size() == 4;
+  const auto step = of_part && parts[2] == "trace" ? index_in(parts[3]) : std::nullopt;
+  const auto steps = of_part && parts[2] == "steps" ? steps_in(parts[3]) : std::nullopt;
+  auto body = step    ? runs_[*run].trace_step_json(*step)
+              : steps ? runs_[*run].part_json(steps->first, steps->second)
+                      : std::nullopt;
   if (!body) return not_found();
   return {200, "application/json", std::move(*body), ""};
 }

@@ -44,6 +44,7 @@ class Dashboard {
   //   /                          the page
   //   /api/runs                  {"now":seconds since 1970,"runs":[{"name":…,"version":…},…]}; reads new data first
   //   /api/runs/2                RunView::json
+  //   /api/runs/2/steps/10-20    RunView::part_json: the curves of steps 10 to 20 in full
   //   /api/runs/2/trace/0        RunView::trace_step_json
   //   /metrics                   prometheus_text
   // Anything else is not found (404).

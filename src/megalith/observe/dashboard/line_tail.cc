@@ -77,4 +77,25 @@ void LineTail::read(const InsideFile& file, const std::function<void(std::string
   }
 }
 
+// Smaller blocks than for a first read: a zoom looks at some hundred lines.
+void read_lines(const std::filesystem::path& folder, const std::string& name, uint64_t begin, uint64_t end,
+                const std::function<bool(std::string_view)>& line) {
+  constexpr size_t kBlockBytes = size_t{1} << 18;
+  const std::optional<InsideFile> file = InsideFile::open(folder, name);
+  if (!file) return;
+  std::string text;  // the lines that are not passed on yet, the last of them unfinished
+  std::string block(kBlockBytes, '\0');
+  while (begin < end) {
+    const size_t got = file->read_at(begin, block.data(), std::min<uint64_t>(block.size(), end - begin));
+    if (got == 0) return;
+    begin += got;
+    text.append(block, 0, got);
+    size_t taken = 0;
+    for (size_t at; (at = text.find('\n', taken)) != std::string::npos; taken = at + 1)
+      if (!line(std::string_view(text).substr(taken, at - taken))) return;
+    text.erase(0, taken);
+    if (text.size() > LineTail::kMostLineBytes) text.clear();
+  }
+}
+
 }  // namespace megalith::observe

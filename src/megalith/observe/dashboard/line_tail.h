@@ -57,4 +57,9 @@ class LineTail {
   std::string last_read_;  // the bytes before done_: tell a rewritten file from one that grew
 };
 
+// Calls `line` with the lines of a file from byte `begin` up to byte `end`, which is the end of a line, until it
+// returns false. Lines of more than LineTail::kMostLineBytes are skipped. Throws DataError (see InsideFile).
+void read_lines(const std::filesystem::path& folder, const std::string& name, uint64_t begin, uint64_t end,
+                const std::function<bool(std::string_view)>& line);
+
 }  // namespace megalith::observe

@@ -192,15 +192,11 @@ void RunView::write_notes(const RunNotes& notes) { observe::write_notes(folder_,
 // Concatenates parts that are JSON already; only names and texts are escaped here.
 std::string RunView::json() const {
   std::string json = fmt::format(
-      R"({{"name":{},"folder":{},"version":{},"lines":{},"malformed":{},"left_out":{},"changed":{:.3f},"series":{{)",
+      R"({{"name":{},"folder":{},"version":{},"lines":{},"malformed":{},"left_out":{},"changed":{:.3f},"series":)",
       text_json(name_), text_json(folder_.string()), version_, metrics_.lines(), metrics_.malformed(),
       metrics_.left_out(), static_cast<double>(metrics_.file().changed_ns()) / kNanosecondsPerSecond);
-  for (const MetricsReader::Series& series : metrics_.series()) {
-    if (&series != metrics_.series().data()) json += ',';
-    json += text_json(series.name) + ":";
-    series.values.append_json(json);
-  }
-  json += "},\"events\":[";
+  metrics_.curves().append_json(json);
+  json += ",\"events\":[";
   for (const std::string& event : events_.events()) {
     if (json.back() != '[') json += ',';
     json += event;
@@ -217,6 +213,16 @@ std::string RunView::json() const {
                       trace_ ? trace_->summary_json() : "null", checkpoints_json_, text_json(args_.text),
                       text_json(notes_.notes), dump(notes_.tags), dump(alerts), dump(problems_));
   return json;
+}
+
+std::optional<std::string> RunView::part_json(int64_t from, int64_t to) const {
+  try {
+    std::string json = fmt::format(R"({{"from":{},"to":{},"version":{},"series":)", from, to, version_);
+    metrics_.part(static_cast<double>(from), static_cast<double>(to)).append_json(json);
+    return json + "}";
+  } catch (const DataError&) {
+    return std::nullopt;  // update() tells why
+  }
 }
 
 std::optional<std::string> RunView::trace_step_json(size_t step) const {

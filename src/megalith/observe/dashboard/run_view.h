@@ -39,6 +39,9 @@ class RunView {
   //   args         text of args.yaml;  notes, tags: of notes.json
   //   alerts       [{kind, step, text}], see alerts.h
   std::string json() const;
+  // Returns {"from":…,"to":…,"version":…,"series":{name: DownsampledSeries}} for steps `from` to `to`, which may be
+  // finer than json(); `version` as of json(). std::nullopt when the file can no longer be read.
+  std::optional<std::string> part_json(int64_t from, int64_t to) const;
   // Returns one step of the timeline; std::nullopt when there is no such step. Steps count from 0 within the timeline,
   // not from the start of the run.
   std::optional<std::string> trace_step_json(size_t step) const;

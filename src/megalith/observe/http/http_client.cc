@@ -15,6 +15,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
+#include "megalith/observe/http/https_program.h"
 
 namespace megalith::observe {
 
@@ -75,21 +76,20 @@ std::string first_line_of_answer(int socket, Moment deadline) {
 }  // namespace
 
 HttpUrl HttpUrl::parse(const std::string& text) {
-  constexpr std::string_view kScheme = "http://";
+  constexpr std::string_view kPlain = "http://", kSecure = "https://";
   constexpr int64_t kMostPorts = 65535;
   const auto wrong = [&](bool good) {
-    check<ConfigError>(good,
-                       "\"{}\" is not an address of the form http://HOST[:PORT][/PATH]. Only plain HTTP is spoken; for "
-                       "https, run a relay on this machine",
-                       text);
+    check<ConfigError>(good, "\"{}\" is not an address of the form http://HOST[:PORT][/PATH] or https://…", text);
   };
-  wrong(text.starts_with(kScheme));
-  const std::string rest = text.substr(kScheme.size());
+  HttpUrl url;
+  url.secure = text.starts_with(kSecure);
+  url.port = url.secure ? 443 : 80;
+  wrong(url.secure || text.starts_with(kPlain));
+  const std::string rest = text.substr((url.secure ? kSecure : kPlain).size());
   const size_t slash = rest.find('/');
   const std::string place = rest.substr(0, slash);
-  HttpUrl url;
   if (slash != std::string::npos) url.target = rest.substr(slash);
-  for (const unsigned char c : rest) wrong(c > ' ' && c < 0x7f && c != '@' && c != '#');
+  for (const unsigned char c : rest) wrong(c > ' ' && c < 0x7f && c != '@' && c != '#' && c != '"' && c != '\\');
   const size_t colon = place.rfind(':');
   url.host = place.substr(0, colon);
   if (colon != std::string::npos) {
@@ -98,10 +98,17 @@ HttpUrl HttpUrl::parse(const std::string& text) {
     url.port = static_cast<int>(*port);
   }
   wrong(!url.host.empty() && url.host.find(':') == std::string::npos);
+  check<ConfigError>(!url.secure || has_https_program(),
+                     "{} needs the program curl, which speaks https for Megalith, and there is none in PATH. Install it"
+                     " (apt-get install curl), or give the http:// address of a relay on this machine",
+                     text);
   return url;
 }
 
+std::string HttpUrl::text() const { return fmt::format("http{}://{}:{}{}", secure ? "s" : "", host, port, target); }
+
 std::string post_http(const HttpUrl& url, const std::string& body, std::chrono::milliseconds patience) {
+  if (url.secure) return post_https(url.text(), body, patience);
   const Moment deadline = std::chrono::steady_clock::now() + patience;
   const int socket = connect_to(url, deadline);
   if (socket < 0) return fmt::format("cannot connect to {}:{}", url.host, url.port);

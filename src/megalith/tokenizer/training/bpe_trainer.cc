@@ -14,6 +14,7 @@
 #include <queue>
 
 #include "megalith/base/error.h"
+#include "megalith/base/task_progress.h"
 #include "megalith/tokenizer/text/byte_alphabet_internal.h"
 #include "megalith/tokenizer/text/utf8.h"
 
@@ -184,6 +185,8 @@ TrainedBpe train_bpe(const WordCounter& words, const BpeTrainerOptions& options)
   std::unordered_map<std::string, int32_t> ids;
   for (size_t id = 0; id < model.tokens.size(); ++id) ids.emplace(model.tokens[id], static_cast<int32_t>(id));
 
+  const auto begun = std::ssize(model.tokens);
+  TaskProgress progress("merging", TaskProgress::Unit::kCount, options.vocab_size - begun, "tokens");
   WordMerger merger(words.words(), byte_ids);
   while (std::ssize(model.tokens) < options.vocab_size) {
     const auto pair = merger.next(options.min_frequency);
@@ -195,6 +198,7 @@ TrainedBpe train_bpe(const WordCounter& words, const BpeTrainerOptions& options)
     if (is_new) model.tokens.push_back(token);
     model.merges.emplace_back(first_of(*pair), second_of(*pair));
     merger.merge(*pair, place->second);
+    progress.set(std::ssize(model.tokens) - begun);
   }
   return model;
 }

@@ -39,7 +39,7 @@ class WordCounter {
   // valid UTF-8.
   void add(std::span<const std::string> texts);
   // Adds the lines of a file, each with its end as one text; of a .jsonl file the field `text_key` of each line. Throws
-  // DataError, naming file and line, for anything that cannot be read.
+  // DataError, naming file and line, for anything that cannot be read. Says on stderr how far it is when it takes long.
   void add_file(const std::filesystem::path& path, const std::string& text_key = "text");
 
   // The way in which words are cut, and the size of the corpus.
@@ -88,6 +88,7 @@ struct TrainedBpe {
 // Merges the most frequent pair until the vocabulary is full or no pair is frequent enough; of equally frequent pairs,
 // the one with the lower ids first.
 // Throws like BpeTrainerOptions::validate. The vocabulary may be smaller than asked for, if the corpus is small.
+// Says on stderr how far it is when it takes long.
 TrainedBpe train_bpe(const WordCounter& words, const BpeTrainerOptions& options);
 
 // Returns names and contents of the files of a tokenizer's folder: tokenizer.json, tokenizer_config.json,

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "megalith/base/error.h"
+#include "megalith/base/task_progress.h"
 #include "megalith/tokenizer/regex/regex_internal.h"
 #include "megalith/tokenizer/steps/normalizer_internal.h"
 #include "megalith/tokenizer/steps/pre_tokenizer_internal.h"
@@ -136,8 +137,13 @@ void WordCounter::add_file(const std::filesystem::path& path, const std::string&
   std::vector<std::string> texts;
   std::string line;
   size_t number = 0, block_bytes = 0;
+  std::error_code unknown;  // a pipe has no size: then the bytes that were counted are all there is to say
+  const auto file_bytes = std::filesystem::file_size(path, unknown);
+  TaskProgress progress("counting words of " + path.filename().string(), TaskProgress::Unit::kBytes,
+                        unknown ? 0 : static_cast<int64_t>(file_bytes));
   const auto count = [&] {
     add(texts);
+    if (file.good()) progress.set(file.tellg());
     texts.clear();
     block_bytes = 0;
   };

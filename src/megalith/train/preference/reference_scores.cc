@@ -18,6 +18,7 @@
 #include "megalith/base/crc32c.h"
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
+#include "megalith/base/task_progress.h"
 #include "megalith/hf/safetensors_file.h"
 #include "megalith/hf/weight_files.h"
 #include "megalith/hf/weight_writer.h"
@@ -47,7 +48,11 @@ std::string key_of_model(const ReferenceCache& cache) {
   const hf::WeightFiles files(cache.model);
   std::set<fs::path> paths;
   for (const std::string& name : files.names()) paths.insert(files.file_of(name));
-  for (const fs::path& path : paths) key.add(path.filename().string()).add_file(path);
+  TaskProgress progress("reading the reference model", TaskProgress::Unit::kCount, std::ssize(paths), "files");
+  for (const fs::path& path : paths) {
+    key.add(path.filename().string()).add_file(path);
+    progress.add(1);
+  }
   if (!cache.new_rows.empty()) key.add(cache.new_rows);
   return key.text();
 }
@@ -112,6 +117,8 @@ at::Tensor run_reference(const EvalData& data, ReferenceModel& reference, int64_
   const EvalReader reader(data, micro_batch_size, context);
   const int64_t group = 4 * context.grid().shape().pp;  // enough micro-batches to keep a pipeline busy
   at::Tensor scores = at::zeros({reader.samples(), 2}, at::kFloat);
+  TaskProgress progress("scoring with the reference model", TaskProgress::Unit::kCount, reader.samples(), "pairs",
+                        context.rank() == 0);
   for (int64_t first = 0; first < reader.microbatches();) {
     const auto wanted = static_cast<int>(std::min(group, reader.microbatches() - first));
     std::vector<data::MicroBatch> batches;
@@ -124,6 +131,8 @@ at::Tensor run_reference(const EvalData& data, ReferenceModel& reference, int64_
           .copy_(log_probs[i].view({2, pairs}).t());
     }
     first += std::ssize(batches);
+    // All replicas are about as far as this one.
+    progress.set(reader.samples() * std::min(first, reader.microbatches()) / reader.microbatches());
   }
   // Rows of other ranks are 0, so a sum completes the table.
   scores = scores.to(context.device());

@@ -67,7 +67,7 @@ function seriesOf(names) {
       if (!Object.hasOwn(run.series, name)) continue;
       const evaluation = name.startsWith('eval_');
       const label = names.length > 1 && evaluation ? `${run.name} (evaluation)` : run.name;
-      const own = run.series[name];
+      const own = refined(index, name);
       found.push({
         ...own, name: label, run: index, steps: own.x, x: own.x.map(along), color: runColor(index),
         dash: evaluation && names.length > 1 ? '4 3' : runDash(index), pointsOnly: evaluation, exact: NO_NOISE.has(name), strong: index === page.baseline,
@@ -207,7 +207,7 @@ async function poll() {
       page.runs[index] = await fetched(`/api/runs/${index}`);
       page.versions[index] = list.runs[index].version;
     }
-    if (stale.length > 0) drawAll(); else drawStatus(page.runs[page.focus]);
+    if (stale.length > 0) { drawAll(); refineZoom(); } else drawStatus(page.runs[page.focus]);
     document.documentElement.dataset.ready = 'yes';
   } catch {
     byId('status').dataset.state = 'lost';
@@ -244,7 +244,7 @@ function beginControls() {
   apply();
   smoothing.addEventListener('input', () => { apply(); remembered('smoothing', smoothing.value); drawCharts(); });
   byId('reset-zoom').addEventListener('click', () => setZoom(null));
-  const zoom = JSON.parse(rememberedHere('zoom') || 'null');
+  const zoom = zoomOfAddress() || JSON.parse(rememberedHere('zoom') || 'null');
   if (Array.isArray(zoom) && zoom.length === 2 && zoom.every(isNumber)) setZoom(zoom);
 }
 

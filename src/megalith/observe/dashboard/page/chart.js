@@ -282,7 +282,7 @@ class Chart {
     const shown = found.length <= MOST_TIP_ROWS ? found
       : [...found].sort((a, b) => Math.abs(a.y - this.pointerY) - Math.abs(b.y - this.pointerY)).slice(0, MOST_TIP_ROWS).sort((a, b) => a.y - b.y);
     const rows = shown.map(({ each, i }) => {
-      const spread = each.min && each.max && found.length <= MOST_BANDS ? ` (${this.format(each.min[i])} to ${this.format(each.max[i])})` : '';
+      const spread = each.min && each.min[i] < each.max[i] && found.length <= MOST_BANDS ? ` (${this.format(each.min[i])} to ${this.format(each.max[i])})` : '';
       return h('div', { class: 'row' }, h('i', { class: 'swatch', color: each.color }), h('span', { class: 'name' }, each.name), h('span', {}, this.format(each.shown[i]) + spread));
     });
     const step = grouped(found[0].each.steps[found[0].i]);
@@ -308,4 +308,5 @@ function setZoom(zoom) {
   byId('reset-zoom').hidden = !view.zoom;
   rememberedHere('zoom', JSON.stringify(view.zoom));
   for (const chart of allCharts) chart.draw();
+  refineZoom();
 }
