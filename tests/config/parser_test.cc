@@ -208,6 +208,8 @@ TEST(Parser, ReportSaysWhatBecomesOfEachOption) {
   }
   EXPECT_NO_THROW(parse({"--tp=2", "--finetuning_type=full"}).report.check_runnable());
   EXPECT_THROW(parse({"--use_mca=false"}).report.check_not_refused(), ConfigError);
+  EXPECT_THROW(parse({"--split_batches"}).report.check_not_refused(),
+               ConfigError);  // another number of samples per step
 }
 
 // They would choose other weights than those that a run finds.

@@ -49,6 +49,9 @@ const std::vector<Rule>& rules() {
       {{"--num_attention_heads=8", "--hidden_size=100"}, "kv_channels"},
       {{"--multi_latent_attention", "--group_query_attention"}, "group_query_attention"},
       {{"--mtp_num_layers=1", "--position_embedding_type=yarn"}, "mtp_num_layers"},
+      {{"--no_position_embedding"}, "position_embedding_type", kMegatron},
+      {{"--no_position_embedding", "--position_embedding_type=none"}, "position_embedding_type", kMegatron},
+      {{"--compute_accuracy", "--cross_entropy_loss_fusion"}, "compute_accuracy"},
       {{"--num_experts=6", "--ep=4"}, "num_experts"},
       {{"--moe_shared_expert_overlap"}, "alltoall"},
       {{"--moe_pad_expert_input_to_capacity"}, "moe_expert_capacity_factor"},
@@ -264,6 +267,12 @@ TEST(Validate, LimitsOfTheReferenceAreNotOurs) {
                                                {"--recompute_granularity=full"},
                                                {"--sequence_parallel"}})
     EXPECT_EQ(problems(args_of(words), kPreview), Words{}) << words.front();
+}
+
+TEST(Validate, RotaryModelsHaveNoLearnedPositionsAnyway) {
+  EXPECT_EQ(
+      problems(args_of({"--no_position_embedding", "--position_embedding_type=rope"}, Dialect::kPretrain), kPreview),
+      Words{});
 }
 
 TEST(Validate, ShapesOfAModelFolderAreNotGivenAsOptions) {

@@ -2,9 +2,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <atomic>
 #include <filesystem>
 
+#include "megalith/base/log.h"
 #include "megalith/config/derive.h"
+#include "megalith/data/sft/chat_encoder.h"
 #include "megalith/data/sft/record_encoder.h"
 #include "megalith/data/sft/tokenized_data.h"
 #include "megalith/run/resolve/data_settings.h"
@@ -92,8 +95,42 @@ std::string plan(const TrainingArguments& args) {
   return fmt::format("kind {} cutoff {} packing {}", static_cast<int>(plan.kind), plan.cutoff, plan.packing);
 }
 
+// Passes conversations on to another encoder and notes how many threads the process has meanwhile.
+class ThreadWatch : public data::TurnEncoder {
+ public:
+  ThreadWatch(std::shared_ptr<const data::TurnEncoder> encoder, std::atomic<int64_t>& most)
+      : encoder_(std::move(encoder)), most_(most) {}
+  std::vector<data::EncodedTurn> turns(const data::Conversation& conversation, bool last_turn_only) const override {
+    for (int64_t now = running(), seen = most_; now > seen && !most_.compare_exchange_weak(seen, now);) {
+    }
+    return encoder_->turns(conversation, last_turn_only);
+  }
+  data::EncodedTurn answer(const data::Conversation& conversation, size_t response) const override {
+    return encoder_->answer(conversation, response);
+  }
+  const data::TemplateTokens& tokens() const override { return encoder_->tokens(); }
+  bool efficient_eos() const override { return encoder_->efficient_eos(); }
+  std::string description() const override { return encoder_->description(); }
+
+  static int64_t running() { return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {}); }
+
+ private:
+  const std::shared_ptr<const data::TurnEncoder> encoder_;
+  std::atomic<int64_t>& most_;
+};
+
+// Whether further threads exist while records are tokenized. All are started before the first record of a batch that
+// the calling thread takes, and none ends while there are records left.
 std::string threads(const TrainingArguments& args) {
-  return fmt::format("{}", run::sft_settings(args).preprocessing_num_workers);
+  data::DataRequest request = request_of(config::derive(args).args);
+  std::atomic<int64_t> most = 0;
+  request.turns = std::make_shared<ThreadWatch>(
+      data::make_turn_encoder(request.data.chat, *request.tokenizer, request.tokenizer_folder), most);
+  set_log_level("error");  // the progress of a task is shown by a thread of its own
+  const int64_t before = ThreadWatch::running();
+  data::load_tokenized_data(request);
+  set_log_level("info");
+  return most > before ? "several" : "one";
 }
 
 // The samples of the first steps.
@@ -183,7 +220,11 @@ Effects data_effects() {
        evaluation_steps},
       {"streaming", on("a.jsonl"), {}, {"--streaming"}, rows_or_stream},
       {"buffer_size", on("a.jsonl", {"--streaming"}), {}, {"--buffer_size=1"}, stream},
-      {"preprocessing_num_workers", {}, {"--preprocessing_num_workers=3"}, {"--preprocessing_num_workers=5"}, threads},
+      {"preprocessing_num_workers",
+       on("a.jsonl"),
+       {"--preprocessing_num_workers=1"},
+       {"--preprocessing_num_workers=4"},
+       threads},
       {"data_seed", {}, {}, {"--data_seed=7"}, order},
       {"train_sampling_strategy", {}, {}, {"--train_sampling_strategy=sequential"}, order},
       {"disable_shuffling", {}, {}, {"--disable_shuffling"}, order},

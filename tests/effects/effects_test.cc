@@ -89,6 +89,14 @@ std::vector<ShownElsewhere> effects_shown_elsewhere() {
   return {
       // A graph needs a GPU; before that, nothing is recorded.
       {"cuda_graph_warmup_steps", "tests/cuda/program_test.cc", "OnCuda, GraphsAreRecordedAfterTheWarmUp"},
+      // The command itself: the work that it does, the files that it leaves, ranks that wait for one another.
+      {"do_train", "tests/cli/option_runs_test.cc", "OptionRuns, DoTrainAndDoEvalChooseTheWork"},
+      {"do_eval", "tests/cli/option_runs_test.cc", "OptionRuns, DoTrainAndDoEvalChooseTheWork"},
+      {"report_to", "tests/cli/option_runs_test.cc", "OptionRuns, ReportToAndLoggingDirPlaceTensorBoardsFiles"},
+      {"logging_dir", "tests/cli/option_runs_test.cc", "OptionRuns, ReportToAndLoggingDirPlaceTensorBoardsFiles"},
+      {"ddp_timeout", "tests/cli/option_runs_test.cc", "OptionRuns, TimeoutsDecideHowLongARankMayBeLate"},
+      {"distributed_timeout_minutes", "tests/cli/option_runs_test.cc",
+       "OptionRuns, TimeoutsDecideHowLongARankMayBeLate"},
       // Ranks that are processes, one of which fails.
       {"inprocess_restart", "tests/faults/recovery_test.cc", "InProcessRestart, AnExceptionOnOneRankLosesNoStep"},
   };

@@ -72,11 +72,6 @@ std::string length(const TrainingArguments& args) {
   return fmt::format("{} steps, {} epochs", run.max_steps, run.num_train_epochs);
 }
 
-std::string task(const TrainingArguments& args) {
-  const config::RunConfig run = config::derive(args).args.run;
-  return fmt::format("train {} evaluate {}", run.do_train, run.do_eval);
-}
-
 }  // namespace
 
 Effects flow_effects() {
@@ -84,8 +79,6 @@ Effects flow_effects() {
   return {
       {"num_train_epochs", {}, {}, {"--num_train_epochs=2"}, length},
       {"max_steps", {}, {}, {"--max_steps=7"}, length},
-      {"do_train", {"--do_eval"}, {}, {"--do_train"}, task},
-      {"do_eval", {"--do_train"}, {}, {"--do_eval"}, task},
       {"exit_interval", {}, {}, {"--exit_interval=3"}, flow, Dialect::kPretrain},
       {"logging_strategy", {"--logging_steps=4"}, {}, {"--logging_strategy=epoch"}, flow},
       {"logging_steps", {}, {}, {"--logging_steps=4"}, flow},

@@ -92,10 +92,6 @@ std::string nccl_file() {
   return (folder / "nccl.yaml").string();
 }
 
-std::string timeout(const TrainingArguments& args) {
-  return fmt::format("{} ms", settings(args).collective_timeout.count());
-}
-
 // How long a rank looks for a store that nobody serves, as it says.
 std::string connect_time(const TrainingArguments& args) {
   const std::map<const char*, std::string> second_of_two{{"RANK", "1"},
@@ -214,8 +210,6 @@ Effects layout_effects() {
        {},
        {"--align_grad_reduce=false"},
        schedule},
-      {"ddp_timeout", {}, {}, {"--ddp_timeout=60"}, timeout},
-      {"distributed_timeout_minutes", {}, {}, {"--distributed_timeout_minutes=5"}, timeout},
       {"store_connect_timeout",
        {"--use_cpu"},
        {"--store_connect_timeout=1"},

@@ -1,4 +1,4 @@
-// Models and tokenizers that options describe.
+// Models and tokenizers that options describe: models by tiny runs, tokenizers by what they are.
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
 
@@ -7,6 +7,7 @@
 #include "megalith/base/error.h"
 #include "megalith/config/derive.h"
 #include "megalith/model/auto_model.h"
+#include "megalith/run/pretrain.h"
 #include "megalith/run/resolve/model_from_options.h"
 #include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/resolve/run_tokenizer.h"
@@ -20,13 +21,22 @@ namespace {
 using config::Dialect;
 using config::TrainingArguments;
 
-// config.json of the model, and what the options say beside it.
-std::string shape(const TrainingArguments& args) {
-  const TrainingArguments effective = config::derive(args).args;
-  const model::ModelConfig made = run::model_from_options(effective, {.size = 100});
-  return fmt::format("{} dropout {} {} {} init {} mtp factor {} multiple {}", made.source->dump(),
-                     made.embedding_dropout, made.hidden_dropout, made.attention_dropout, made.init_std,
-                     made.mtp_loss_factor, run::model_options(effective, at::kCPU).vocab_multiple);
+// The numbers of a run on made-up data that begins with the weights of its seed: parameters, losses, gradient norms.
+std::string trained(const TrainingArguments& args) {
+  std::string text;
+  run_ranks(1, [&](const Rank& rank) {
+    const auto context = run::initialize_megatron(args, {.allow_no_cuda = true, .world = &rank.world});
+    const auto count = [&](run::RunContext&, model::VirtualModels& models) {
+      int64_t elements = 0;
+      for (const nn::Parameter* parameter : models.parameters()) elements += parameter->value.numel();
+      text = fmt::format("{} parameters", elements);
+      return std::vector<std::unique_ptr<train::TrainerCallback>>();
+    };
+    for (const train::MetricList& line : run::pretrain(*context, {.callbacks = count}).state.log_history)
+      for (const auto& [name, value] : line)
+        if (name.ends_with("loss") || name == "grad_norm") text += fmt::format(" {} {:.9g}", name, value);
+  });
+  return text;
 }
 
 std::string tokenizer(const TrainingArguments& args) {
@@ -72,7 +82,27 @@ std::string computed(const TrainingArguments& args) {
   return text;
 }
 
-const Words kGpt{"--num_layers=2", "--hidden_size=64", "--num_attention_heads=4", "--max_position_embeddings=32"};
+// Two steps of a small model; `num_attention_heads` is left to the rows.
+const Words kRun{"--num_layers=2",
+                 "--hidden_size=64",
+                 "--seq_length=256",  // the index of made-up data has an entry per sample
+                 "--max_position_embeddings=256",
+                 "--mock_data",
+                 "--tokenizer_type=NullTokenizer",
+                 "--vocab_size=100",
+                 "--train_iters=2",
+                 "--lr=1e-2",
+                 "--lr_decay_style=constant",
+                 "--micro_batch_size=2",
+                 "--eval_iters=0",
+                 "--log_interval=1",
+                 "--use_cpu"};
+
+Words with_heads(Words words) {
+  words.emplace_back("--num_attention_heads=4");
+  return words;
+}
+const Words kGpt = with_heads(kRun);
 
 Words llama(const Words& more = {}) {
   Words words = kGpt;
@@ -89,17 +119,16 @@ Words gpt(const Words& more) {
 }
 
 Effects of_shape(const Observe& seen) {
-  const Words without_heads{"--num_layers=2", "--hidden_size=64", "--max_position_embeddings=32"};
   return {
       {"hidden_size", kGpt, {}, {"--hidden_size=128"}, seen},
       {"ffn_hidden_size", kGpt, {}, {"--ffn_hidden_size=96"}, seen},
-      {"num_attention_heads", without_heads, {"--num_attention_heads=4"}, {"--num_attention_heads=8"}, seen},
+      {"num_attention_heads", kRun, {"--num_attention_heads=4"}, {"--num_attention_heads=8"}, seen},
       {"group_query_attention", llama({"--num_query_groups=2"}), {}, {"--group_query_attention"}, seen},
       {"num_query_groups", llama({"--group_query_attention"}), {}, {"--num_query_groups=2"}, seen},
       {"kv_channels", llama(), {}, {"--kv_channels=32"}, seen},
-      {"max_position_embeddings", kGpt, {}, {"--max_position_embeddings=64"}, seen},
+      {"max_position_embeddings", kGpt, {}, {"--max_position_embeddings=512"}, seen},
       {"padded_vocab_size", kGpt, {}, {"--padded_vocab_size=128"}, seen},
-      {"make_vocab_size_divisible_by", kGpt, {}, {"--make_vocab_size_divisible_by=64"}, seen},
+      {"make_vocab_size_divisible_by", kGpt, {}, {"--make_vocab_size_divisible_by=256"}, seen},
       {"untie_embeddings_and_output_weights", llama(), {}, {"--untie_embeddings_and_output_weights"}, seen},
       {"normalization",
        gpt({"--position_embedding_type=rope", "--swiglu", "--disable_bias_linear"}),
@@ -124,12 +153,6 @@ Effects of_shape(const Observe& seen) {
   };
 }
 
-// The model, and how fast its routers' biases move.
-std::string with_bias(const TrainingArguments& args) {
-  const auto made = run::model_from_options(config::derive(args).args, {.size = 100});
-  return fmt::format("{} rate {}", shape(args), made.moe ? made.moe->router.bias_update_rate : 0);
-}
-
 Effects of_experts(const Observe& seen) {
   const auto mixtral = [](const Words& more = {}) {
     Words words = llama({"--num_experts=4"});
@@ -140,7 +163,8 @@ Effects of_experts(const Observe& seen) {
   Words glm = mixtral(shared), qwen2 = mixtral({"--moe_ffn_hidden_size=32", "--add_qkv_bias"});
   glm.emplace_back("--moe_router_score_function=sigmoid");
   const Words qwen3 = mixtral({"--qk_layernorm"});
-  Words gated = qwen2, grouped = glm;
+  Words gated = qwen2, grouped = glm, limited = glm;
+  limited.insert(limited.end(), {"--num_experts=8", "--moe_router_group_topk=1"});
   gated.emplace_back("--moe_shared_expert_gate");
   grouped.emplace_back("--moe_router_num_groups=2");
   return {
@@ -170,7 +194,7 @@ Effects of_experts(const Observe& seen) {
        {"--moe_router_score_function=sigmoid"},
        seen},
       {"moe_router_pre_softmax", qwen3, {}, {"--moe_router_pre_softmax"}, seen},
-      {"moe_router_num_groups", glm, {}, {"--moe_router_num_groups=2"}, seen},
+      {"moe_router_num_groups", limited, {"--moe_router_num_groups=2"}, {"--moe_router_num_groups=4"}, seen},
       {"moe_router_group_topk", grouped, {}, {"--moe_router_group_topk=1"}, seen},
       {"moe_router_topk_scaling_factor", glm, {}, {"--moe_router_topk_scaling_factor=2.5"}, seen},
       {"moe_router_enable_expert_bias", glm, {}, {"--moe_router_enable_expert_bias"}, seen},
@@ -180,7 +204,7 @@ Effects of_experts(const Observe& seen) {
 Effects of_positions(const Observe& seen) {
   const Words yarn = llama({"--position_embedding_type=yarn", "--rotary_scaling_factor=4"});
   return {
-      {"position_embedding_type", llama(), {}, {"--position_embedding_type=yarn"}, seen},
+      {"position_embedding_type", llama(), {}, {"--position_embedding_type=none"}, seen},
       {"rotary_base", llama(), {}, {"--rotary_base=500000"}, seen},
       {"rotary_percent", llama(), {}, {"--rotary_percent=0.5"}, computed},
       {"rotary_interleaved", llama(), {}, {"--rotary_interleaved"}, computed},
@@ -190,7 +214,7 @@ Effects of_positions(const Observe& seen) {
       {"rotary_scaling_factor", yarn, {}, {"--rotary_scaling_factor=8"}, seen},
       {"original_max_position_embeddings", yarn, {}, {"--original_max_position_embeddings=16"}, seen},
       {"beta_fast", yarn, {}, {"--beta_fast=16"}, seen},
-      {"beta_slow", yarn, {}, {"--beta_slow=2"}, seen},
+      {"beta_slow", yarn, {}, {"--beta_slow=4"}, seen},
       {"mscale", yarn, {}, {"--mscale=0.5"}, seen},
       {"mscale_all_dim", yarn, {}, {"--mscale_all_dim=0.5"}, seen},
   };
@@ -245,7 +269,7 @@ Effects of_tokenizer() {
 Effects scratch_effects() {
   Effects effects;
   for (const Effects& part :
-       {of_shape(shape), of_experts(with_bias), of_positions(shape), of_latent_attention(shape), of_tokenizer()})
+       {of_shape(trained), of_experts(trained), of_positions(trained), of_latent_attention(trained), of_tokenizer()})
     for (const Effect& effect : part) {
       effects.push_back(effect);
       effects.back().dialect = Dialect::kPretrain;

@@ -91,17 +91,12 @@ std::string said(const TrainingArguments& args) { return words_of(show(args).sai
 std::string picture(const TrainingArguments& args) { return show(args).picture; }
 std::string timeline(const TrainingArguments& args) { return words_of(show(args).timeline); }
 std::string jobs(const TrainingArguments& args) { return words_of(show(args).jobs); }
-std::string tensorboard_folder(const TrainingArguments& args) {
-  return run::report_settings(config::derive(args).args, {.world_size = 1}).tensorboard_dir.string();
-}
 
 }  // namespace
 
 Effects show_effects() {
   const Words profile{"--profile", "--profile_step_start=0", "--profile_step_end=2"};
   return {
-      {"report_to", {}, {}, {"--report_to=tensorboard"}, tensorboard_folder},
-      {"logging_dir", {"--report_to=tensorboard"}, {}, {"--logging_dir=elsewhere"}, tensorboard_folder},
       {"run_name", {}, {}, {"--run_name=second try"}, picture},
       {"timing_log_level", {}, {}, {"--timing_log_level=1"}, said},
       {"timing_log_option", {}, {}, {"--timing_log_option=max"}, said},

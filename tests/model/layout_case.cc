@@ -146,6 +146,7 @@ void fill_in(NamedTensors& whole, const model::VirtualModels& models,
     const at::Tensor tensor = pick(*parameter);  // may communicate
     const std::lock_guard lock(mutex);
     for (const auto& part : parameter->sharded(tensor)) {
+      if (!mapping.holds(part.name)) continue;  // a bias that is not trained, in one parameter with others that are
       const auto place = mapping.place(part);
       at::Tensor target = whole.at(place.file->name);
       for (size_t d = 0; d < place.offset.size(); ++d)

@@ -64,6 +64,13 @@ TEST(AdapterConfig, IsReadAndWritten) {
   EXPECT_EQ(read(again).rank, fresh.rank);
 }
 
+TEST(AdapterConfig, ReadsWhichBiasesAreTrained) {
+  EXPECT_EQ(read(kPlain).biases, peft::TrainedBiases::kNone);
+  EXPECT_EQ(read(with("bias", "lora_only")).biases, peft::TrainedBiases::kTargets);
+  EXPECT_EQ(read(with("bias", "all")).biases, peft::TrainedBiases::kAll);
+  EXPECT_EQ(json::parse(peft::to_json(read(with("bias", "all")))).at("bias"), "all");
+}
+
 // Fields that select modules, and their ranks, go back into the file as they came.
 TEST(AdapterConfig, KeepsPatterns) {
   json content = kPlain;
@@ -94,7 +101,7 @@ TEST(AdapterConfig, WhatIsNotSupportedIsNamed) {
   expect_contains(refusal(with("use_dora", true)), "\"use_dora\" is true");
   expect_contains(refusal(with("rank_pattern", {{"q_proj", 0}})), "q_proj");
   expect_contains(refusal(with("kasa_config", {{"beta", 1}})), "kasa_config");
-  expect_contains(refusal(with("bias", "all")), "\"bias\" is \"all\"");
+  expect_contains(refusal(with("bias", "some")), "all, lora_only or none");
   expect_contains(refusal(with("target_modules", "(?P<x>q)_proj")), "is not understood");
   expect_contains(refusal(with("target_modules", nullptr)), "at least one module");
   expect_contains(refusal(with("lora_dropout", 1.0)), "below 1");

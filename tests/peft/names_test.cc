@@ -63,6 +63,32 @@ TEST(AdapterNames, OfFiles) {
                                              "base_model.model.lm_head.weight [10, 8]"}));
 }
 
+// peft keeps the module of an update as its base_layer.
+TEST(AdapterNames, OfBiases) {
+  hf::NameMap names = kNames;
+  names.rules.push_back({"model.layers.{}.attn.c_attn.bias", {"layers.{}.attention.q.bias"}});
+  names.rules.push_back({"model.layers.{}.norm.bias", {"layers.{}.attention_norm.bias"}});
+  AdapterConfig config = targets({"0.attn.c_attn"});
+  const auto trained = [&] {
+    std::vector<std::string> found;
+    for (const char* ours : {"layers.0.attention.q.bias", "layers.1.attention.q.bias", "layers.0.attention_norm.bias",
+                             "layers.0.attention_norm.weight"})
+      if (peft::trains_whole(names, ours, config)) found.emplace_back(ours);
+    return found;
+  };
+  EXPECT_TRUE(trained().empty());
+  config.biases = peft::TrainedBiases::kTargets;
+  EXPECT_EQ(trained(), std::vector<std::string>{"layers.0.attention.q.bias"});
+  config.biases = peft::TrainedBiases::kAll;
+  EXPECT_EQ(trained().size(), 3U);
+  EXPECT_EQ(peft::written_name(names, "base_model.model.model.layers.0.attn.c_attn.bias", config),
+            "base_model.model.model.layers.0.attn.c_attn.base_layer.bias");
+  for (const char* kept :
+       {"base_model.model.model.layers.1.attn.c_attn.bias", "base_model.model.model.layers.0.norm.bias",
+        "base_model.model.model.layers.0.attn.c_attn.lora_A.weight"})
+    EXPECT_EQ(peft::written_name(names, kept, config), kept);
+}
+
 TEST(AdapterNames, AllIsEveryLinearLayerButTheHead) {
   EXPECT_EQ(peft::with_targets(targets({"all"}), kNames, kWeights).target_modules,
             (std::vector<std::string>{"c_attn", "up"}));

@@ -75,6 +75,16 @@ TEST_F(Resolve, DecidesEverythingAndWritesNothing) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
 }
 
+// An adapter that is trained further keeps the rank, the targets and the biases of its files, whatever the options say.
+TEST_F(Resolve, PlansTheAdapterOfTheFiles) {
+  const RunPlan plan = resolve(request(words(
+      {"--finetuning_type=lora", "--lora_rank=16", "--adapter_name_or_path=tests/data/peft/qwen2_biases"}, "qwen2")));
+  const auto& adapter = plan.settings.shape.options.adapter;
+  ASSERT_TRUE(adapter);
+  EXPECT_EQ(adapter->rank, 2);
+  EXPECT_EQ(adapter->biases, peft::TrainedBiases::kTargets);
+}
+
 TEST_F(Resolve, TellsEveryProblemAtOnce) {
   std::filesystem::create_directory(folder_ / "full");
   std::ofstream(folder_ / "full" / "notes.txt") << "mine";

@@ -82,6 +82,7 @@ struct LayerConfig {
 // Position embedding. `type` chooses it; the other members belong to one or two of the types.
 struct PositionConfig {
   std::optional<PositionEmbedding> type;
+  bool add_embedding = true;          // Megatron's older way to say `type`
   std::optional<double> rotary_base;  // theta
   std::optional<double> rotary_percent;
   std::optional<bool> rotary_interleaved;  // pairs (0, 1), (2, 3), …

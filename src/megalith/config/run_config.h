@@ -73,6 +73,7 @@ struct EvalConfig {
   bool on_start = false;
   int64_t eval_iters = 100;
   bool prediction_loss_only = false;
+  bool compute_accuracy = false;
   // The best checkpoint, by one metric of evaluation.
   bool load_best_model_at_end = false;
   std::optional<std::string> metric_for_best_model;

@@ -47,6 +47,9 @@ void check_shape(const TrainingArguments& args, const ValidationContext& context
   const bool yarn = args.position.type == PositionEmbedding::kYarn;
   problems.require(shape.mtp_num_layers.value_or(0) == 0 || !yarn,
                    "mtp_num_layers works with position_embedding_type learned_absolute, rope or none, not yarn");
+  problems.require(args.position.add_embedding || !args.position.type || args.position.type == PositionEmbedding::kRope,
+                   "no_position_embedding has no effect here, and Megatron refuses it: say with"
+                   " position_embedding_type which positions the model has (none, rope, learned_absolute)");
 }
 
 // With a model folder its config.json decides, so options that say otherwise would be silently ignored.

@@ -146,6 +146,9 @@ void check_evaluation(const TrainingArguments& args, const ValidationContext& co
   if (args.dialect == Dialect::kTrain && context.needs_inputs)
     problems.require((!evaluates && !args.run.do_eval) || args.data.val_size > 0 || !args.data.eval_dataset.empty(),
                      "evaluation needs eval_dataset or val_size");
+  problems.require(!eval.compute_accuracy || !args.fusion.cross_entropy_loss,
+                   "compute_accuracy needs logits, which cross_entropy_loss_fusion never computes as a whole; leave out"
+                   " one of them");
   if (args.run.early_stopping_steps)
     problems.require(evaluates && eval.metric_for_best_model,
                      "early_stopping_steps needs eval_strategy and metric_for_best_model");

@@ -31,8 +31,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Whether a parameter belongs to an adapter: one of its factors, or a module to save.
+// Whether a parameter belongs to an adapter: one of its factors, a module to save, or a bias.
 bool is_trained(const nn::Parameter& parameter) { return parameter.value.requires_grad(); }
+
+// Whether the adapter trains this tensor of a parameter that is trained: a bias may be trained in part.
+bool is_trained(const nn::Parameter& parameter, const nn::ParameterPart& part, const hf::NameMap& names,
+                const peft::AdapterConfig& adapter) {
+  return parameter.spec.role == nn::ParameterRole::kAdapter || peft::trains_whole(names, part.name, adapter);
+}
 
 // Calls look(parameter) for every parameter of the whole model, built on one rank without memory.
 template <typename Look>
@@ -50,9 +56,11 @@ void look_at_whole(const ModelConfig& config, const std::optional<peft::AdapterC
 std::vector<hf::GlobalTensor> adapter_tensors(const ModelConfig& config, const peft::AdapterConfig& adapter,
                                               const std::set<std::string>& frozen) {
   std::vector<hf::GlobalTensor> tensors;
+  const hf::NameMap names = name_map(config);
   look_at_whole(config, adapter, [&](const nn::Parameter& parameter) {
     for (const auto& part : parameter.spec.parts)
-      if (is_trained(parameter) || frozen.contains(part.name)) tensors.push_back({part.name, part.global_shape});
+      if ((is_trained(parameter) && is_trained(parameter, part, names, adapter)) || frozen.contains(part.name))
+        tensors.push_back({part.name, part.global_shape});
   });
   return tensors;
 }
@@ -125,6 +133,22 @@ void read_base_layers(const ModelConfig& config, const hf::WeightFiles& files,
   }
 }
 
+// Returns the configuration that describes a file: peft 0.19 and older versions leave the biases of "lora_only" out.
+// They are those of the base model then, as for peft.
+peft::AdapterConfig with_biases_in(const hf::WeightFiles& files, peft::AdapterConfig adapter) {
+  const bool any = std::ranges::any_of(files.names(), [](const std::string& name) { return name.ends_with(".bias"); });
+  if (!any) adapter.biases = peft::TrainedBiases::kNone;
+  return adapter;
+}
+
+// Reads the tensors of a parameter that the mapping holds. Padding becomes zero.
+void read_parameter(const hf::TensorMapping& mapping, const hf::WeightFiles& files, nn::Parameter& parameter,
+                    std::vector<hf::NonFiniteValues>& not_finite) {
+  std::vector<parallel::ShardedTensor> held = parameter.sharded();
+  if (std::erase_if(held, [&](const auto& part) { return !mapping.holds(part.name); }) == 0) parameter.value.zero_();
+  mapping.read(files, held, &not_finite);
+}
+
 // Reads the files of an adapter into those of `parameters` that belong to it. Adds values that are not finite to
 // `not_finite`.
 void read_adapter(const ModelConfig& config, const peft::AdapterConfig& adapter, const fs::path& folder,
@@ -133,7 +157,7 @@ void read_adapter(const ModelConfig& config, const peft::AdapterConfig& adapter,
   const auto files = peft::open_adapter(folder, adapter, name_map(config));
   // Names, shapes and transposes of peft's file; the same mapping serves writing.
   const std::set<std::string> frozen = frozen_in_files(*files, config, adapter);
-  const hf::TensorMapping mapping = adapter_mapping(config, adapter, frozen);
+  const hf::TensorMapping mapping = adapter_mapping(config, with_biases_in(*files, adapter), frozen);
   mapping.check_files(*files,
                       fmt::format("those of an adapter for this {} model ({} layers of width {}) with the rank and"
                                   " the targets of {}",
@@ -141,8 +165,7 @@ void read_adapter(const ModelConfig& config, const peft::AdapterConfig& adapter,
   for (nn::Parameter* parameter : parameters) {
     const bool in_files = is_trained(*parameter) || frozen.contains(parameter->spec.parts[0].name);
     if (!in_files || parameter->value.is_meta()) continue;
-    parameter->value.zero_();  // padding
-    mapping.read(*files, parameter->sharded(), &not_finite);
+    read_parameter(mapping, *files, *parameter, not_finite);
   }
   read_base_layers(config, *files, parameters, not_finite);
 }
@@ -276,10 +299,13 @@ std::vector<TrainedTensor> trained_tensors(const VirtualModels& models) {
       if (!tensor.buffer) tensors.push_back({std::move(tensor), dtype});
     return tensors;
   }
+  const hf::NameMap names = name_map(models.config());
   look_at_whole(models.config(), adapter_of(models), [&](const nn::Parameter& parameter) {
     if (!is_trained(parameter)) return;
     for (const auto& part : parameter.spec.parts)
-      tensors.push_back({{part.name, part.global_shape}, parameter.spec.dtype.value_or(dtype)});
+      tensors.push_back({{part.name, part.global_shape},
+                         parameter.spec.dtype.value_or(dtype),
+                         !is_trained(parameter, part, names, adapter_of(models))});
   });
   return tensors;
 }
@@ -292,7 +318,7 @@ ExportedWeights exported_adapter(const VirtualModels& models) {
   // A's and B's are fp32 and modules to save have the model's type, so the type is looked up per tensor.
   std::map<std::string, at::ScalarType> types;  // by the name in the file
   for (const TrainedTensor& trained : trained_tensors(models))
-    types[mapping.file_of(trained.tensor.name).name] = trained.dtype;
+    if (!trained.frozen) types[mapping.file_of(trained.tensor.name).name] = trained.dtype;
   for (const std::string& name : frozen) types[mapping.file_of(name).name] = models[0].parameters().dtype();
   ExportedWeights weights;
   for (const hf::FileTensor& file : mapping.files())
@@ -300,6 +326,10 @@ ExportedWeights exported_adapter(const VirtualModels& models) {
   for (const nn::Parameter* parameter : models.parameters())
     if (is_trained(*parameter) || frozen.contains(parameter->spec.parts[0].name))
       add_held(*parameter, mapping, models.context(), weights.held);
+  const hf::NameMap names = name_map(config);
+  const auto rename = [&](std::string& name) { name = peft::written_name(names, name, adapter_of(models)); };
+  for (hf::WeightSpec& tensor : weights.tensors) rename(tensor.name);
+  for (hf::HeldRectangle& rectangle : weights.held) rename(rectangle.tensor);
   return weights;
 }
 

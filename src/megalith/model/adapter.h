@@ -33,7 +33,7 @@ struct AdapterSource {
   peft::AdapterConfig fresh{};                     // its targets have the users' names; see resolve_targets
   std::string base_name{};  // name of the base in adapter_config.json, unless `trained` has one; empty = the folder
   bool fresh_base = false;  // the base gets weights from the seed; its folder needs only a config.json
-  bool keep_base = false;   // WithoutAdapter also restores the modules to save, which costs a copy of them
+  bool keep_base = false;   // WithoutAdapter also restores modules to save and biases, which costs a copy of them
 };
 
 // Returns the adapter with its targets resolved to modules of the model. Throws ConfigError for target names that the
@@ -77,6 +77,7 @@ const peft::AdapterConfig& adapter_of(const VirtualModels& models);
 struct TrainedTensor {
   hf::GlobalTensor tensor;
   at::ScalarType dtype;
+  bool frozen = false;  // shares a parameter with biases that an adapter trains; has optimizer state, never changes
 };
 // Returns the trained tensors of the whole model, over all ranks: all of its tensors, or those of its adapter.
 std::vector<TrainedTensor> trained_tensors(const VirtualModels& models);
@@ -85,9 +86,9 @@ std::vector<TrainedTensor> trained_tensors(const VirtualModels& models);
 // in them as a whole although they are not trained.
 hf::TensorMapping adapter_mapping(const ModelConfig& config, const peft::AdapterConfig& adapter,
                                   const std::set<std::string>& frozen = {});
-// Returns the adapter in the form of peft's file; see ExportedWeights. A's and B's are in fp32, modules to save in the
-// model's dtype. Embedding and head of a vocabulary that has grown are in it even if they are not trained, as in peft:
-// the base has no such rows.
+// Returns the adapter in the form of peft's file; see ExportedWeights. A's and B's are in fp32, modules to save and
+// biases in the model's dtype. Embedding and head of a vocabulary that has grown are in it even if they are not
+// trained, as in peft: the base has no such rows.
 ExportedWeights exported_adapter(const VirtualModels& models);
 // Writes adapter_config.json and the tokenizer files; one rank calls it.
 void write_adapter_files(const VirtualModels& models, const std::filesystem::path& folder, const Assets& assets);
@@ -96,7 +97,7 @@ void save_adapter(const VirtualModels& models, const std::filesystem::path& fold
                   bool overwrite = false);
 
 // Disables the adapter during its lifetime, for forward passes without gradients: the reference of preference training.
-// Modules to save are those of the base with AdapterSource::keep_base, otherwise the trained ones.
+// Modules to save and biases are those of the base with AdapterSource::keep_base, otherwise the trained ones.
 class [[nodiscard]] WithoutAdapter {
  public:
   // `models` outlives it. Does nothing if there is no adapter.

@@ -272,7 +272,7 @@ void add_held(const nn::Parameter& parameter, const hf::TensorMapping& mapping,
   const int size = replicas.size();
   const nn::SavedShards saved = nn::saved_shards(parameter);
   for (const auto& part : saved.parts) {
-    if (part.local.numel() == 0) continue;
+    if (part.local.numel() == 0 || !mapping.holds(part.name)) continue;
     const auto target = mapping.place(part);
     // Replica 0 writes an export. The hash numbers the replicas differently per tensor, so that all share the work;
     // rectangles of the optimizer's shards are divided among the ranks already.

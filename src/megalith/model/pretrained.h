@@ -93,7 +93,8 @@ struct ExportedWeights {
 };
 // Returns the weights of a model without its adapter, to be written in `dtype`.
 ExportedWeights exported_weights(const VirtualModels& models, at::ScalarType dtype);
-// Adds to `held` what this rank holds of one parameter, at the place in the files that `mapping` gives.
+// Adds to `held` what this rank holds of one parameter, at the place in the files that `mapping` gives. Tensors that
+// the mapping does not hold are left out.
 void add_held(const nn::Parameter& parameter, const hf::TensorMapping& mapping,
               const parallel::ParallelContext& context, std::vector<hf::HeldRectangle>& held);
 // Writes `weights` into the staged folder, which global rank 0 owns, and commits it; that rank also calls

@@ -6,7 +6,7 @@ namespace megalith::nn {
 
 NormFootprint::NormFootprint(const FootprintScope& scope, const NormShape& shape) : NormFootprint(shape) {
   scope.add(shape.size);
-  if (shape.kind == ops::NormKind::kLayer) scope.add(shape.size);
+  if (shape.kind == ops::NormKind::kLayer) scope.add_bias({{"", shape.size}});
 }
 
 void NormFootprint::forward(LayerWalk& walk, bool keep) const {

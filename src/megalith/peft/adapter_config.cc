@@ -90,6 +90,14 @@ void read_targets(const io::JsonFields& fields, AdapterConfig& config) {
     fields.refuse("target_modules", "name at least one module");
 }
 
+TrainedBiases read_biases(const io::JsonFields& fields) {
+  const auto text = fields.optional<std::string>("bias").value_or("none");
+  if (text == "all") return TrainedBiases::kAll;
+  if (text == "lora_only") return TrainedBiases::kTargets;
+  if (text != "none") fields.refuse("bias", "be all, lora_only or none");
+  return TrainedBiases::kNone;
+}
+
 // Whether the file beside the configuration has one pair of factors for all experts of a layer.
 bool has_stacked_experts(const fs::path& folder) {
   const fs::path path = folder / fmt::format("{}.safetensors", kWeightsStem);
@@ -112,7 +120,7 @@ io::Json alpha_json(double alpha) {
   return alpha == std::floor(alpha) ? io::Json(static_cast<int64_t>(alpha)) : io::Json(alpha);
 }
 
-// Throws unless the adapter is plain or rank-stabilized LoRA without biases.
+// Throws unless the adapter is plain or rank-stabilized LoRA.
 void check_supported(const io::JsonFields& fields) {
   const auto kind = fields.required<std::string>("peft_type");
   check<ConfigError>(kind == "LORA", "{}: peft_type is {}; only LORA is supported", fields.file_name(), kind);
@@ -120,8 +128,6 @@ void check_supported(const io::JsonFields& fields) {
   for (const char* key : kMustBeEmpty)
     if (const io::Json* value = fields.value(key); value != nullptr && !is_empty(*value))
       problems.push_back(fmt::format("\"{}\" is {}", key, value->dump()));
-  if (const auto bias = fields.optional<std::string>("bias"); bias && *bias != "none")
-    problems.push_back(fmt::format("\"bias\" is \"{}\"", *bias));
   check<ConfigError>(problems.empty(), "{}: {}; plain and rank-stabilised LoRA without these is supported",
                      fields.file_name(), fmt::join(problems, ", "));
 }
@@ -169,6 +175,7 @@ AdapterConfig read_adapter_config(const fs::path& folder) {
   config.dropout = fields.optional<double>("lora_dropout").value_or(0);
   if (config.dropout < 0 || config.dropout >= 1) fields.refuse("lora_dropout", "be at least 0 and below 1");
   config.use_rslora = fields.optional<bool>("use_rslora").value_or(false);
+  config.biases = read_biases(fields);
   read_targets(fields, config);
   config.stacked_experts = has_stacked_experts(folder);
   config.base_model = fields.optional<std::string>("base_model_name_or_path").value_or("");

@@ -18,6 +18,13 @@ namespace megalith::peft {
 inline constexpr const char* kConfigName = "adapter_config.json";
 inline constexpr const char* kWeightsStem = "adapter_model";  // .safetensors
 
+// Biases of the model that are trained and written beside the updates.
+enum class TrainedBiases {
+  kNone,
+  kTargets,  // "lora_only": those of modules that have an update
+  kAll,      // those of norms and of modules without an update, too
+};
+
 // The update of a weight W [o, i] is s·B·A with B [o, rank] and A [rank, i]; targets.h says which weights have one, and
 // with what rank and s.
 struct AdapterConfig {
@@ -29,6 +36,7 @@ struct AdapterConfig {
   std::vector<std::string> target_modules;   // names of modules, or their ends: "q_proj"; "all-linear" for all
   std::vector<std::string> modules_to_save;  // trained and written as a whole: "embed_tokens"
   // Further choices that files may make; a new adapter has none of them.
+  TrainedBiases biases = TrainedBiases::kNone;
   std::optional<NamePattern> target_pattern;   // for whole names of modules, instead of target_modules
   std::vector<std::string> target_parameters;  // tensors by their names in transformers 5, or their ends
   std::vector<std::string> exclude_modules;    // never targets: names of modules, or their ends
@@ -50,7 +58,7 @@ struct AdapterConfig {
 };
 
 // Reads adapter_config.json. Throws DataError for a folder without one and for fields of the wrong type; ConfigError
-// for methods other than LoRA, for variants that are not supported (DoRA, biases, …), naming all of them, and for
+// for methods other than LoRA, for variants that are not supported (DoRA, …), naming all of them, and for
 // regular expressions that are not understood.
 AdapterConfig read_adapter_config(const std::filesystem::path& folder);
 // Returns the text of the file: the JSON that the configuration was read from, updated, or a new one with peft's

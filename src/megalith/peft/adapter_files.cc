@@ -105,7 +105,7 @@ std::unique_ptr<hf::WeightFiles> open_adapter(const std::filesystem::path& folde
   auto files = std::make_unique<hf::WeightFiles>(folder, fmt::format("{}.safetensors", kWeightsStem));
   std::vector<hf::WeightFiles::View> views;
   StackedExperts experts(*files, config, names, views);
-  constexpr std::string_view kBase = ".base_layer.weight";
+  constexpr std::string_view kBase = ".base_layer.weight", kBaseBias = ".base_layer.bias";
   for (const std::string& tensor : files->names()) {
     if (!tensor.starts_with(kPrefix)) continue;
     const std::string theirs = tensor.substr(kPrefix.size()), name = file_name(theirs, names);
@@ -114,6 +114,11 @@ std::unique_ptr<hf::WeightFiles> open_adapter(const std::filesystem::path& folde
       experts.present(tensor, name.substr(0, block + kExperts.size()));
     else if (tensor.ends_with(kBase))
       views.push_back({name.substr(0, name.size() - kBase.size()) + ".weight", tensor, same, /*listed=*/false});
+    else if (tensor.ends_with(kBaseBias))
+      views.push_back(
+          {fmt::format("{}{}.bias", kPrefix, name.substr(0, name.size() - kBaseBias.size())), tensor, same});
+    else if (tensor.ends_with(".modules_to_save.bias") || tensor.ends_with(".original_module.bias"))
+      views.push_back({name, tensor, same, /*listed=*/false});
     else if (name != theirs)
       views.push_back({std::string(kPrefix) + name, tensor, same});
   }

@@ -5,6 +5,8 @@
 //   ….mlp.experts.base_layer.lora_B.weight [2 o, r n] ….mlp.experts.E.gate_proj.lora_B.weight [o, r]; up_proj likewise
 //   ….mlp.experts.lora_A.weight, ….lora_B.weight      ….mlp.experts.E.down_proj.…
 //   ….embed_tokens.base_layer.weight                  model.embed_tokens.weight, not listed
+//   ….q_proj.base_layer.bias                          ….q_proj.bias
+//   ….modules_to_save.bias, ….original_module.bias    not listed: copies beside the bias of a module to save
 //   ….mlp.gate.… of mixtral                           ….block_sparse_moe.gate.…
 //
 // n is the number of experts. peft joins the factors of gate_up_proj and down_proj of all experts: rows of A by expert,

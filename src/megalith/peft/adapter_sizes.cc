@@ -34,4 +34,11 @@ nn::UpdateSize AdapterSizes::of(const std::vector<nn::UpdatedPart>& parts, int64
   return size;
 }
 
+bool AdapterSizes::trains_bias(const std::vector<nn::UpdatedPart>& parts) const {
+  // "all" means the linear layers, which norms are not.
+  if (all_ && config_.biases == TrainedBiases::kTargets) return !parts[0].name.ends_with("norm");
+  return std::ranges::any_of(
+      parts, [&](const nn::UpdatedPart& part) { return peft::trains_bias(names_, part.name + ".bias", config_); });
+}
+
 }  // namespace megalith::peft

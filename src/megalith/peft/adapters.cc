@@ -146,6 +146,7 @@ Adapters::Adapters(AdapterConfig config, hf::NameMap names, nn::TensorParallel t
     : config_(std::move(config)), names_(std::move(names)), tp_(std::move(tp)), context_(context) {}
 
 Adapters::~Adapters() {
+  frozen_rows_.clear();
   for (const Before& before : before_) {
     before.parameter->attached.update = before.update;
     before.parameter->value.requires_grad_(before.requires_grad);
@@ -154,14 +155,21 @@ Adapters::~Adapters() {
 
 bool Adapters::saves(const Parameter& parameter) const {
   std::vector<std::string> saved, other;
-  for (const ParameterPart& part : parameter.spec.parts) {
-    const std::string module = module_of(names_, part.name);
-    (is_saved(module, config_) ? saved : other).push_back(module);
-  }
-  check<ConfigError>(saved.empty() || other.empty(),
+  for (const ParameterPart& part : parameter.spec.parts)
+    (trains_whole(names_, part.name, config_) ? saved : other).push_back(module_of(names_, part.name));
+  check<ConfigError>(saved.empty() || other.empty() || parameter.spec.name.ends_with(".bias"),
                      "additional_target names {}, which is one parameter with {} here; name all of them or none",
                      fmt::join(saved, ", "), fmt::join(other, ", "));
   return !saved.empty();
+}
+
+// "lora_only" with q and v as targets trains two thirds of the bias that query, key and value share.
+void Adapters::train_whole(Parameter& parameter) {
+  saved_.push_back(&parameter);
+  std::vector<FrozenRows::Range> frozen;
+  for (const ParameterPart& part : parameter.spec.parts)
+    if (!trains_whole(names_, part.name, config_)) frozen.push_back({part.row, part.extent[0]});
+  if (!frozen.empty()) frozen_rows_.emplace_back(parameter, std::move(frozen));
 }
 
 void Adapters::add(const nn::ParameterScope& scope, std::span<Parameter* const> parameters) {
@@ -172,7 +180,7 @@ void Adapters::add(const nn::ParameterScope& scope, std::span<Parameter* const> 
     before_.push_back({parameter, parameter->value.requires_grad(), parameter->attached.update});
     parameter->value.requires_grad_(saved);
     if (saved)
-      saved_.push_back(parameter);
+      train_whole(*parameter);
     else if (own && parameter->spec.role != ParameterRole::kTiedCopy && parameter->spec.use == WeightUse::kLookup)
       attach_lookup(scope, *parameter);
     else if (own && parameter->spec.use != WeightUse::kOther && parameter->spec.use != WeightUse::kLookup)

@@ -3,7 +3,8 @@
 //   Adapters adapters(config, names, tp, context);
 //   adapters.add(ParameterScope(set), parameters_of_a_part);    // as the model makes its parts
 //
-// From then on the layers add the updates to their weights. Only A and B (fp32) and the modules to save need gradients.
+// From then on the layers add the updates to their weights. Only A and B (fp32), the modules to save and the biases
+// that the adapter trains need gradients.
 #pragma once
 
 #include <memory>
@@ -16,6 +17,7 @@
 #include "megalith/nn/tensor_parallel/tensor_parallel.h"
 #include "megalith/parallel/parallel_context.h"
 #include "megalith/peft/adapter_config.h"
+#include "megalith/peft/frozen_rows.h"
 
 namespace megalith::peft {
 
@@ -30,13 +32,13 @@ class Adapters {
   Adapters& operator=(const Adapters&) = delete;
 
   // Creates A and B of every target among `parameters` in `scope` (without values: initialization or files fill them)
-  // and freezes the rest, apart from modules to save. Multi-token-prediction layers are frozen. Throws ConfigError when
-  // only some of the tensors that are fused into one parameter are to be saved.
+  // and freezes the rest, apart from modules to save and trained biases. Multi-token-prediction layers are frozen.
+  // Throws ConfigError when only some of the tensors that are fused into one weight are to be saved.
   void add(const nn::ParameterScope& scope, std::span<nn::Parameter* const> parameters);
 
   const AdapterConfig& config() const { return config_; }
   nn::LowRankState& state() { return state_; }  // whether updates and their dropout are active
-  // Returns the parameters of the modules to save.
+  // Returns the parameters of the modules to save and the trained biases.
   const std::vector<nn::Parameter*>& saved() const { return saved_; }
 
   // Adds the updates to the weights, in fp32 and rounded once. No communication.
@@ -44,11 +46,12 @@ class Adapters {
   // Returns the weights that merge() changes.
   std::vector<nn::Parameter*> merged_weights() const;
 
-  // Copies the modules to save as they are now; Off restores these copies. Without this call Off leaves them trained.
+  // Copies the modules to save and the biases as they are now; Off restores these copies. Without this call Off leaves
+  // them trained.
   void keep_originals();
 
-  // While an object lives, the model computes as the base model: no updates, and modules to save as they were at
-  // keep_originals(). For passes without gradients.
+  // While an object lives, the model computes as the base model: no updates, and modules to save and biases as they
+  // were at keep_originals(). For passes without gradients.
   class [[nodiscard]] Off {
    public:
     // Nests: only the outermost object switches off and on again.
@@ -76,8 +79,11 @@ class Adapters {
     nn::LowRank* update;
   };
 
-  // Whether a parameter is a module to save. Throws ConfigError if only some of its tensors are.
+  // Whether some tensors of a parameter are trained as a whole. Throws ConfigError if they are not all of it, unless it
+  // is a bias.
   bool saves(const nn::Parameter& parameter) const;
+  // Trains a parameter that saves() is true for.
+  void train_whole(nn::Parameter& parameter);
   // Create A and B of a linear layer or of the embedding, if it is a target.
   void attach(const nn::ParameterScope& scope, nn::Parameter& weight);
   void attach_lookup(const nn::ParameterScope& scope, nn::Parameter& weight);
@@ -92,7 +98,8 @@ class Adapters {
   std::vector<Before> before_;
   std::vector<Attached> attached_;
   std::vector<nn::Parameter*> saved_;
-  std::vector<at::Tensor> originals_;  // copies of saved_; empty before keep_originals()
+  std::vector<FrozenRows> frozen_rows_;  // keep the parts of fused biases in saved_ that are not trained
+  std::vector<at::Tensor> originals_;    // copies of saved_; empty before keep_originals()
 };
 
 }  // namespace megalith::peft

@@ -17,7 +17,8 @@ namespace megalith::peft {
 
 namespace {
 
-constexpr std::string_view kWeight = ".weight";
+constexpr std::string_view kWeight = ".weight", kBias = ".bias";
+constexpr std::string_view kModel = "base_model.model.";  // peft's wrappers around the model
 constexpr const char *kEmbedding = "embedding.weight", *kHead = "head.weight";
 constexpr const char* kHeadModule = "lm_head";  // the same in every family
 
@@ -131,9 +132,20 @@ bool is_saved(std::string_view module, const AdapterConfig& config) {
          std::ranges::any_of(config.modules_to_save, [&](const std::string& name) { return module.ends_with(name); });
 }
 
+bool trains_whole(const hf::NameMap& names, std::string_view ours, const AdapterConfig& config) {
+  return is_saved(module_of(names, ours), config) || trains_bias(names, ours, config);
+}
+
+std::string written_name(const hf::NameMap& names, const std::string& whole, const AdapterConfig& config) {
+  if (!whole.starts_with(kModel) || !whole.ends_with(kBias)) return whole;
+  const std::string module = without_last_word(whole.substr(kModel.size()));
+  const bool wrapped = update_of_file(names, module + std::string(kWeight), config) && !is_saved(module, config);
+  return wrapped ? fmt::format("{}{}.base_layer{}", kModel, module, kBias) : whole;
+}
+
 UpdateNames update_names(const std::string& tensor) {
   UpdateNames names;
-  names.whole = "base_model.model." + tensor;
+  names.whole = std::string(kModel) + tensor;
   if (!tensor.ends_with(kWeight)) return names;
   const std::string module = without_last_word(names.whole);
   names.a = module + ".lora_A.weight";

@@ -24,6 +24,10 @@ std::string module_of(const hf::NameMap& names, std::string_view ours);
 // Follows peft's rule: a module to save is any end of its name. targets.h has the rules for updates.
 bool is_saved(std::string_view module, const AdapterConfig& config);
 
+// Returns whether the adapter trains a tensor of ours as a whole: its module is to be saved, or it is a bias that is
+// trained (AdapterConfig::biases).
+bool trains_whole(const hf::NameMap& names, std::string_view ours, const AdapterConfig& config);
+
 // The names in adapter files of everything that belongs to one tensor of the base model.
 struct UpdateNames {
   std::string whole;               // base_model.model.<tensor>: saved as a whole
@@ -33,7 +37,11 @@ struct UpdateNames {
 // All but `whole` are empty for a tensor that is not a weight.
 UpdateNames update_names(const std::string& tensor);
 
-// Returns the name map of a family's adapters: A and B of each tensor that can have them, and modules to save.
+// Returns the name that peft gives to a tensor which update_names calls `whole`: the bias of a module with an update is
+// base_model.model.<module>.base_layer.bias. open_adapter (adapter_files.h) undoes it.
+std::string written_name(const hf::NameMap& names, const std::string& whole, const AdapterConfig& config);
+
+// Returns the name map of a family's adapters: A and B of each tensor that can have them, modules to save and biases.
 hf::NameMap adapter_names(const hf::NameMap& base);
 
 // A tensor of the model and its use.

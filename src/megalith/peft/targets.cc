@@ -10,6 +10,7 @@ namespace megalith::peft {
 
 namespace {
 
+constexpr std::string_view kWeightEnd = ".weight", kBiasEnd = ".bias";
 constexpr std::string_view kMixtralBlock = ".block_sparse_moe.", kBlock = ".mlp.";
 
 // Whether a list has the name itself, or its end after a dot.
@@ -100,7 +101,6 @@ std::optional<ExpertTensor> expert_tensor(const hf::NameMap& names, const std::s
 }
 
 std::optional<Update> update_of_file(const hf::NameMap& names, const std::string& tensor, const AdapterConfig& config) {
-  constexpr std::string_view kWeightEnd = ".weight";
   if (!tensor.ends_with(kWeightEnd)) return std::nullopt;
   const std::string module = tensor.substr(0, tensor.size() - kWeightEnd.size());
   for (const std::string& name : {module, transformers_name(module)})
@@ -121,6 +121,19 @@ std::optional<Update> update_of_file(const hf::NameMap& names, const std::string
 std::optional<Update> update_of(const hf::NameMap& names, std::string_view ours, const AdapterConfig& config) {
   const auto theirs = hf::their_name(names, ours);
   return theirs ? update_of_file(names, *theirs, config) : std::nullopt;
+}
+
+bool trains_bias_of_file(const hf::NameMap& names, const std::string& tensor, const AdapterConfig& config) {
+  if (config.biases == TrainedBiases::kNone || !tensor.ends_with(kBiasEnd)) return false;
+  if (config.biases == TrainedBiases::kAll) return true;
+  const std::string module = tensor.substr(0, tensor.size() - kBiasEnd.size());
+  return update_of_file(names, module + std::string(kWeightEnd), config).has_value();
+}
+
+bool trains_bias(const hf::NameMap& names, std::string_view ours, const AdapterConfig& config) {
+  if (config.biases == TrainedBiases::kNone) return false;
+  const auto theirs = hf::their_name(names, ours);
+  return theirs && trains_bias_of_file(names, *theirs, config);
 }
 
 }  // namespace megalith::peft

@@ -37,6 +37,11 @@ std::optional<Update> update_of_file(const hf::NameMap& names, const std::string
 // The same for a tensor of ours.
 std::optional<Update> update_of(const hf::NameMap& names, std::string_view ours, const AdapterConfig& config);
 
+// Returns whether a tensor in the base model's files is a bias that the adapter trains as a whole.
+bool trains_bias_of_file(const hf::NameMap& names, const std::string& tensor, const AdapterConfig& config);
+// The same for a tensor of ours.
+bool trains_bias(const hf::NameMap& names, std::string_view ours, const AdapterConfig& config);
+
 // A tensor of one expert in the files, as transformers 5 keeps it.
 struct ExpertTensor {
   std::string parameter;   // "model.layers.3.mlp.experts.gate_up_proj"

@@ -44,9 +44,10 @@ int64_t elements_of(const model::VirtualModels& models, bool trained_only) {
 std::string adapter_in_words(const model::VirtualModels& models) {
   if (!model::has_adapter(models)) return "";
   int64_t elements = 0;
-  for (const auto& [tensor, dtype] : model::trained_tensors(models)) {
+  for (const model::TrainedTensor& trained : model::trained_tensors(models)) {
+    if (trained.frozen) continue;
     int64_t product = 1;
-    for (const int64_t size : tensor.shape) product *= size;
+    for (const int64_t size : trained.tensor.shape) product *= size;
     elements += product;
   }
   return fmt::format("; an adapter of rank {} with {} trained parameters", model::adapter_of(models).rank, elements);

@@ -26,6 +26,9 @@ CASES = {
     "llama_embedding": ("llama", dict(target_modules=["q_proj", "embed_tokens", "lm_head"], alpha_pattern={"embed_tokens": 7})),
     "qwen2_embedding": ("qwen2", dict(target_modules=["k_proj", "embed_tokens"], rank_pattern={"embed_tokens": 3})),
     "gpt2_conv": ("gpt2", dict(target_modules=["c_attn", "mlp.c_proj", "wte"], fan_in_fan_out=True)),
+    "gpt2_biases": ("gpt2", dict(target_modules=["c_attn", "c_fc"], modules_to_save=["ln_f"], fan_in_fan_out=True, bias="all")),
+    "qwen2_biases": ("qwen2", dict(target_modules=["q_proj", "v_proj", "up_proj"], layers_to_transform=[0, 2], bias="lora_only")),
+    "qwen2_moe_biases": ("qwen2_moe", dict(target_modules=["k_proj"], bias="all")),
     "qwen3_moe_words": ("qwen3_moe", dict(target_modules=EVERY)),
     "mixtral_tensors": ("mixtral", dict(
         target_modules=["q_proj", "gate"], target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"], use_rslora=True,
@@ -45,7 +48,7 @@ def make(models, name, to):
     model = get_peft_model(model, LoraConfig(r=2, lora_alpha=4, task_type="CAUSAL_LM", **options)).eval()
     generator = torch.Generator().manual_seed(7)
     for parameter_name, parameter in model.named_parameters():
-        if "lora_" in parameter_name:
+        if "lora_" in parameter_name or (parameter_name.endswith(".bias") and parameter.requires_grad):
             parameter.data = torch.randn(parameter.shape, generator=generator) * 0.2
     with torch.no_grad():  # peft trains an embedding only by its update; a copy that differs shows that it is loaded
         if name == "llama_embedding":

@@ -91,6 +91,10 @@ void add_evaluation(OptionList& list) {
   eval.add("prediction_loss_only", &EvalConfig::prediction_loss_only, "the reference's evaluation requires it")
       .no_effect("evaluation computes losses only")
       .train_only();
+  eval.add("compute_accuracy", &EvalConfig::compute_accuracy, "evaluation reports the accuracy of tokens")
+      .no_effect(
+          "evaluation always reports eval_token_accuracy; refused with cross_entropy_loss_fusion, without logits")
+      .train_only();
   // The metric is one of evaluation: derive() adds the prefix eval_ and, unless given, the direction.
   eval.add("load_best_model_at_end", &EvalConfig::load_best_model_at_end, "end with the best checkpoint's weights")
       .train_only();

@@ -206,8 +206,10 @@ void add_position(OptionList& list) {
   position.add("mscale", &PositionConfig::mscale, "yarn: attention temperature").pretrain_default(1.0);
   position.add("mscale_all_dim", &PositionConfig::mscale_all_dim, "yarn: attention temperature, all dimensions")
       .pretrain_default(0.0);
-  list.no_effect("add_position_embedding", flag(true), "positions are chosen by position_embedding_type")
-      .negated_by({"no_position_embedding"});
+  position.add("add_position_embedding", &PositionConfig::add_embedding, "whether learned positions are added")
+      .negated_by({"no_position_embedding"})
+      .no_effect(
+          "positions are chosen by position_embedding_type; false is refused unless that is rope, as in Megatron");
 
   // Sizes of DeepSeek's attention: queries, keys and values pass through a narrow layer, and only part of a head
   // rotates.

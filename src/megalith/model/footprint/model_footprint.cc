@@ -11,6 +11,7 @@
 #include "megalith/model/families/family.h"
 #include "megalith/peft/adapter_sizes.h"
 #include "megalith/peft/names.h"
+#include "megalith/peft/targets.h"
 
 namespace megalith::model {
 
@@ -37,6 +38,7 @@ ModelFootprint::ModelFootprint(const ModelConfig& config, const ModelOptions& op
                   rank.tp),
       trains_embedding_(trains_whole(config, options, "embedding.weight")),
       trains_head_(config.tied_embeddings ? trains_embedding_ : trains_whole(config, options, "head.weight")),
+      trains_final_bias_(options.adapter && peft::trains_bias(name_map(config), "final_norm.bias", *options.adapter)),
       final_norm_(norm_shape(config)),
       head_(rank.h, static_cast<double>(vocab_rows_)) {
   const Family* family = find_family(config);
@@ -64,12 +66,13 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
   nn::ParameterSizes own;
   const nn::FootprintScope scope(rank_, nullptr, own);
   // Adapters sit on layers only, so the parameters listed here need no updates.
-  const auto flush = [&] { append(list, std::exchange(own, {})); };
-  std::vector<size_t> whole;  // embeddings and heads that are trained, also beside adapters
+  const auto flush = [&] {
+    for (nn::ParameterSize& p : own.weights) p.trained &= !options_.adapter;
+    append(list, std::exchange(own, {}));
+  };
   const auto add_table = [&](bool own_bucket, bool trained) {
     flush();
-    if (trained) whole.push_back(list.size());
-    list.push_back({.numel = table, .own_bucket = own_bucket});
+    list.push_back({.numel = table, .own_bucket = own_bucket, .trained = trained});
   };
   const auto add_norm = [&] { nn::NormFootprint(scope, norm_shape(config_)); };
   if (stage.has_embedding()) {
@@ -80,6 +83,8 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
   for (const int layer : stage.layers()) append(list, layers_[static_cast<size_t>(layer)].parameters);
   if (stage.has_loss()) {
     add_norm();
+    flush();
+    list.back().trained |= trains_final_bias_;
     // The copy's gradient is summed with the first stage's, so it gets a bucket of its own.
     if (!stage.has_embedding() && (config_.tied_embeddings || !stage.mtp_layers.empty()))
       add_table(/*own_bucket=*/true, trains_embedding_);
@@ -94,9 +99,6 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
     }
     flush();
   }
-  // With adapters the other weights are frozen.
-  for (nn::ParameterSize& p : list) p.trained = options_.adapter ? p.adapter : p.trained;
-  for (const size_t index : whole) list[index].trained = true;
   return list;
 }
 

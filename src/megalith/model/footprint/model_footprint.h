@@ -65,6 +65,7 @@ class ModelFootprint {
   const nn::RankSizes rank_;
   const int64_t vocab_rows_;  // rows of the padded vocabulary on this rank
   const bool trains_embedding_, trains_head_;
+  const bool trains_final_bias_;  // beside an adapter
   const nn::NormFootprint final_norm_;
   const nn::ColumnFootprint head_;
   std::vector<Layer> layers_;

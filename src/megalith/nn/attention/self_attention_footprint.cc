@@ -38,8 +38,8 @@ class SelfAttentionFootprint : public PartFootprint {
         shared_kv_(rank_.tp > shape.kv_heads ? static_cast<double>(shape.kv_heads * shape.head_dim) : 0),
         core_(self_attention_heads(shape, rank_), recompute_core),
         qkv_(scope, shape.hidden, qkv_parts(shape), shape.qkv_bias),
-        q_norm_(head_norm_footprint(scope, shape)),
-        k_norm_(head_norm_footprint(scope, shape)),
+        q_norm_(head_norm_footprint(scope.child("q_norm"), shape)),
+        k_norm_(head_norm_footprint(scope.child("k_norm"), shape)),
         out_(scope, "o", shape.heads * shape.head_dim, shape.hidden, shape.out_bias) {}
 
   void forward(LayerWalk& walk, bool keep) const override {

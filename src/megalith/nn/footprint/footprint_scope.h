@@ -44,6 +44,8 @@ class UpdateSizes {
   virtual ~UpdateSizes() = default;
   // `inputs` are the columns of the weight on this rank, `copies` the number of experts that have such a weight each.
   virtual UpdateSize of(const std::vector<UpdatedPart>& parts, int64_t inputs, int64_t copies) const = 0;
+  // Whether the bias of one of these weights or norms is trained beside the updates.
+  virtual bool trains_bias(const std::vector<UpdatedPart>& parts) const = 0;
 };
 
 // The parameters of a part of a model. Those of low-rank updates come after all others.
@@ -61,13 +63,20 @@ class FootprintScope {
   FootprintScope child(std::string_view name) const;
 
   const RankSizes& rank() const { return *rank_; }  // sizes that all layers of the rank share
-  // Record a parameter: with all its properties, or an ordinary trained weight of so many elements.
-  void add(const ParameterSize& parameter) const { to_->weights.push_back(parameter); }
+  // Record a parameter: with all its properties, or an ordinary weight of so many elements. It is frozen if there are
+  // updates.
+  void add(ParameterSize parameter) const;
   void add(int64_t numel) const { add(ParameterSize{.numel = numel}); }
+  // Records the bias of a weight with these parts, whose names are relative to this scope; {{"", n}} is that of the
+  // scope itself, a norm.
+  void add_bias(std::vector<UpdatedPart> parts) const;
   // Records A and B of a weight's update, if it gets one. Names in `parts` are relative to this scope.
   UpdateSize add_update(std::vector<UpdatedPart> parts, int64_t inputs, int64_t copies = 1, bool expert = false) const;
 
  private:
+  // Puts the prefix in front of the names.
+  std::vector<UpdatedPart> full(std::vector<UpdatedPart> parts) const;
+
   const RankSizes* rank_;
   const UpdateSizes* updates_;
   ParameterSizes* to_;

@@ -27,7 +27,7 @@ UpdateSize add_weight(const FootprintScope& scope, std::vector<UpdatedPart> part
   int64_t rows = 0;
   for (const UpdatedPart& part : parts) rows += part.rows;
   scope.add({.numel = rows * in, .in_fp8 = applies_fp8(scope.rank().fp8, rows, in)});
-  if (bias) scope.add(rows);
+  if (bias) scope.add_bias(parts);
   return scope.add_update(std::move(parts), in);
 }
 

@@ -15,6 +15,7 @@
 #include "megalith/model/weight_check.h"
 #include "megalith/observe/energy/energy_meter.h"
 #include "megalith/parallel/gpu_count.h"
+#include "megalith/peft/adapter_config.h"
 #include "megalith/run/resolve/indexed_settings.h"
 #include "megalith/run/resolve/inputs.h"
 #include "megalith/run/resolve/load.h"
@@ -216,8 +217,11 @@ void take_vocabulary(Work work, RunPlan& plan) {
       "evaluation uses a model as it is: the rows of new tokens would be untrained. Leave out resize_vocab,"
       " add_tokens and add_special_tokens; the vocabulary of a grown model or adapter is in its files");
   plan.settings.model = with_vocabulary(plan.settings.model, vocabulary);
-  // An adapter may have been given modules to train; the planner counts them.
-  if (plan.settings.shape.options.adapter) plan.settings.shape.options.adapter = plan.model.adapter->fresh;
+  // An adapter may have been given modules to train, and that of files has its own targets; the planner counts them.
+  if (plan.settings.shape.options.adapter)
+    plan.settings.shape.options.adapter = plan.model.adapter->trained
+                                              ? peft::read_adapter_config(*plan.model.adapter->trained)
+                                              : plan.model.adapter->fresh;
   plan.warnings.insert(plan.warnings.end(), vocabulary.notes.begin(), vocabulary.notes.end());
   for (std::string& warning : end_token_warnings(plan.model.config, vocabulary))
     plan.warnings.push_back(std::move(warning));
