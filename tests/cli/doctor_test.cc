@@ -52,7 +52,7 @@ TEST(Doctor, FourRanksWithTensorsAndStages) {
   const auto report = json::parse(result.out);
   const auto rows = expect_good(report);
   for (const char* row : {"tp all_reduce", "tp all_gather", "tp reduce_scatter", "pp send_recv", "embedding all_reduce",
-                          "tp_pp all_reduce", "intra_dist_opt all_reduce", "world all_reduce"})
+                          "world all_reduce"})
     EXPECT_TRUE(rows.contains(row)) << row;
   EXPECT_EQ(report.at("links").at(0).at("ranks").size() % 2, 0U);
   EXPECT_EQ(report.at("pairs").size(), 6U);

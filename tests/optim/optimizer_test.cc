@@ -195,70 +195,81 @@ TEST(Optimizer, SkipsAStepWhoseGradientsOverflowed) {
   });
 }
 
-// An update that is begun before anybody has looked at the norm, as it runs where nobody has to be asked.
+// The terms of the norm, added up as a training step does together with its other numbers.
+at::Tensor summed_terms(TrainingRank& t) {
+  at::Tensor terms = t.optimizer().norm_terms();
+  t.context().world().world().all_reduce(terms, comm::ReduceOp::kSum, "terms");
+  return terms;
+}
+
+optim::GradStats stats_in(const at::Tensor& terms) {
+  return optim::stats_of({terms.const_data_ptr<double>(), static_cast<size_t>(terms.numel())});
+}
+
+// An update that is begun before anybody has looked at the norm, in every layout.
 TEST(Optimizer, APendingUpdateIsTheSameStep) {
   const auto folder = golden_folder("llama");
   const TrainBatch batch = random_batch(2, 16, 256);
   const std::vector<std::shared_ptr<const optim::UpdateRule>> rules{std::make_shared<optim::AdamW>(),
                                                                     std::make_shared<optim::Sgd>()};
-  for (const auto& rule : rules) {
-    std::vector<double> norms[2], losses[2];
-    for (const bool begins : {false, true}) {
-      TrainCase how;
-      how.optimizer.rule = rule;
-      how.optimizer.clip_grad = 0.5;
-      run_training_ranks(folder, how, [&](const Rank&, TrainingRank& t) {
-        for (int i = 0; i < 3; ++i) {
-          losses[begins].push_back(t.accumulate(batch));
-          if (begins) {
-            EXPECT_TRUE(t.optimizer().begins_steps());
-            const auto begun = t.optimizer().begin_step(t.scaler());
-            ASSERT_TRUE(begun.has_value());
-            EXPECT_EQ(t.optimizer().steps(), i) << "it does not count before it is ended";
-            norms[1].push_back(t.optimizer().step(t.scaler(), begun).grad_norm.value());
-          } else {
-            norms[0].push_back(t.step().grad_norm.value());
+  const std::vector<TrainCase> layouts{{}, {.dp = 2}, {.tp = 2}, sharded(1, 2), sharded(2, 2)};
+  for (const auto& rule : rules)
+    for (const TrainCase& layout : layouts) {
+      SCOPED_TRACE(rule->name() + ", " + layout.name());
+      std::vector<double> norms[2], losses[2];
+      for (const bool begins : {false, true}) {
+        TrainCase how = layout;
+        how.optimizer.rule = rule;
+        how.optimizer.clip_grad = 0.5;
+        run_training_ranks(folder, how, [&](const Rank& rank, TrainingRank& t) {
+          std::vector<double> own_norms, own_losses;
+          for (int i = 0; i < 3; ++i) {
+            own_losses.push_back(t.accumulate(batch));
+            if (begins) {
+              EXPECT_TRUE(t.optimizer().begins_steps());
+              const at::Tensor terms = summed_terms(t);
+              t.optimizer().begin_step(t.scaler(), optim::squares_of(terms));
+              EXPECT_EQ(t.optimizer().steps(), i) << "it does not count before it is ended";
+              const auto result = t.optimizer().finish_step(t.scaler(), stats_in(terms), /*begun=*/true);
+              own_norms.push_back(result.grad_norm.value());
+            } else {
+              own_norms.push_back(t.step().grad_norm.value());
+            }
           }
-        }
-        losses[begins].push_back(t.loss(batch));
-        EXPECT_EQ(t.optimizer().steps(), 3);
-      });
+          own_losses.push_back(t.loss(batch));
+          EXPECT_EQ(t.optimizer().steps(), 3);
+          if (rank.rank != 0) return;
+          norms[begins] = own_norms;
+          losses[begins] = own_losses;
+        });
+      }
+      EXPECT_EQ(losses[0], losses[1]);
+      EXPECT_EQ(norms[0], norms[1]);
+      EXPECT_LT(losses[0].back(), losses[0].front());
     }
-    EXPECT_EQ(losses[0], losses[1]);
-    EXPECT_EQ(norms[0], norms[1]);
-    EXPECT_LT(losses[0].back(), losses[0].front());
-  }
 }
 
 TEST(Optimizer, APendingUpdateOfNansChangesNothing) {
-  TrainCase how;
-  run_training_ranks(golden_folder("llama"), how, [&](const Rank&, TrainingRank& t) {
-    const TrainBatch batch = random_batch(2, 16, 256);
-    const double before = t.loss(batch);
-    t.accumulate(batch);
-    t.ddp().buffers()[0]->grads()[5] = NAN;
-    const auto begun = t.optimizer().begin_step(t.scaler());
-    EXPECT_EQ(t.loss(batch), before);
-    const optim::StepResult result = t.optimizer().step(t.scaler(), begun);
-    EXPECT_FALSE(result.updated);
-    EXPECT_EQ(t.optimizer().steps(), 0);
-    for (const auto& state : t.optimizer().sharded_state()) {
-      if (state.name.find("exp_avg") != std::string::npos) {
-        EXPECT_TRUE(state.local.eq(0).all().item<bool>()) << state.name;
+  // The last rank alone has it, in a part of the model that only it holds.
+  for (const TrainCase& how : {TrainCase{}, TrainCase{.tp = 2}, sharded(1, 2)})
+    run_training_ranks(golden_folder("llama"), how, [&](const Rank& rank, TrainingRank& t) {
+      SCOPED_TRACE(how.name());
+      const TrainBatch batch = random_batch(2, 16, 256);
+      const double before = t.loss(batch);
+      t.accumulate(batch);
+      const optim::ParamBuffer& buffer = *t.ddp().buffers()[0];
+      if (rank.rank + 1 == how.tp * how.dp) buffer.own(buffer.grads(), 0).fill_(NAN);
+      const at::Tensor terms = summed_terms(t);
+      t.optimizer().begin_step(t.scaler(), optim::squares_of(terms));
+      EXPECT_EQ(t.loss(batch), before);
+      const optim::StepResult result = t.optimizer().finish_step(t.scaler(), stats_in(terms), /*begun=*/true);
+      EXPECT_FALSE(result.updated);
+      EXPECT_EQ(t.optimizer().steps(), 0);
+      for (const auto& state : t.optimizer().sharded_state()) {
+        if (state.name.find("exp_avg") != std::string::npos) {
+          EXPECT_TRUE(state.local.eq(0).all().item<bool>()) << state.name;
+        }
       }
-    }
-  });
-}
-
-TEST(Optimizer, BeginsNoStepThatOthersHaveAWordIn) {
-  TrainCase pair{.dp = 2}, counted;
-  counted.optimizer.count_zeros = true;
-  for (const TrainCase& how : {pair, counted})
-    run_training_ranks(golden_folder("llama"), how, [&](const Rank&, TrainingRank& t) {
-      t.accumulate(random_batch(2, 16, 256));
-      EXPECT_FALSE(t.optimizer().begins_steps());
-      EXPECT_FALSE(t.optimizer().begin_step(t.scaler()).has_value());
-      EXPECT_TRUE(t.step().updated);
     });
 }
 

@@ -234,9 +234,11 @@ TEST(StateFormats, ASkippedStepChangesNothing) {
     const std::vector<at::Tensor> before{one.state("exp_avg"), one.state("exp_avg_sq"), one.state("main"),
                                          one.parameter->value.detach().clone()};
     one.parameter->grad.main_grad[5] = NAN;
-    const auto begun = one.optimizer->begin_step(one.scaler);
-    ASSERT_TRUE(begun.has_value());
-    EXPECT_FALSE(one.optimizer->step(one.scaler, begun).updated);
+    const at::Tensor terms = one.optimizer->norm_terms();
+    one.optimizer->begin_step(one.scaler, optim::squares_of(terms));
+    const optim::GradStats stats =
+        optim::stats_of({terms.const_data_ptr<double>(), static_cast<size_t>(terms.numel())});
+    EXPECT_FALSE(one.optimizer->finish_step(one.scaler, stats, /*begun=*/true).updated);
     const std::vector<at::Tensor> after{one.state("exp_avg"), one.state("exp_avg_sq"), one.state("main"),
                                         one.parameter->value.detach()};
     for (size_t i = 0; i < before.size(); ++i) expect_identical(after[i], before[i], fmt::format("state {}", i));

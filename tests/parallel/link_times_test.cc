@@ -108,13 +108,12 @@ std::vector<std::string> names_of(const layout::GridShape& shape) {
 TEST(LayoutGroups, AreThoseOfMoreThanOneRankThatARunUses) {
   using Names = std::vector<std::string>;
   EXPECT_EQ(names_of({.world_size = 1}), Names{});
-  EXPECT_EQ(names_of({.world_size = 4, .tp = 2, .pp = 2}),
-            (Names{"tp_pp", "tp", "pp", "embedding", "tp_dp_cp", "tp_ep_pp", "intra_dist_opt", "world"}));
-  EXPECT_EQ(names_of({.world_size = 2}), (Names{"dp_cp", "intra_dp_cp", "dp", "tp_dp_cp", "intra_dist_opt", "world"}));
-  EXPECT_EQ(names_of({.world_size = 4, .ep = 2}), (Names{"dp_cp", "intra_dp_cp", "dp", "tp_dp_cp", "ep", "tp_ep",
-                                                         "tp_ep_pp", "edp", "intra_edp", "intra_dist_opt", "world"}));
+  EXPECT_EQ(names_of({.world_size = 4, .tp = 2, .pp = 2}), (Names{"tp", "pp", "embedding", "tp_dp_cp", "world"}));
+  EXPECT_EQ(names_of({.world_size = 2}), (Names{"dp_cp", "intra_dp_cp", "dp", "tp_dp_cp", "world"}));
+  EXPECT_EQ(names_of({.world_size = 4, .ep = 2}),
+            (Names{"dp_cp", "intra_dp_cp", "dp", "tp_dp_cp", "ep", "tp_ep", "edp", "intra_edp", "world"}));
   EXPECT_EQ(names_of({.world_size = 4, .cp = 4, .hierarchical_cp = {2, 2}}),
-            (Names{"dp_cp", "intra_dp_cp", "cp", "hcp_0", "hcp_1", "tp_dp_cp", "intra_dist_opt", "world"}));
+            (Names{"dp_cp", "intra_dp_cp", "cp", "hcp_0", "hcp_1", "tp_dp_cp", "world"}));
 }
 
 }  // namespace

@@ -189,7 +189,7 @@ TEST(TrainerData, SkippedIterationsOnlyConsumeData) {
 class StopAt : public train::TrainerCallback {
  public:
   StopAt(train::StopFlag& flag, int64_t step) : flag_(flag), step_(step) {}
-  void on_optimizer_step(train::TrainerEvent& event) override {  // late in the step
+  void on_step_begin(train::TrainerEvent& event) override {  // agreed on before the update
     if (event.state.global_step + 1 == step_) flag_.request();
   }
 

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 
 #include "megalith/base/error.h"
@@ -24,6 +25,7 @@ struct SequenceLayout::Data : SequenceLayoutShape {
   // Made at the first request; one tensor per device that asked.
   std::mutex mutex;
   std::vector<at::Tensor> positions, cumulative_tensors;
+  std::map<std::string, std::shared_ptr<const void>> derived;
 };
 
 namespace {
@@ -123,6 +125,19 @@ at::Tensor SequenceLayout::positions(at::Device device) const {
   std::vector<at::Tensor>& made = data_->positions;
   if (made.empty()) made.push_back(restarting_positions(data_->cumulative));
   return on_device(made, device);
+}
+
+std::shared_ptr<const void> SequenceLayout::kept(const std::string& key) const {
+  check(data_ != nullptr, "nothing follows from a SequenceLayout without tokens");
+  const std::lock_guard lock(data_->mutex);
+  const auto found = data_->derived.find(key);
+  return found == data_->derived.end() ? nullptr : found->second;
+}
+
+// Made without the lock, since making a value may ask the layout for another; the first of two threads wins.
+std::shared_ptr<const void> SequenceLayout::keep(const std::string& key, std::shared_ptr<const void> value) const {
+  const std::lock_guard lock(data_->mutex);
+  return data_->derived.emplace(key, std::move(value)).first->second;
 }
 
 at::Tensor SequenceLayout::cumulative_tensor(at::Device device) const {

@@ -10,6 +10,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <type_traits>
 #include <vector>
 
 namespace megalith::ops {
@@ -47,8 +49,23 @@ class SequenceLayout {
   // Returns cumulative() as int32 [sequences + 1], as variable-length attention kernels want it.
   at::Tensor cumulative_tensor(at::Device device) const;
 
+  // Returns a value that follows from the lengths of the sequences (an order of tokens, another layout), which all
+  // layers need and only the first one should make: `make()` runs at the first request for `key`, and its result is
+  // kept as long as the layout. A key belongs to one type, and names everything else that the value depends on, such as
+  // the device.
+  template <typename Make>
+  const std::invoke_result_t<Make>& derived(const std::string& key, const Make& make) const {
+    using Value = std::invoke_result_t<Make>;
+    std::shared_ptr<const void> value = kept(key);
+    if (!value) value = keep(key, std::make_shared<const Value>(make()));
+    return *static_cast<const Value*>(value.get());
+  }
+
  private:
   struct Data;
+  // Values by key; keep() returns the one that came first.
+  std::shared_ptr<const void> kept(const std::string& key) const;
+  std::shared_ptr<const void> keep(const std::string& key, std::shared_ptr<const void> value) const;
   explicit SequenceLayout(std::shared_ptr<Data> data) : data_(std::move(data)) {}
   const Data& data() const;
   std::shared_ptr<Data> data_;

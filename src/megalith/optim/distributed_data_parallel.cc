@@ -80,7 +80,7 @@ BufferRules buffer_rules(const DdpSettings& settings, const BufferPlace& place) 
 
 DistributedDataParallel::DistributedDataParallel(const std::vector<nn::Parameter*>& parameters,
                                                  const DdpSettings& settings, const parallel::ParallelContext& context)
-    : settings_(settings) {
+    : settings_(settings), checks_later_(settings.checks_later.value_or(context.device().is_cuda())) {
   settings_.validate();
   // An ordered map: all ranks must create their buffers, and later their collectives, in the same order.
   std::map<std::pair<bool, at::ScalarType>, std::vector<nn::Parameter*>> kinds;
@@ -119,9 +119,7 @@ void DistributedDataParallel::add_buffer(std::vector<nn::Parameter*> parameters,
   // expert, it saw tokens of all replicas.
   const int replicas = context.group(GroupKind::kDpCp).size();
   ReduceRules reduce;
-  if (settings_.check_for_nan)
-    reduce.measure = settings_.checks_later.value_or(parameters[0]->value.is_cuda()) ? FiniteMeasure::kLater
-                                                                                     : FiniteMeasure::kBeforeReduction;
+  if (settings_.check_for_nan) reduce.measure = checks_later_ ? FiniteMeasure::kLater : FiniteMeasure::kBeforeReduction;
   reduce.alone = context.world().world().size() == 1;
   reduce.grad_dtype = parameters[0]->value.scalar_type() == at::kFloat ? at::kFloat : settings_.grad_dtype;
   // Both branches divide by `replicas` in total; the collective itself divides by the size of its group.
@@ -278,14 +276,13 @@ void DistributedDataParallel::check_gradients() const {
   for (const auto& buffer : buffers_) buffer->check_gradients();
 }
 
-// Only the elements this rank owns: with ZeRO-1 the rest of the buffer holds no valid gradients after the
-// reduce-scatter.
 void DistributedDataParallel::scale_gradients(double factor) {
   if (factor == 1) return;
-  for (const auto& buffer : buffers_) buffer->forget_squares();
-  for (const auto& buffer : buffers_)
-    for (size_t bucket = 0; bucket < buffer->layout().buckets.size(); ++bucket)
-      buffer->own(buffer->grads(), static_cast<int>(bucket)).mul_(factor);
+  for (const auto& buffer : buffers_) buffer->scale_own(factor);
+}
+
+void DistributedDataParallel::scale_gradients(const at::Tensor& factor) {
+  for (const auto& buffer : buffers_) buffer->scale_own(factor);
 }
 
 void DistributedDataParallel::start_param_gather() {

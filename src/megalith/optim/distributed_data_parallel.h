@@ -117,8 +117,11 @@ class DistributedDataParallel {
   int buckets_reduced() const;
   // Calls ParamBuffer::check_gradients on every buffer. Call it after finish_grad_sync.
   void check_gradients() const;
-  // Multiplies the reduced gradients that this rank owns.
+  // Whether that is where checks happen, rather than before each reduction (DdpSettings::checks_later).
+  bool checks_later() const { return checks_later_; }
+  // Multiplies the reduced gradients that this rank owns, by a number that the host or only the device knows.
   void scale_gradients(double factor);
+  void scale_gradients(const at::Tensor& factor);
 
   // Call after the optimizer step: starts gathering the parameters from their owners in the background, bucket by
   // bucket in the order of the forward pass. Does nothing without the distributed optimizer.
@@ -168,6 +171,7 @@ class DistributedDataParallel {
   void start_ready_buckets(Sequence& sequence);
 
   DdpSettings settings_;
+  bool checks_later_ = false;
   bool sync_ = true;
   bool recorded_ = false;  // Place::expected is known
   std::vector<std::unique_ptr<ParamBuffer>> buffers_;

@@ -39,13 +39,21 @@ std::vector<at::Tensor> gradients_where(const std::vector<DistributedDataParalle
   return gradients;
 }
 
-// Sums the token counts of all replicas. Only the last stage computes the loss, so its count is broadcast first.
-int64_t count_tokens(int64_t own, const parallel::ParallelContext& context) {
+// Divides by the sum of the token counts of all replicas. Only the last stage computes the loss, so its count is
+// broadcast first. The sum stays on the device: the host would have to wait for backward to read it.
+void divide_by_tokens(int64_t own, const std::vector<DistributedDataParallel*>& chunks,
+                      const parallel::ParallelContext& context) {
+  const comm::Group pp = context.pp(), replicas = context.dp(/*with_cp=*/true);
+  if (pp.size() == 1 && replicas.size() == 1) {
+    const double factor = 1.0 / static_cast<double>(std::max<int64_t>(1, own));
+    for (DistributedDataParallel* chunk : chunks) chunk->scale_gradients(factor);
+    return;
+  }
   const at::Tensor count = at::full({1}, own, at::TensorOptions(at::kLong).device(context.device()));
-  const comm::Group pp = context.pp();
   pp.broadcast(count, pp.size() - 1, "tokens of the step");
-  context.dp(/*with_cp=*/true).all_reduce(count, comm::ReduceOp::kSum, "tokens of the step");
-  return count.item<int64_t>();
+  replicas.all_reduce(count, comm::ReduceOp::kSum, "tokens of the step");
+  const at::Tensor factor = count.squeeze(0).clamp_min(1).to(at::kDouble).reciprocal();
+  for (DistributedDataParallel* chunk : chunks) chunk->scale_gradients(factor);
 }
 
 }  // namespace
@@ -65,9 +73,7 @@ void finalize_gradients(const std::vector<DistributedDataParallel*>& chunks, con
   if (context.grid().shape().pp > 1 && context.in_group(GroupKind::kEmbedding))
     all_reduce_together(gradients_where(chunks, [](const nn::Parameter& p) { return p.spec.tied_over_stages(); }),
                         context.group(GroupKind::kEmbedding), "gradients of tied embeddings");
-  if (!tokens) return;
-  const auto all = std::max<int64_t>(1, count_tokens(*tokens, context));
-  for (DistributedDataParallel* chunk : chunks) chunk->scale_gradients(1.0 / static_cast<double>(all));
+  if (tokens) divide_by_tokens(*tokens, chunks, context);
 }
 
 }  // namespace megalith::optim

@@ -15,6 +15,7 @@ namespace megalith::optim {
 //   3. sums the tied embeddings of the first and last stage over the embedding group
 //   4. with `tokens`, divides by the number of trained tokens in all replicas (by 1 if there are none). `tokens` is the
 //      number in this rank's micro-batches: equal on all tp ranks, and read on the last stage only
+// Does not wait for a device.
 void finalize_gradients(const std::vector<DistributedDataParallel*>& chunks, const parallel::ParallelContext& context,
                         std::optional<int64_t> tokens = std::nullopt);
 

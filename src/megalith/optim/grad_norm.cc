@@ -1,19 +1,26 @@
-// Norms that do not depend on the order of addition.
+// Norms that do not depend on the order of addition, in a form that travels with other numbers.
 //
 // Floating-point addition is not associative, so a norm summed rank by rank would change with the number of ranks, and
-// with it the clipping factor and every weight after it. Sums are therefore added in an ExactSum, a fixed-point
-// accumulator of int64 words that is exact and can be all-reduced as integers in any order. On the CPU its terms are
-// sums over aligned blocks of 64 elements, so the result is independent of the layout; on CUDA a term is the fp64 sum
-// of one stretch, and the last bits may change with the cuts.
+// with it the clipping factor and every weight after it. On the CPU sums are therefore added in an ExactSum, a
+// fixed-point accumulator whose words are all-reduced in any order. Its terms are sums over aligned blocks of 64
+// elements, so the result is independent of the layout. A word is below 2^32, so fp64 adds the words of up to 2^21
+// ranks exactly. On CUDA the only term is an fp64 sum, and the last bits may change with the cuts:
 //
-// Parameters that several ranks hold (replicated over tp, or tied embeddings) count only where StatePiece::counted.
+//   terms on the CPU    | 68 digits | number of NaNs and infinities | zeros |
+//   terms on a device   | sum of squares                            | zeros |
+//
+// All ranks of the world add up their terms, so each element must be counted by exactly one of them. Parameters that
+// several ranks of a replica hold (replicated over tp, or tied embeddings) count where StatePiece::counted; among
+// replicas, which hold the same gradients after the reduction, the first one counts.
 #include "megalith/optim/grad_norm.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
-#include <algorithm>
 #include <cmath>
+#include <tuple>
 
+#include "megalith/ops/kernel/host_values.h"
 #include "megalith/ops/update/flat_buffer.h"
 
 namespace megalith::optim {
@@ -22,29 +29,7 @@ using layout::GroupKind;
 
 namespace {
 
-// Sums over one rank's elements, then over all ranks of a group.
-struct Sums {
-  ExactSum squares;
-  int64_t zeros = 0;
-
-  // One collective: the words of the exact sum with the number of zeros at the end.
-  void all_reduce(const comm::Group& group) {
-    if (group.size() == 1) return;
-    const ExactSum::Words words = squares.words();
-    at::Tensor all = at::empty({static_cast<int64_t>(words.size()) + 1}, at::kLong);
-    std::ranges::copy(words, all.mutable_data_ptr<int64_t>());
-    all.mutable_data_ptr<int64_t>()[words.size()] = zeros;
-    all = all.to(group.device());
-    group.all_reduce(all, comm::ReduceOp::kSum, "gradient norm");
-    all = all.cpu();
-    const auto* data = all.const_data_ptr<int64_t>();
-    ExactSum::Words summed;
-    std::copy_n(data, summed.size(), summed.begin());
-    squares = {};
-    squares.add_words(summed);
-    zeros = data[summed.size()];
-  }
-};
+constexpr int64_t kWords = std::tuple_size_v<ExactSum::Words>;
 
 // Returns the pieces of a block that count. With `joined`, adjacent pieces on CUDA become one, including the padding
 // between them: its zeros do not change a norm (they would change a count of zeros), and each stretch costs a kernel
@@ -64,40 +49,72 @@ std::vector<StatePiece> stretches(const StateBlock& block, bool joined) {
   return result;
 }
 
-// Sums over all pieces that count. `of` selects the tensor of a block; `known` may return a sum of squares that was
-// computed earlier.
-//
-// With ZeRO-1 every element has one owner within the optimizer instance, so one group covers dense parameters and
-// experts. Without it a rank holds whole parameters, and dense ones are split over other ranks (tp, pp) than experts
-// (etp, ep, pp): two groups.
-template <typename Of, typename Known>
-Sums sums_over_model(const std::vector<StateBlock>& blocks, const Of& of, const Known& known, bool sharded,
-                     bool count_zeros, const parallel::ParallelContext& context) {
-  Sums dense, experts;
-  std::vector<at::Tensor> dense_values, expert_values;
+// Whether this rank counts the dense parameters that it holds, or its experts. With ZeRO-1 every element has one owner
+// within the optimizer instance, so the ranks of the first instance count. Without it a rank holds whole parameters,
+// and the first of its replicas counts; experts have other replicas than dense parameters.
+bool counts(bool expert, bool sharded, const parallel::ParallelContext& context) {
+  if (sharded) return context.group(GroupKind::kInterEdp).rank() == 0;
+  return (expert ? context.place().edp_rank : context.place().dp_cp_rank) == 0;
+}
+
+at::Tensor terms_on_cpu(const std::vector<at::Tensor>& flats, bool count_zeros) {
+  ExactSum squares;
+  ops::add_squares(flats, squares);
+  const ExactSum::Words words = squares.words();
+  const at::Tensor terms = at::zeros({kWords + 1}, at::kDouble);
+  auto* out = terms.mutable_data_ptr<double>();
+  for (int64_t i = 0; i < kWords; ++i) out[i] = static_cast<double>(words[static_cast<size_t>(i)]);
+  if (count_zeros)
+    for (const at::Tensor& flat : flats) out[kWords] += static_cast<double>(ops::count_zeros(flat));
+  return terms;
+}
+
+// `known` are sums of squares of further elements, one fp64 number each, at least one.
+at::Tensor terms_on_device(const std::vector<at::Tensor>& flats, const std::vector<at::Tensor>& known,
+                           bool count_zeros) {
+  std::vector<at::Tensor> sums;
+  for (const at::Tensor& sum : known) sums.push_back(sum.view({1}));
+  if (!flats.empty()) sums.push_back(ops::sums_of_squares(flats));
+  const at::Tensor terms = at::zeros({2}, sums.front().options());
+  terms.select(0, 0).copy_(at::cat(sums).sum());
+  if (count_zeros)
+    for (const at::Tensor& flat : flats) terms.select(0, 1).add_(at::count_nonzero(flat).neg_().add_(flat.numel()));
+  return terms;
+}
+
+// `of` selects the tensor of a block. With `known`, the sums of squares that the NaN check of a single CUDA rank has
+// made are used instead of a pass over the gradients.
+template <typename Of>
+at::Tensor terms_over_model(const std::vector<StateBlock>& blocks, const Of& of, bool known, bool sharded,
+                            bool count_zeros, const parallel::ParallelContext& context) {
+  std::vector<at::Tensor> flats, known_squares;
   for (const StateBlock& block : blocks) {
-    if (const std::optional<ExactSum> squares = known(block); squares && !count_zeros) {
-      dense.squares.add(*squares);
-      continue;
+    if (known && block.whole_bucket && !count_zeros) {
+      if (const at::Tensor squares = block.buffer->squares_on_device(block.bucket); squares.defined()) {
+        known_squares.push_back(squares);
+        continue;
+      }
     }
-    for (const StatePiece& piece : stretches(block, !count_zeros)) {
-      Sums& sums = piece.parameter->spec.expert && !sharded ? experts : dense;
-      const at::Tensor values = of(block).narrow(0, piece.begin, piece.end - piece.begin);
-      (piece.parameter->spec.expert && !sharded ? expert_values : dense_values).push_back(values);
-      if (count_zeros) sums.zeros += ops::count_zeros(values);
-    }
+    for (const StatePiece& piece : stretches(block, !count_zeros))
+      if (counts(piece.parameter->spec.expert, sharded, context))
+        flats.push_back(of(block).narrow(0, piece.begin, piece.end - piece.begin));
   }
-  ops::add_squares(dense_values, dense.squares);
-  ops::add_squares(expert_values, experts.squares);
-  if (sharded) {  // shards, stages and tp slices together are all ranks of the optimizer instance
-    dense.all_reduce(context.group(GroupKind::kIntraDistOpt));
-  } else {
-    dense.all_reduce(context.group(GroupKind::kTpPp));
-    experts.all_reduce(context.group(GroupKind::kTpEpPp));
-    dense.squares.add(experts.squares);
-    dense.zeros += experts.zeros;
-  }
-  return dense;
+  if (context.device().is_cpu()) return terms_on_cpu(flats, count_zeros);
+  // Main parameters whose state was offloaded are in the host's memory and are summed there.
+  ExactSum on_host;
+  std::erase_if(flats, [&on_host](const at::Tensor& flat) {
+    if (flat.is_cpu()) ops::add_squares(flat, on_host);
+    return flat.is_cpu();
+  });
+  known_squares.push_back(at::full({}, on_host.value(), at::TensorOptions(at::kDouble).device(context.device())));
+  return terms_on_device(flats, known_squares, count_zeros);
+}
+
+// Adds up the terms of all ranks and reads them.
+GradStats read_stats(const at::Tensor& terms, const parallel::ParallelContext& context, const char* label) {
+  context.world().world().all_reduce(terms, comm::ReduceOp::kSum, label);
+  const ops::HostTensor read(terms);
+  return stats_of({read.value().const_data_ptr<double>(), static_cast<size_t>(terms.numel())});
 }
 
 // The numbers of a block in a form that can be summed: exact where main is fp32, otherwise as the model has them. Those
@@ -112,23 +129,45 @@ at::Tensor summable(const StateBlock& block) {
 
 }  // namespace
 
+at::Tensor norm_terms(const std::vector<StateBlock>& blocks, bool sharded, bool count_zeros,
+                      const parallel::ParallelContext& context) {
+  const at::NoGradGuard no_grad;
+  return terms_over_model(
+      blocks, [](const StateBlock& block) { return block.grads; }, /*known=*/true, sharded, count_zeros, context);
+}
+
+at::Tensor squares_of(const at::Tensor& terms) {
+  if (!terms.is_cpu()) return terms.select(0, 0);
+  const double squares = stats_of({terms.const_data_ptr<double>(), static_cast<size_t>(terms.numel())}).squares;
+  return at::scalar_tensor(squares, at::kDouble);
+}
+
+GradStats stats_of(std::span<const double> terms) {
+  GradStats stats{.zeros = static_cast<int64_t>(terms.back())};
+  if (std::ssize(terms) == 2) {
+    stats.non_finite = !std::isfinite(terms[0]);
+    stats.squares = stats.non_finite ? std::nan("") : terms[0];
+  } else {
+    ExactSum::Words words;
+    for (size_t i = 0; i < words.size(); ++i) words[i] = static_cast<int64_t>(terms[i]);
+    ExactSum sum;
+    sum.add_words(words);
+    stats.non_finite = sum.non_finite();
+    stats.squares = sum.value();
+  }
+  stats.norm = std::sqrt(stats.squares);
+  return stats;
+}
+
 GradStats gradient_stats(const std::vector<StateBlock>& blocks, bool sharded, bool count_zeros,
                          const parallel::ParallelContext& context) {
-  // On a single-rank CUDA run the NaN check has summed the squares already.
-  const auto known = [](const StateBlock& block) -> std::optional<ExactSum> {
-    if (!block.whole_bucket) return std::nullopt;
-    return block.buffer->known_squares(block.bucket);
-  };
-  const Sums all = sums_over_model(
-      blocks, [](const StateBlock& block) { return block.grads; }, known, sharded, count_zeros, context);
-  const double squares = all.squares.value();
-  return {squares, std::sqrt(squares), all.squares.non_finite(), all.zeros};
+  return read_stats(norm_terms(blocks, sharded, count_zeros, context), context, "gradient norm");
 }
 
 double parameter_norm(const std::vector<StateBlock>& blocks, bool sharded, const parallel::ParallelContext& context) {
-  const auto unknown = [](const StateBlock& /*block*/) { return std::optional<ExactSum>(); };
-  const Sums all = sums_over_model(blocks, summable, unknown, sharded, /*count_zeros=*/false, context);
-  return std::sqrt(all.squares.value());
+  const at::NoGradGuard no_grad;
+  const at::Tensor terms = terms_over_model(blocks, summable, /*known=*/false, sharded, /*count_zeros=*/false, context);
+  return read_stats(terms, context, "parameter norm").norm;
 }
 
 }  // namespace megalith::optim

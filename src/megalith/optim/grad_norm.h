@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "megalith/optim/optimizer_state.h"
@@ -17,9 +18,20 @@ struct GradStats {
   int64_t zeros = 0;        // elements that are exactly zero; counted only on request
 };
 
-// Collective over the ranks that together hold one copy of the model and its optimizer state. The result is identical
-// bit for bit on all of them, and on the CPU also for every way to cut the buffers into shards. `sharded` says that
-// ranks own shards of the buffers (ZeRO-1), which decides the ranks to sum over.
+// Returns this rank's share of the statistics as fp64 numbers on the device of the run. The shares of all ranks, added
+// up elementwise (one all-reduce over the world, together with whatever else has to travel), are the argument of the
+// two functions below. Does not wait for a device. `sharded` says that ranks own shards of the buffers (ZeRO-1), which
+// decides who counts an element that several ranks hold. Zeros are 0 unless `count_zeros`.
+at::Tensor norm_terms(const std::vector<StateBlock>& blocks, bool sharded, bool count_zeros,
+                      const parallel::ParallelContext& context);
+// Returns the sum of squares from added-up terms, one fp64 number on their device, NaN or infinite if a gradient is.
+// Does not wait for a device.
+at::Tensor squares_of(const at::Tensor& terms);
+// Returns the statistics from added-up terms in the host's memory.
+GradStats stats_of(std::span<const double> terms);
+
+// Does all of this at once: collective over the world. The result is identical bit for bit on all ranks, and on the CPU
+// also for every way to cut the buffers into shards.
 GradStats gradient_stats(const std::vector<StateBlock>& blocks, bool sharded, bool count_zeros,
                          const parallel::ParallelContext& context);
 

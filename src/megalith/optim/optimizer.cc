@@ -1,9 +1,9 @@
 // One optimizer step on this rank, and its state in model space.
 //
-// The usual step is: gradient statistics (a collective; the host waits), loss scale, clip factor, update, gather. On a
-// single GPU that wait would leave the device idle for a launch latency in every step. begin_step avoids it: the update
-// is queued with a gate, a small device tensor computed from the sum of squares, which holds the clip factor and
-// whether to update at all. step() then only reads the norm for the report.
+// The usual step is: gradient statistics (a collective; the host waits), loss scale, clip factor, update, gather. That
+// wait would leave the device idle for a launch latency in every step. begin_step avoids it: the update is queued with
+// a gate, a small device tensor computed from the sum of squares of all ranks, which holds the clip factor and whether
+// to update at all. finish_step then needs the norm only for the report and the loss scale.
 //
 // Saved names and shapes are those of the model's tensors, never of buffers or shards, so any layout can load them.
 #include "megalith/optim/optimizer.h"
@@ -137,40 +137,31 @@ void Optimizer::check_groups() const {
   }
 }
 
-// Several ranks would need a collective for the norm, and offloaded state is updated by the host, which has to know it.
+// Offloaded state is updated by the host, which has to know the norm.
 bool Optimizer::begins_steps() const {
-  return rule().is_fused() && context_.world().world().size() == 1 && !settings_.count_zeros &&
-         std::ranges::none_of(blocks_, [](const StateBlock& block) { return block.on_host; });
+  return rule().is_fused() && std::ranges::none_of(blocks_, [](const StateBlock& block) { return block.on_host; });
 }
 
-// Every CUDA block needs a sum of squares that start_reduce has queued; if one is missing, computing it here would cost
-// the pass over memory that this function is meant to save.
-std::optional<PendingUpdate> Optimizer::begin_step(const GradScaler& scaler) {
-  if (!begins_steps()) return std::nullopt;
+at::Tensor Optimizer::norm_terms() const {
+  return optim::norm_terms(blocks_, sharded_, settings_.count_zeros, context_);
+}
+
+void Optimizer::begin_step(const GradScaler& scaler, const at::Tensor& squares) {
+  check(begins_steps(), "this optimizer cannot begin a step before the norm is known");
   check_groups();
   const at::NoGradGuard no_grad;
-  PendingUpdate begun;
-  std::vector<at::Tensor> squares;
-  for (const StateBlock& block : blocks_)
-    if (block.grads.is_cuda()) {
-      const at::Tensor known = block.whole_bucket ? block.buffer->squares_on_device(block.bucket) : at::Tensor();
-      if (!known.defined()) return std::nullopt;
-      squares.push_back(known);
-    }
-  if (squares.empty()) {  // on the CPU nothing is asynchronous: compute the norm now and keep it for step()
-    begun.stats = gradient_stats(blocks_, sharded_, /*count_zeros=*/false, context_);
-    squares.push_back(at::scalar_tensor(begun.stats->squares, at::kDouble));
-  }
-  update({.gate = ops::clip_gate(squares, {.unscale = scaler.inverse_scale(), .clip = settings_.clip_grad})});
-  return begun;
+  update({.gate = ops::clip_gate(std::span(&squares, 1),
+                                 {.unscale = scaler.inverse_scale(), .clip = settings_.clip_grad})});
+}
+
+StepResult Optimizer::step(GradScaler& scaler) {
+  return finish_step(scaler, gradient_stats(blocks_, sharded_, settings_.count_zeros, context_), /*begun=*/false);
 }
 
 // With `begun` the update is already queued, and the device has decided by itself whether to apply it.
-StepResult Optimizer::step(GradScaler& scaler, const std::optional<PendingUpdate>& begun) {
+StepResult Optimizer::finish_step(GradScaler& scaler, const GradStats& stats, bool begun) {
   check_groups();
   const at::NoGradGuard no_grad;
-  const GradStats stats =
-      begun && begun->stats ? *begun->stats : gradient_stats(blocks_, sharded_, settings_.count_zeros, context_);
   const double unscale = scaler.inverse_scale();  // before the update below: these gradients used the old scale
   scaler.update(stats.non_finite);
   if (stats.non_finite) {

@@ -33,12 +33,6 @@ struct StepResult {
   std::optional<int64_t> num_zeros;  // std::nullopt unless counted
 };
 
-// An update that was queued on the device before the host knows the gradient norm. The device applies it only if the
-// gradients are finite; otherwise everything stays as it was.
-struct PendingUpdate {
-  std::optional<GradStats> stats;  // std::nullopt if they are not known yet
-};
-
 // Interface to saved state, such as a checkpoint folder.
 class StateSource {
  public:
@@ -79,17 +73,25 @@ class Optimizer {
   std::vector<ParamGroup>& groups() { return groups_; }
   const std::vector<ParamGroup>& groups() const { return groups_; }
 
-  // Updates the parameters from final gradients (finalize.h). `begun` is the result of begin_step for the same
-  // gradients, groups and scale. Collective. Throws a ConfigError for a learning rate or decay that is negative or not
-  // finite.
-  StepResult step(GradScaler& scaler, const std::optional<PendingUpdate>& begun = std::nullopt);
-  // Whether begin_step can work at all: on a single-rank run with a fused rule, all state on the device and no zeros
-  // to count.
+  // Updates the parameters from final gradients (finalize.h). Collective. Throws a ConfigError for a learning rate or
+  // decay that is negative or not finite.
+  StepResult step(GradScaler& scaler);
+
+  // ---- The same in parts, for a caller that adds up the norm's terms together with other numbers ----
+  //   const at::Tensor terms = optimizer.norm_terms();       // added up over the world
+  //   if (optimizer.begins_steps()) optimizer.begin_step(scaler, squares_of(terms));
+  //   optimizer.finish_step(scaler, stats_of(…), begun);     // after the host has read the terms
+  // Returns this rank's share of the gradient norm (grad_norm.h). Does not wait for a device.
+  at::Tensor norm_terms() const;
+  // Whether begin_step can work: with a fused rule and all state on the device.
   bool begins_steps() const;
-  // Starts the update without waiting for the norm. Returns std::nullopt, with nothing started, if begins_steps() is
-  // false or the norm would have to be computed first. A step that was begun must be completed by step(), unless
-  // gradients were not finite.
-  std::optional<PendingUpdate> begin_step(const GradScaler& scaler);
+  // Queues the update on the device before the host knows the gradient norm. `squares` is the sum of all squared
+  // gradients, one fp64 number on the device, the same on all ranks; if it is not finite, everything stays as it is. A
+  // step that was begun must be completed by finish_step, unless it was not finite.
+  void begin_step(const GradScaler& scaler, const at::Tensor& squares);
+  // Completes a step whose statistics are `stats`, the same on all ranks. `begun` says that begin_step was called for
+  // the same gradients, groups and scale; otherwise the update happens here. Collective.
+  StepResult finish_step(GradScaler& scaler, const GradStats& stats, bool begun);
 
   // Returns the L2 norm of the whole model's parameters. Collective.
   double parameter_norm() const;

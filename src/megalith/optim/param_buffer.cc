@@ -97,33 +97,47 @@ at::Tensor ParamBuffer::squares_on_device(int bucket) const {
   return squares_[bucket] ? squares_[bucket]->on_device : at::Tensor();
 }
 
-std::optional<ExactSum> ParamBuffer::known_squares(int bucket) const {
-  if (!squares_[bucket]) return std::nullopt;
-  ExactSum sum;
-  sum.add(squares_[bucket]->on_host.value());
-  return sum;
+std::vector<at::Tensor> ParamBuffer::flags_on_device() const {
+  std::vector<at::Tensor> flags;
+  for (const auto& flag : flagged_)
+    if (flag) flags.push_back(flag->on_device);
+  return flags;
 }
 
-void ParamBuffer::check_squares() const {
+void ParamBuffer::check_gradients() const {
   for (size_t bucket = 0; bucket < squares_.size(); ++bucket) {
     if (!squares_[bucket]) continue;
     const bool finite = reduce_.measure == FiniteMeasure::kNone || std::isfinite(squares_[bucket]->on_host.value());
     check_.look({.buffer = *this, .bucket = static_cast<int>(bucket), .finite = finite});
   }
-}
-
-void ParamBuffer::check_gradients() const {
-  check_squares();
   for (size_t bucket = 0; bucket < flagged_.size(); ++bucket) {
     if (!flagged_[bucket]) continue;
-    const bool finite = flagged_[bucket]->value() == 0;
+    const bool finite = flagged_[bucket]->on_host.value() == 0;
     check_.look({.buffer = *this, .bucket = static_cast<int>(bucket), .finite = finite, .reduced = true});
   }
 }
 
-void ParamBuffer::forget_squares() {
-  check_squares();
-  for (auto& squares : squares_) squares.reset();
+// Only the elements that this rank owns: with ZeRO-1 the rest of the buffer holds no valid gradients after the
+// reduce-scatter. 16-bit gradients are multiplied in fp32, piece by piece to keep the temporary small: a factor on a
+// device would otherwise be rounded to 16 bits first.
+void ParamBuffer::scale_own(const at::Tensor& factor) {
+  constexpr int64_t kPiece = int64_t{1} << 24;
+  const at::Tensor narrow = factor.to(at::kFloat);
+  for (size_t bucket = 0; bucket < layout_.buckets.size(); ++bucket) {
+    const at::Tensor grads = own(grads_, static_cast<int>(bucket));
+    if (grads.scalar_type() == at::kFloat)
+      grads.mul_(narrow);
+    else
+      for (const at::Tensor& piece : grads.split(kPiece)) piece.copy_(piece.to(at::kFloat).mul_(narrow));
+    if (squares_[bucket]) squares_[bucket]->on_device = squares_[bucket]->on_device * factor.square();
+  }
+}
+
+void ParamBuffer::scale_own(double factor) {
+  for (size_t bucket = 0; bucket < layout_.buckets.size(); ++bucket) {
+    own(grads_, static_cast<int>(bucket)).mul_(factor);
+    if (squares_[bucket]) squares_[bucket]->on_device = squares_[bucket]->on_device * (factor * factor);
+  }
 }
 
 // Also forgets what was measured: it belonged to the gradients of the last step.
@@ -151,7 +165,7 @@ void ParamBuffer::start_reduce(int bucket) {
   if (reduce_.alone && grads.is_cuda() && reduce_.factor == 1) {
     // The squares tell both: their sum is not finite if a gradient is not, and its root is the norm.
     const at::Tensor sum = ops::sum_of_squares(grads);
-    squares_[bucket] = Squares{sum, ops::HostScalar(sum)};
+    squares_[bucket].emplace(sum);
   } else if (reduce_.measure == FiniteMeasure::kLater && !check_.reads) {
     flagged_[bucket].emplace(ops::scale_and_flag_(grads, reduce_.factor));
   } else {

@@ -91,15 +91,18 @@ class ParamBuffer {
   void finish_reduce(int bucket);
 
   // On a single-rank CUDA run, start_reduce queues a sum of the squared gradients of the bucket without waiting for it.
-  // Returns that sum, one fp64 number on the device; undefined otherwise, and after the gradients have changed.
+  // Returns that sum, one fp64 number on the device; undefined otherwise.
   at::Tensor squares_on_device(int bucket) const;
-  // Returns the same sum on the host, after waiting for it; std::nullopt if there is none.
-  std::optional<ExactSum> known_squares(int bucket) const;
+  // Returns an int on the device for each bucket of FiniteMeasure::kLater, 0 if its gradients were finite before the
+  // reduction. Empty where the GradientCheck has been notified already.
+  std::vector<at::Tensor> flags_on_device() const;
   // Notifies the GradientCheck of buckets that start_reduce measured without waiting: those with such a sum, and those
   // of FiniteMeasure::kLater. Waits for the device. Throws whatever the check throws.
   void check_gradients() const;
-  // Call before gradients are changed in place: drops the sums, after notifying the GradientCheck of their buckets.
-  void forget_squares();
+  // Multiplies the reduced gradients that this rank owns, and the sums of their squares: `factor` is one fp64 number on
+  // their device, or known to the host.
+  void scale_own(const at::Tensor& factor);
+  void scale_own(double factor);
 
   // Starts gathering the parameters of a bucket from the ranks that own them. Does nothing without the distributed
   // optimizer.
@@ -111,10 +114,10 @@ class ParamBuffer {
   bool spans_instances() const { return groups_.sharded && groups_.instances.size() > 1; }
   void make_scales();
   void zero_missing(int bucket);
-  void check_squares() const;
 
-  // Sum of squares of one bucket; `on_host` receives its value asynchronously.
-  struct Squares {
+  // A number that start_reduce measured; `on_host` receives its value asynchronously.
+  struct Measured {
+    explicit Measured(const at::Tensor& number) : on_device(number), on_host(number) {}
     at::Tensor on_device;
     ops::HostScalar on_host;
   };
@@ -131,8 +134,9 @@ class ParamBuffer {
   std::vector<comm::Work> reducing_, gathering_;           // by bucket
   std::vector<std::optional<comm::Work>> over_instances_;  // by bucket; set once the second half has started
   std::optional<c10::Stream> between_halves_;              // the stream on which the second half waits for the first
-  std::vector<std::optional<Squares>> squares_;            // by bucket
-  std::vector<std::optional<ops::HostScalar>> flagged_;    // by bucket; 0 if all were finite before the reduction
+  // By bucket. The sums of squares on the device follow scale_own; on the host they are those before it.
+  std::vector<std::optional<Measured>> squares_;
+  std::vector<std::optional<Measured>> flagged_;  // 0 if all were finite before the reduction
 };
 
 }  // namespace megalith::optim

@@ -35,7 +35,6 @@ const std::vector<KindUse>& kind_uses() {
       of(GroupKind::kCp, "attention", {kSendRecv, kAllGather, kReduceScatter, kAllToAll}),
       of(GroupKind::kHcp0, "attention, heads", {kAllToAll}),
       of(GroupKind::kHcp1, "attention, tokens", {kSendRecv}),
-      of(GroupKind::kTpPp, "gradient norm", {kAllReduce}, kSmall),
       of(GroupKind::kTp, "layers", {kAllReduce, kAllGather, kReduceScatter}),
       of(GroupKind::kPp, "activations", {kSendRecv}),
       of(GroupKind::kEmbedding, "tied embeddings", {kAllReduce}),
@@ -44,11 +43,9 @@ const std::vector<KindUse>& kind_uses() {
       experts(GroupKind::kEp, "tokens of experts", {kAllToAll}),
       experts(GroupKind::kEtp, "layers of experts", {kAllReduce, kAllGather, kReduceScatter}),
       experts(GroupKind::kTpEp, "tokens of experts", {kAllToAll, kAllGather, kReduceScatter}),
-      of(GroupKind::kTpEpPp, "gradient norm", {kAllReduce}, kSmall),
       experts(GroupKind::kEdp, "gradients of experts", {kAllReduce}),
       experts(GroupKind::kIntraEdp, "optimizer shards", {kReduceScatter, kAllGather}),
       of(GroupKind::kInterEdp, "optimizer instances", {kAllReduce}),
-      of(GroupKind::kIntraDistOpt, "gradient norm", {kAllReduce}, kSmall),
   };
   return table;
 }
@@ -78,7 +75,7 @@ std::vector<GroupUse> groups_of_run(const layout::RankGrid& grid) {
     if (!has_levels(grid.shape(), each.kind) || grid.group(each.kind, 0).size() < 2) continue;
     uses.push_back(each.use);
   }
-  if (grid.world_size() > 1) uses.push_back({std::nullopt, "agreement of all ranks", {TimedOp::kAllReduce}});
+  if (grid.world_size() > 1) uses.push_back({std::nullopt, "norm, metrics, agreement", {TimedOp::kAllReduce}});
   return uses;
 }
 

@@ -21,12 +21,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Raises the stop flag when a limit is reached on this rank; the trainer agrees on it with all ranks in the same step.
+// Raises the stop flag when a limit is reached on this rank; the trainer agrees on it with all ranks in the step that
+// begins.
 class ExitWatch : public train::TrainerCallback {
  public:
   ExitWatch(RunContext& run, train::StopFlag& flag, Clock::time_point start) : run_(run), flag_(flag), start_(start) {}
 
-  void on_optimizer_step(train::TrainerEvent& event) override {
+  void on_step_begin(train::TrainerEvent& event) override {
     const auto limit = run_.settings().pretrain.exit_minutes;
     const std::chrono::duration<double, std::ratio<60>> minutes = Clock::now() - start_;
     const bool too_long = limit && minutes.count() > static_cast<double>(*limit);

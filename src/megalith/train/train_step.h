@@ -40,7 +40,7 @@ struct StepReport {
 
 // Runs step `number` (from 1) on `batch`. Collective over all ranks. `guard` decides whether forward and backward run
 // once or several times; it may throw RerunExit, and then nothing is updated. `stop`, which may be nullptr, is read
-// when everything else is done.
+// before the update.
 StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuard& guard, const data::StepBatch& batch,
                       int64_t number, const StopFlag* stop, const StepEvents& events = {});
 

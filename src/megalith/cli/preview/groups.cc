@@ -37,7 +37,7 @@ const char* purpose(GroupKind kind) {
     case GroupKind::kCp:
       return "attention over one sequence, its loss and token count";
     case GroupKind::kTpPp:
-      return "one copy of the dense model: gradient norm";
+      return "one copy of the dense model";
     case GroupKind::kTp:
       return "layer collectives, vocabulary loss, batch broadcast";
     case GroupKind::kPp:
@@ -59,7 +59,7 @@ const char* purpose(GroupKind kind) {
     case GroupKind::kTpEp:
       return "all experts of a layer: all-gather of tokens";
     case GroupKind::kTpEpPp:
-      return "one copy of the experts: gradient norm";
+      return "one copy of the experts";
     case GroupKind::kEdp:
       return "expert gradients, optimizer shards";
     case GroupKind::kIntraEdp:

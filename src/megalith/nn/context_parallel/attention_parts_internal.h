@@ -41,6 +41,21 @@ struct AttentionPart {
   std::vector<TokenRange> queries, keys;
 };
 
+// A part in the form that the kernels take: rows and lengths are on the device. A mask kCausalFromEnd is a causal mask
+// over reversed rows.
+struct PreparedPart {
+  AttentionPart::Mask mask;
+  ops::SequenceLayout query_layout, key_layout;
+  Rows queries, keys;
+
+  PreparedPart(const AttentionPart& part, at::Device device);
+  // Returns the options of this part from those of the whole.
+  ops::AttentionOptions options(const ops::AttentionOptions& whole) const;
+};
+// Prepares all parts. Their rows and lengths are the same for every layer, so a layout should keep the result
+// (SequenceLayout::derived).
+std::vector<PreparedPart> prepared(const std::vector<AttentionPart>& parts, at::Device device);
+
 // Returns the parts in which queries of slice `rank` (of `ranks`) attend to keys of slice `owner`. A window of 0 means
 // no window.
 std::vector<AttentionPart> ring_parts(const ops::SequenceLayout& slice, int rank, int owner, int ranks, int64_t window);
@@ -53,7 +68,7 @@ class PartialAttention {
   // `options` must be causal; its window applies to parts with the mask kCausal.
   PartialAttention(at::Tensor q, int64_t value_size, ops::AttentionOptions options);
 
-  void add(const std::vector<AttentionPart>& parts, const at::Tensor& keys_values);  // [u, g, d+e]
+  void add(const std::vector<PreparedPart>& parts, const at::Tensor& keys_values);  // [u, g, d+e]
   // Returns out [t, n, e] in q's dtype and log-sum-exp [n, t]. Every query must have been in some part.
   ops::AttentionResult result() const;
 
@@ -72,7 +87,7 @@ class PartialAttentionBackward {
 
   // Adds the parts to grad_q; returns their share of the gradient of the keys and values: fp32 [u, g, d+e], zeros if
   // there are no parts.
-  at::Tensor add(const std::vector<AttentionPart>& parts, const at::Tensor& keys_values);
+  at::Tensor add(const std::vector<PreparedPart>& parts, const at::Tensor& keys_values);
   at::Tensor grad_q() const { return grad_q_.to(q_.scalar_type()); }
 
  private:

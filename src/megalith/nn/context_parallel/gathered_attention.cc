@@ -2,6 +2,7 @@
 // the keys and values of all ranks while it computes. Backward gathers them again, so that between the passes each rank
 // keeps only its own block.
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "megalith/nn/context_parallel/attention_parts_internal.h"
@@ -25,14 +26,19 @@ struct GatheredAttention : Function<GatheredAttention> {
     ops::AttentionOptions options;
     comm::Group group;
 
-    std::vector<AttentionPart> parts() const { return gathered_parts(slice, group.rank(), group.size()); }
+    const std::vector<PreparedPart>& parts(at::Device device) const {
+      static const std::vector<PreparedPart> none;
+      if (slice.tokens() == 0) return none;
+      return slice.derived(fmt::format("gathered from {}, rank {}, on {}", group.size(), group.rank(), device.str()),
+                           [&] { return prepared(gathered_parts(slice, group.rank(), group.size()), device); });
+    }
   };
 
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const State& state) {
     const at::Tensor own = at::cat({k, v}, 2);  // [t, g, d+e]
     PartialAttention sum(q, v.size(2), state.options);
-    sum.add(state.parts(), gather_slices(own, state.slice, state.group));
+    sum.add(state.parts(q.device()), gather_slices(own, state.slice, state.group));
     ops::AttentionResult result = sum.result();
     ctx->save_for_backward({q, own, result.out, result.log_sum_exp});
     ops::save_state(ctx, state);
@@ -44,7 +50,8 @@ struct GatheredAttention : Function<GatheredAttention> {
     const State& state = ops::saved_state<State>(ctx);
     const at::Tensor &q = saved[0], &own = saved[1];
     PartialAttentionBackward sum(grads[0], q, {saved[2], saved[3]}, state.options);
-    const at::Tensor whole = sum.add(state.parts(), gather_slices(own, state.slice, state.group));  // [t cp, g, d+e]
+    const at::Tensor whole =
+        sum.add(state.parts(q.device()), gather_slices(own, state.slice, state.group));  // [t cp, g, d+e]
     // From the order of the sequences back to that of the ranks, as reduce-scatter needs it.
     at::Tensor by_rank = at::empty_like(whole);
     by_rank.index_copy_(0, joined_order(state.slice, state.group.size(), whole.device()), whole);

@@ -62,7 +62,6 @@ struct ToTokens : Function<ToTokens> {
   }
 };
 
-// The order depends only on the slice; it is computed per call, r · t numbers on the host.
 Trade trade_of(const at::Tensor& x, const ops::SequenceLayout& slice, const comm::Group& group) {
   return {joined_order(slice, group.size(), x.device()), group};
 }

@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "megalith/nn/context_parallel/attention_parts_internal.h"
+#include "megalith/ops/kernel/host_values.h"
 
 namespace megalith::nn {
 
@@ -24,29 +25,32 @@ ops::SequenceLayout layout_of(const std::vector<TokenRange>& ranges) {
   return ops::SequenceLayout::packed(lengths);
 }
 
-// One part in the form that the kernels take. A mask kCausalFromEnd is a causal mask over reversed rows.
-struct Call {
-  ops::SequenceLayout query_layout, key_layout;
-  Rows queries, keys;
-  ops::AttentionOptions options;
-
-  Call(const AttentionPart& part, const ops::AttentionOptions& whole, at::Device device)
-      : query_layout(layout_of(part.queries)),
-        key_layout(layout_of(part.keys)),
-        queries(part.queries, part.mask == Mask::kCausalFromEnd, device),
-        keys(part.keys, part.mask == Mask::kCausalFromEnd, device),
-        options(whole) {
-    options.causal = part.mask != Mask::kAll;
-    if (part.mask != Mask::kCausal) options.window = 0;
-  }
-};
-
 at::ScalarType sum_type(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
 // [n, s] -> [s, n, 1], to scale rows of an output.
 at::Tensor by_row(const at::Tensor& weights) { return weights.t().unsqueeze(-1); }
 
 }  // namespace
+
+PreparedPart::PreparedPart(const AttentionPart& part, at::Device device)
+    : mask(part.mask),
+      query_layout(layout_of(part.queries)),
+      key_layout(layout_of(part.keys)),
+      queries(part.queries, part.mask == Mask::kCausalFromEnd, device),
+      keys(part.keys, part.mask == Mask::kCausalFromEnd, device) {}
+
+ops::AttentionOptions PreparedPart::options(const ops::AttentionOptions& whole) const {
+  ops::AttentionOptions options = whole;
+  options.causal = mask != Mask::kAll;
+  if (mask != Mask::kCausal) options.window = 0;
+  return options;
+}
+
+std::vector<PreparedPart> prepared(const std::vector<AttentionPart>& parts, at::Device device) {
+  std::vector<PreparedPart> all;
+  for (const AttentionPart& part : parts) all.emplace_back(part, device);
+  return all;
+}
 
 Rows::Rows(const std::vector<TokenRange>& ranges, bool backwards, at::Device device) {
   bool together = !backwards;
@@ -60,7 +64,7 @@ Rows::Rows(const std::vector<TokenRange>& ranges, bool backwards, at::Device dev
   auto* out = index.mutable_data_ptr<int64_t>();
   for (const auto& [begin, end] : ranges)
     for (int64_t i = 0; i < end - begin; ++i) *out++ = backwards ? end - 1 - i : begin + i;
-  index_ = index.to(device);
+  index_ = ops::to_device(index, device);
 }
 
 at::Tensor Rows::of(const at::Tensor& tensor, int64_t dim) const {
@@ -90,14 +94,13 @@ PartialAttention::PartialAttention(at::Tensor q, int64_t value_size, ops::Attent
 }
 
 // Rows of queries that a part does not contain are left alone. exp(-∞ - L') is 0, so that the first part needs no case.
-void PartialAttention::add(const std::vector<AttentionPart>& parts, const at::Tensor& keys_values) {
+void PartialAttention::add(const std::vector<PreparedPart>& parts, const at::Tensor& keys_values) {
   const int64_t d = q_.size(2);
-  for (const AttentionPart& part : parts) {
-    const Call call(part, options_, q_.device());
+  for (const PreparedPart& call : parts) {
     const at::Tensor kv = call.keys.of(keys_values);
     const ops::AttentionResult one =
         ops::attention_forward(call.queries.of(q_), kv.narrow(2, 0, d), kv.narrow(2, d, value_size_), call.query_layout,
-                               call.key_layout, call.options);
+                               call.key_layout, call.options(options_));
     const at::Tensor before = call.queries.of(log_sum_exp_, 1);
     const at::Tensor after = at::logaddexp(before, one.log_sum_exp);
     at::Tensor out = call.queries.of(out_) * by_row((before - after).exp_());
@@ -117,16 +120,15 @@ PartialAttentionBackward::PartialAttentionBackward(at::Tensor grad_out, at::Tens
       options_(std::move(options)),
       grad_q_(at::zeros(q_.sizes(), q_.options().dtype(sum_type(q_)))) {}
 
-at::Tensor PartialAttentionBackward::add(const std::vector<AttentionPart>& parts, const at::Tensor& keys_values) {
+at::Tensor PartialAttentionBackward::add(const std::vector<PreparedPart>& parts, const at::Tensor& keys_values) {
   const int64_t d = q_.size(2), e = keys_values.size(2) - d;
   at::Tensor grad = at::zeros(keys_values.sizes(), grad_q_.options());
-  for (const AttentionPart& part : parts) {
-    const Call call(part, options_, q_.device());
+  for (const PreparedPart& call : parts) {
     const at::Tensor kv = call.keys.of(keys_values);
     const ops::AttentionResult seen{call.queries.of(result_.out), call.queries.of(result_.log_sum_exp, 1).contiguous()};
     const ops::AttentionGrads grads =
         ops::attention_backward(call.queries.of(grad_out_), call.queries.of(q_), kv.narrow(2, 0, d), kv.narrow(2, d, e),
-                                seen, call.query_layout, call.key_layout, call.options);
+                                seen, call.query_layout, call.key_layout, call.options(options_));
     call.queries.add(grad_q_, grads.q);
     call.keys.add(grad.narrow(2, 0, d), grads.k);
     call.keys.add(grad.narrow(2, d, e), grads.v);

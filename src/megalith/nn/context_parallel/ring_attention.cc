@@ -8,6 +8,7 @@
 // Communication is hidden as long as the attention of a block takes longer than its transfer. Attention grows with the
 // square of the slice, its transfer linearly, so that long slices hide it.
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "megalith/nn/context_parallel/attention_parts_internal.h"
@@ -56,8 +57,14 @@ struct RingAttention : Function<RingAttention> {
     ops::AttentionOptions options;
     comm::Group ring;
 
-    std::vector<AttentionPart> parts(int owner) const {
-      return ring_parts(slice, ring.rank(), owner, ring.size(), options.window);
+    const std::vector<PreparedPart>& parts(int owner, at::Device device) const {
+      static const std::vector<PreparedPart> none;
+      if (slice.tokens() == 0) return none;
+      const int64_t window = options.window;
+      return slice.derived(
+          fmt::format("ring of {}, rank {}, owner {}, window {}, on {}", ring.size(), ring.rank(), owner, window,
+                      device.str()),
+          [&] { return prepared(ring_parts(slice, ring.rank(), owner, ring.size(), window), device); });
     }
   };
 
@@ -65,7 +72,8 @@ struct RingAttention : Function<RingAttention> {
                             const State& state) {
     const at::Tensor own = at::cat({k, v}, 2);  // [t, g, d+e]
     PartialAttention sum(q, v.size(2), state.options);
-    visit_blocks(own, state.ring, [&](int owner, const at::Tensor& block) { sum.add(state.parts(owner), block); });
+    visit_blocks(own, state.ring,
+                 [&](int owner, const at::Tensor& block) { sum.add(state.parts(owner, q.device()), block); });
     ops::AttentionResult result = sum.result();
     ctx->save_for_backward({q, own, result.out, result.log_sum_exp});
     ops::save_state(ctx, state);
@@ -82,7 +90,7 @@ struct RingAttention : Function<RingAttention> {
     at::Tensor outgoing, incoming;
     comm::Work passing;
     visit_blocks(own, state.ring, [&](int owner, const at::Tensor& block) {
-      at::Tensor share = sum.add(state.parts(owner), block);
+      at::Tensor share = sum.add(state.parts(owner, q.device()), block);
       if (incoming.defined()) {
         passing.wait();
         share.add_(incoming);

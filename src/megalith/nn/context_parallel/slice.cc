@@ -6,9 +6,11 @@
 #include "megalith/nn/context_parallel/slice.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include "megalith/layout/zigzag.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
+#include "megalith/ops/kernel/host_values.h"
 
 namespace megalith::nn {
 
@@ -36,12 +38,18 @@ at::Tensor gather_slices(const at::Tensor& own, const ops::SequenceLayout& slice
 }
 
 ops::SequenceLayout join_slices(const ops::SequenceLayout& slice, int ranks) {
-  std::vector<int64_t> cumulative = slice.cumulative();
-  for (int64_t& end : cumulative) end *= ranks;
-  return ops::SequenceLayout::from_cumulative(std::move(cumulative));
+  if (slice.tokens() == 0) return slice;
+  return slice.derived(fmt::format("slices of {} ranks, joined", ranks), [&] {
+    std::vector<int64_t> cumulative = slice.cumulative();
+    for (int64_t& end : cumulative) end *= ranks;
+    return ops::SequenceLayout::from_cumulative(std::move(cumulative));
+  });
 }
 
-at::Tensor joined_order(const ops::SequenceLayout& slice, int ranks, at::Device device) {
+namespace {
+
+// int64 [ranks · t], in the host's memory.
+at::Tensor joined_order_on_host(const ops::SequenceLayout& slice, int ranks) {
   const int64_t tokens = slice.tokens();
   at::Tensor order = at::empty({ranks * tokens}, at::kLong);
   auto* out = order.mutable_data_ptr<int64_t>();
@@ -55,7 +63,15 @@ at::Tensor joined_order(const ops::SequenceLayout& slice, int ranks, at::Device 
     for (int64_t rank = 0; rank < ranks; ++rank) add_chunk(rank * tokens + begin, chunk);
     for (int64_t rank = ranks - 1; rank >= 0; --rank) add_chunk(rank * tokens + begin + chunk, chunk);
   }
-  return order.to(device);
+  return order;
+}
+
+}  // namespace
+
+at::Tensor joined_order(const ops::SequenceLayout& slice, int ranks, at::Device device) {
+  if (slice.tokens() == 0) return at::empty({0}, at::TensorOptions(at::kLong).device(device));
+  return slice.derived(fmt::format("order of {} slices on {}", ranks, device.str()),
+                       [&] { return ops::to_device(joined_order_on_host(slice, ranks), device); });
 }
 
 }  // namespace megalith::nn

@@ -24,7 +24,8 @@ at::Tensor slice_tokens(const at::Tensor& tokens, const ops::SequenceLayout& who
 at::Tensor gather_slices(const at::Tensor& own, const ops::SequenceLayout& slice, const comm::Group& cp);
 
 // Joins the slices of `ranks` neighboring ranks, as all-to-all and all-gather do. Joining all ranks gives the whole;
-// joining fewer (hierarchical context parallelism) gives a slice again, over size / ranks ranks. Drops positions.
+// joining fewer (hierarchical context parallelism) gives a slice again, over size / ranks ranks. Drops positions. Both
+// results are made once per slice and kept by it: every layer asks for them.
 ops::SequenceLayout join_slices(const ops::SequenceLayout& slice, int ranks);
 // Returns int64 [ranks · t]: for each token of the joined slices, its row in the concatenation of the ranks' rows.
 at::Tensor joined_order(const ops::SequenceLayout& slice, int ranks, at::Device device);

@@ -114,8 +114,9 @@ struct Embedding : Function<Embedding> {
 // Only on the CPU: on CUDA it would make the host wait for the device.
 void check_ids(const at::Tensor& ids, int64_t vocab) {
   if (!ids.is_cpu() || ids.numel() == 0) return;
-  const auto [low, high] = at::aminmax(ids);
-  const int64_t bad = low.item<int64_t>() < 0 ? low.item<int64_t>() : high.item<int64_t>();
+  const auto [low, high] = at::aminmax(ids.to(at::kLong));
+  const int64_t smallest = *low.const_data_ptr<int64_t>(), largest = *high.const_data_ptr<int64_t>();
+  const int64_t bad = smallest < 0 ? smallest : largest;
   check<DataError>(bad >= 0 && bad < vocab,
                    "token id {} is not in the vocabulary of {} ids; the data was probably tokenized with another"
                    " tokenizer. Tokenize it again with this model's, or add the new tokens to the model folder",

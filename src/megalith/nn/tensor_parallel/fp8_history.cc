@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "megalith/nn/parameter/parameter.h"
+#include "megalith/ops/kernel/host_values.h"
 
 namespace megalith::nn {
 
@@ -71,7 +72,8 @@ void end_fp8_step(std::span<Parameter* const> parameters, const comm::Group& gro
   const at::Tensor history = at::cat({now, before.narrow(2, 1, recipe.history - 1)}, 2);
   const at::Tensor largest = recipe.most_recent ? now : history.amax(2, /*keepdim=*/true);
   const double e4m3 = ops::reach_of(ops::Fp8Kind::kE4m3), gradients = ops::reach_of(recipe.gradients());
-  const at::Tensor reach = at::tensor({e4m3, e4m3, gradients}, at::kFloat).view({1, 3, 1}).to(now.device());
+  const at::Tensor reach =
+      ops::to_device(at::tensor({e4m3, e4m3, gradients}, at::kFloat).view({1, 3, 1}), now.device());
   const at::Tensor wanted = reach / largest / std::exp2(recipe.margin);
   // A layer that ran no pass, or met NaN or infinities, keeps its scale.
   const at::Tensor fine = largest.gt(0).logical_and_(largest.isfinite()).logical_and_(wanted.isfinite());

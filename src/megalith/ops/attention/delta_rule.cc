@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "megalith/base/error.h"
+#include "megalith/ops/kernel/host_values.h"
 
 namespace megalith::ops {
 
@@ -117,7 +118,7 @@ Tensor into_chunks(const Tensor& x, const Chunks& chunks) {
   auto row = x.sizes().vec();
   row[0] = 1;
   const Tensor padded = at::cat({x, at::zeros(row, x.options())}, 0);
-  const Tensor picked = padded.index_select(0, chunks.tokens.view({-1}).to(x.device()));
+  const Tensor picked = padded.index_select(0, to_device(chunks.tokens.view({-1}), x.device()));
   return picked.unflatten(0, {chunks.count, chunks.size}).transpose(1, 2).contiguous();
 }
 
@@ -175,7 +176,7 @@ DeltaRuleOutput gated_delta_rule(const DeltaRuleInput& input, const SequenceLayo
   const Chunks chunks = chunks_of(layout, chunk);
   const WithinChunks parts = within_chunks(input, chunks);
   const int64_t n = input.q.size(1), d = input.q.size(2), e = input.v.size(2);
-  const Tensor order = at::tensor(chunks.order, at::kLong).to(input.q.device());
+  const Tensor order = to_device(at::tensor(chunks.order, at::kLong), input.q.device());
   Tensor state = initial.defined() ? initial.to(parts.q.scalar_type()).index_select(0, order)
                                    : at::zeros({layout.sequences(), n, d, e}, parts.q.options());
   std::vector<Tensor> outs, ended;  // states of sequences that have ended, the longest of them last
@@ -194,7 +195,7 @@ DeltaRuleOutput gated_delta_rule(const DeltaRuleInput& input, const SequenceLayo
   ended.push_back(state);
   std::ranges::reverse(ended);
   const Tensor out = at::cat(outs, 0).transpose(1, 2).reshape({chunks.count * chunks.size, n, e});
-  return {.out = out.index_select(0, chunks.places.to(out.device())),
+  return {.out = out.index_select(0, to_device(chunks.places, out.device())),
           .state = at::cat(ended, 0).index_select(0, order.argsort())};
 }
 

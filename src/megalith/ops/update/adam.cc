@@ -49,7 +49,7 @@ UpdateArrays arrays_of(const UpdateTensors& t, bool second_moment) {
 // Reads a gate on the host: returns false if it is closed, otherwise puts its factor into the scalars.
 bool passes(const at::Tensor& gate, UpdateScalars& scalars) {
   if (!gate.defined()) return true;
-  const at::Tensor host = gate.cpu();
+  const at::Tensor host = gate.is_cpu() ? gate : gate.cpu();
   scalars.grad_scale = host.const_data_ptr<float>()[0];
   return host.const_data_ptr<float>()[1] != 0;
 }
@@ -97,7 +97,9 @@ at::Tensor clip_gate(std::span<const at::Tensor> squares, const ClipSettings& se
       return gate;
     }
   }
-  const double sum = all.sum().item<double>();
+  double sum = 0;
+  const at::Tensor host = all.is_cpu() ? all : all.cpu();
+  for (int64_t i = 0; i < host.numel(); ++i) sum += host.const_data_ptr<double>()[i];
   const bool finite = std::isfinite(sum);
   gate[0] = finite ? clip_factor(std::sqrt(sum), settings) : 0;
   gate[1] = finite ? 1 : 0;

@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "megalith/base/error.h"
@@ -68,14 +69,25 @@ void add_squares(std::span<const at::Tensor> flats, ExactSum& sum) {
   if constexpr (kCudaKernels) add_squares_on_cuda(on_cuda, sum);
 }
 
-at::Tensor sum_of_squares(const at::Tensor& flat) {
+at::Tensor sum_of_squares(const at::Tensor& flat) { return sums_of_squares(std::span(&flat, 1)).select(0, 0); }
+
+at::Tensor sums_of_squares(std::span<const at::Tensor> flats) {
+  check(!flats.empty(), "sums_of_squares takes at least one tensor");
+  for (const at::Tensor& flat : flats) check_flat("sums_of_squares", flat);
   if constexpr (kCudaKernels) {
-    check_flat("sum_of_squares", flat);
-    if (on_cuda_kernel(flat)) return sums_on_cuda(std::span(&flat, 1)).select(0, 0);
+    if (std::ranges::all_of(flats, on_cuda_kernel)) return sums_on_cuda(flats);
   }
-  ExactSum sum;
-  add_squares(flat, sum);
-  return at::full({}, sum.value(), flat.options().dtype(at::kDouble));
+  std::vector<at::Tensor> sums;
+  for (const at::Tensor& flat : flats) {
+    if (flat.is_cpu()) {
+      ExactSum sum;
+      add_squares(flat, sum);
+      sums.push_back(at::scalar_tensor(sum.value(), at::kDouble));
+    } else {
+      sums.push_back(flat.to(at::kDouble).square().sum());
+    }
+  }
+  return at::stack(sums);
 }
 
 int64_t count_zeros(const at::Tensor& flat) {

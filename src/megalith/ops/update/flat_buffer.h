@@ -24,6 +24,9 @@ inline void add_squares(const at::Tensor& flat, ExactSum& sum) { add_squares(std
 // infinite if an element is. On the CPU it is the exact sum, rounded.
 at::Tensor sum_of_squares(const at::Tensor& flat);
 
+// Returns the sums of squares of several such tensors on one device, fp64 [flats], without waiting for them.
+at::Tensor sums_of_squares(std::span<const at::Tensor> flats);
+
 // Returns the number of elements that are exactly zero.
 int64_t count_zeros(const at::Tensor& flat);
 

@@ -12,9 +12,11 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "megalith/base/env.h"
 #include "megalith/base/log.h"
+#include "megalith/ops/kernel/host_values.h"
 
 namespace megalith::train {
 
@@ -64,22 +66,25 @@ std::vector<int64_t> RerunGuard::iterations_to_skip() const {
 }
 
 // Large gradients, injected faults and statistics all need the pass to be judged before the update.
-bool RerunGuard::only_non_finite_gradients_matter() const {
+bool RerunGuard::update_may_be_queued() const {
   if (!reruns_) return true;
   return settings_.mode == RerunMode::kValidateResults && settings_.injection_rate == 0 &&
-         !settings_.check_for_large_grads && machine_.state() == RerunState::kInitialRun && !machine_.rejected();
+         !settings_.check_for_large_grads && machine_.state() == RerunState::kInitialRun;
 }
 
-// One all-reduce for all questions; a single rank needs none.
-std::vector<bool> RerunGuard::any_rank(const std::vector<bool>& mine) const {
+// One all-reduce for all questions; a single rank needs none. After a first run the only question is the verdict, which
+// has travelled with the step's totals.
+std::vector<bool> RerunGuard::any_rank(const std::vector<bool>& mine) {
+  const std::optional<bool> verdict = std::exchange(verdict_, std::nullopt);
   if (context_.world().world().size() == 1) return mine;
+  if (verdict && machine_.state() == RerunState::kInitialRun) return {*verdict};
   at::Tensor flags = at::zeros({static_cast<int64_t>(mine.size())}, at::kFloat);
-  for (size_t i = 0; i < mine.size(); ++i) flags[static_cast<int64_t>(i)] = mine[i] ? 1 : 0;
-  flags = flags.to(context_.device());
+  for (size_t i = 0; i < mine.size(); ++i) flags.mutable_data_ptr<float>()[i] = mine[i] ? 1 : 0;
+  flags = ops::to_device(flags, context_.device());
   context_.world().world().all_reduce(flags, comm::ReduceOp::kMax, "validation of the step");
-  const at::Tensor read = flags.to(at::kCPU);
+  const ops::HostTensor read(flags);
   std::vector<bool> any;
-  for (size_t i = 0; i < mine.size(); ++i) any.push_back(read[static_cast<int64_t>(i)].item<float>() > 0);
+  for (size_t i = 0; i < mine.size(); ++i) any.push_back(read.value().const_data_ptr<float>()[i] > 0);
   return any;
 }
 
@@ -94,6 +99,7 @@ void RerunGuard::run(int64_t number, const std::function<void()>& pass) {
     if (next == Next::kRun && reruns_) random_streams_ = context_.rng().save();
     if (next != Next::kRun) context_.rng().restore(random_streams_);
     if (next == Next::kLeave) leave();
+    verdict_.reset();
     pass();
   }
   const bool collects = reruns_ && settings_.mode == RerunMode::kReportDeterminismStats;

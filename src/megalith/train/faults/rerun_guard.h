@@ -56,13 +56,18 @@ class RerunGuard {
 
   // Receives the results of each pass.
   ResultCheck& result_check() { return check_; }
-  // Returns whether, after the losses of the current pass, only non-finite gradients could still reject it. An update
-  // that takes place only if all gradients are finite may then start before they have been checked.
-  bool only_non_finite_gradients_matter() const;
+  // Returns whether the current pass can be rejected only by results that ResultCheck::veto knows on the device, so
+  // that an update that heeds the veto may be queued before the host has seen them. The same on all ranks.
+  bool update_may_be_queued() const;
+  // Whether the losses have to be checked before the veto: the device does not recognize a spike.
+  bool checks_losses_first() const { return reruns_ && settings_.check_for_spiky_loss; }
+  // Tells whether any rank vetoes the current pass, which saves asking all ranks again.
+  void set_verdict(bool vetoed) { verdict_ = vetoed; }
 
  private:
-  // any_rank() asks all ranks; leave() throws RerunExit with the same text everywhere. Both are collective.
-  std::vector<bool> any_rank(const std::vector<bool>& mine) const;
+  // any_rank() asks all ranks, unless the verdict is known; leave() throws RerunExit with the same text everywhere.
+  // Both are collective.
+  std::vector<bool> any_rank(const std::vector<bool>& mine);
   [[noreturn]] void leave();
   void report_statistics(int64_t number);
 
@@ -74,7 +79,8 @@ class RerunGuard {
   std::optional<RejectionTracker> tracker_;
   RerunMachine machine_;
   ResultCheck check_;
-  std::string random_streams_;  // their state before the step
+  std::string random_streams_;   // their state before the step
+  std::optional<bool> verdict_;  // on the current pass, once it is known
 };
 
 }  // namespace megalith::train

@@ -176,13 +176,18 @@ void RerunMachine::resume(const std::vector<RejectedResult>& of_all_ranks) {
     if (each.rank == settings_.place.rank) rejected_ = each;
 }
 
+bool RerunMachine::validates() const {
+  if (settings_.mode == RerunMode::kDisabled) return false;
+  return first_step_done_ || state_ == RerunState::kRerunningFromCheckpoint;
+}
+
 // Calls are counted by message, also for values that are fine, so that the n-th call of a rerun meets the n-th of the
 // first run.
 void RerunMachine::validate(const CheckedResult& result) {
   if (settings_.mode == RerunMode::kDisabled) return validate_disabled(result);
   const int64_t call = calls_[result.message]++;
   const bool from_checkpoint = state_ == RerunState::kRerunningFromCheckpoint;
-  if (!first_step_done_ && !from_checkpoint) return;
+  if (!validates()) return;
   if (settings_.mode == RerunMode::kReportDeterminismStats) return collect(result, call);
   if (state_ == RerunState::kInitialRun) {
     if (!rejected_ && (result.rejected || inject())) reject(result, call);

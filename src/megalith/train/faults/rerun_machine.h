@@ -124,6 +124,8 @@ class RerunMachine {
   };
   // Valid after kLeave.
   const Demand& demand() const { return demand_; }
+  // Returns whether a bad value of the current pass would be rejected, as in every step but the first after a start.
+  bool validates() const;
   // Returns what this rank has rejected in the current step.
   const std::optional<RejectedResult>& rejected() const { return rejected_; }
 

@@ -96,6 +96,22 @@ std::string ResultCheck::describe(size_t microbatch) const {
                      step_, rank_, losses_[microbatch].sum.value());
 }
 
+// ---- Veto ----
+
+// A rank whose values are not validated, or only lead to a skipped step, vetoes nothing: the optimizer looks at the
+// norm.
+at::Tensor ResultCheck::veto(std::span<const MicrobatchLoss> losses, bool unread, at::Device device) const {
+  const at::Tensor veto = at::full({1}, machine_.rejected() ? 1.0 : 0.0, at::TensorOptions(at::kDouble).device(device));
+  const bool rejects = throws() || (on_non_finite_ == OnNonFinite::kRerun && machine_.validates());
+  if (!unread || !rejects) return veto;
+  std::vector<at::Tensor> bad;
+  for (const MicrobatchLoss& loss : losses) bad.push_back(loss.sum.detach().isfinite().logical_not());
+  for (const optim::DistributedDataParallel* chunk : chunks_)
+    for (const auto& buffer : chunk->buffers())
+      for (const at::Tensor& flag : buffer->flags_on_device()) bad.push_back(flag.ne(0));
+  return bad.empty() ? veto : veto + at::stack(bad).sum();
+}
+
 // ---- Gradients ----
 
 // Whether values are needed beyond the flag `finite`, which the buffers compute anyway.
@@ -105,6 +121,7 @@ bool ResultCheck::reads_gradients() const {
 }
 
 void ResultCheck::watch(std::span<optim::DistributedDataParallel* const> chunks) {
+  chunks_.assign(chunks.begin(), chunks.end());
   for (size_t chunk = 0; chunk < chunks.size(); ++chunk)
     chunks[chunk]->set_gradient_check(
         {.look = [this, chunk](const optim::BucketGradients& gradients) { check_gradients(gradients, chunk); },
@@ -114,7 +131,13 @@ void ResultCheck::watch(std::span<optim::DistributedDataParallel* const> chunks)
 void ResultCheck::check_gradients(const optim::BucketGradients& gradients, size_t chunk) {
   if (on_non_finite_ == OnNonFinite::kThrow && !gradients.finite) {
     require_finite_losses();  // a bad loss would be the cause
-    if (const auto text = describe_non_finite(gradients)) fail<optim::NonFiniteGradient>("gradient", *text);
+    // After the reduction the part with the NaN may belong to another rank. All ranks know of the veto, so this one
+    // must tell.
+    fail<optim::NonFiniteGradient>(
+        "gradient", describe_non_finite(gradients).value_or(
+                        fmt::format("rank {}: gradients of {} of chunk {} were NaN or infinite before they were"
+                                    " reduced",
+                                    rank_, gradients.name(), chunk)));
   }
   if (on_non_finite_ != OnNonFinite::kRerun && !settings_.check_for_large_grads) return;
   const std::string bucket = fmt::format("{} of chunk {}", gradients.name(), chunk);

@@ -6,7 +6,7 @@
 //
 // Values far above the largest seen go to the RerunMachine, and are never fatal. The host waits for a device only where
 // it would wait anyway: losses are read at the end of a pass (at once on the CPU, where that costs nothing), gradients
-// as described at optim::ParamBuffer::check_gradients.
+// as described at optim::ParamBuffer::check_gradients. An update may be queued before both: veto() closes its gate.
 #pragma once
 
 #include <cstdint>
@@ -52,6 +52,13 @@ class ResultCheck {
   void add_loss(const MicrobatchLoss& loss);
   void check_losses();
 
+  // Returns fp64 [1] on `device`, more than 0 if this rank has rejected a result of the pass. With `unread`, results
+  // that the host has not read yet count as well, which only the device knows: `losses`, and the gradients of the
+  // watched chunks as far as they are measured on the device. Does not wait.
+  at::Tensor veto(std::span<const MicrobatchLoss> losses, bool unread, at::Device device) const;
+  // Returns whether a result that is not finite ends the run on the rank that computed it.
+  bool throws() const { return on_non_finite_ == OnNonFinite::kThrow; }
+
   // Warns that the loss of the step is not finite although the run continues, and names the micro-batches that caused
   // it.
   void warn_of_skipped_step() const;
@@ -82,6 +89,8 @@ class ResultCheck {
   int64_t step_ = 0;
   size_t microbatches_ = 0;
   std::vector<Loss> losses_;
+
+  std::vector<optim::DistributedDataParallel*> chunks_;  // those that are watched
 };
 
 }  // namespace megalith::train

@@ -16,6 +16,12 @@ ForwardStepResult gpt_forward_step(const ForwardStepInput& step) {
           }};
 }
 
+bool ForwardStepObjective::sums_token_losses() const {
+  using Function = ForwardStepResult (*)(const ForwardStepInput&);
+  const Function* function = settings_.forward_step.target<Function>();
+  return function != nullptr && *function == gpt_forward_step;
+}
+
 void ForwardStepObjective::begin(std::span<const data::MicroBatch> /*batches*/, Phase phase) {
   if (phase == Phase::kEvaluation) non_loss_data_.clear();
 }
@@ -35,7 +41,10 @@ MicrobatchLoss ForwardStepObjective::run_head(const data::MicroBatch& batch, con
                                               at::Tensor hidden, int microbatch, Phase phase) const {
   model::ModelInput input = inputs(batch, chunk, std::move(hidden), phase);
   std::vector<at::Tensor> further;
-  if (phase == Phase::kTraining) request_mtp(batch, chunk, further, input);
+  if (phase == Phase::kTraining) {
+    request_mtp(batch, chunk, further, input);
+    input.loss_grad = known_loss_grad(batch);
+  }
   const ForwardStepResult result = settings_.forward_step(
       {.batch = batch, .chunk = chunk, .input = std::move(input), .microbatch = microbatch, .phase = phase});
   // A filler of an evaluation group: it takes part in the collectives of the pass, but its loss counts for nothing.

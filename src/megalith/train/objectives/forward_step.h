@@ -69,6 +69,9 @@ class ForwardStepObjective : public Objective {
   std::vector<std::string> extra_keys() const override { return settings_.extra_keys; }
   bool wants_correct(Phase /*phase*/) const override { return false; }
   bool has_perplexity() const override { return settings_.perplexity; }
+  // True for gpt_forward_step: the head then runs once per micro-batch, and graphs can be recorded, as in `train`. A
+  // program's own function may compute any loss.
+  bool sums_token_losses() const override;
   void begin(std::span<const data::MicroBatch> batches, Phase phase) override;
   at::Tensor run_stage(const data::MicroBatch& batch, const model::GptModel& chunk, at::Tensor hidden, int microbatch,
                        Phase phase) const override;

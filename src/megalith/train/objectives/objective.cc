@@ -63,6 +63,11 @@ MicrobatchOutput run_last_stage(const model::GptModel& chunk, model::ModelInput 
 // A derived class may override loss(), so only the base class itself can promise a plain sum.
 bool Objective::sums_token_losses() const { return typeid(*this) == typeid(Objective); }
 
+std::optional<double> Objective::known_loss_grad(const data::MicroBatch& batch) const {
+  if (!loss_grad_ || batch.samples == 0 || !sums_token_losses()) return std::nullopt;
+  return loss_grad_(batch.loss_tokens);
+}
+
 std::vector<std::string> Objective::metrics_keys(Phase phase) const {
   if (phase == Phase::kTraining) return {};
   return {"token_accuracy"};
@@ -90,7 +95,7 @@ MicrobatchLoss Objective::run_head(const data::MicroBatch& batch, const model::G
   if (phase == Phase::kTraining) {
     if (trains_attached()) request_mtp(batch, chunk, further, input);
     // With a known gradient the head can run forward and backward chunk by chunk.
-    if (loss_grad_ && batch.samples > 0 && sums_token_losses()) input.loss_grad = loss_grad_(batch.loss_tokens);
+    input.loss_grad = known_loss_grad(batch);
   }
   const MicrobatchOutput output = run_last_stage(chunk, std::move(input), wants_correct(phase));
   if (batch.samples == 0) return {.sum = at::zeros({}, output.token_losses.options())};

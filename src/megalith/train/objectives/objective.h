@@ -127,6 +127,11 @@ class Objective {
   virtual MicrobatchLoss loss(const MicrobatchOutput& output, const data::MicroBatch& batch, int microbatch,
                               Phase phase) const;
 
+ protected:
+  // Returns ModelInput::loss_grad of a micro-batch in training; std::nullopt unless sums_token_losses() and the factor
+  // is known.
+  std::optional<double> known_loss_grad(const data::MicroBatch& batch) const;
+
  private:
   std::function<double(int64_t count)> loss_grad_;
 };

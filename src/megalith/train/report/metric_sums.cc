@@ -6,6 +6,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "megalith/base/error.h"
+#include "megalith/ops/kernel/host_values.h"
 
 namespace megalith::train {
 
@@ -31,26 +32,34 @@ void MetricSums::add(const std::string& name, double sum, double weight) {
   to.weight += weight;
 }
 
-std::vector<MetricTotal> MetricSums::reduce(const parallel::ParallelContext& context, const char* label) const {
+// fp64 also on the device: token counts of large runs exceed what fp32 can count.
+at::Tensor MetricSums::collect(at::Device device) const {
   const at::NoGradGuard no_grad;
-  at::Tensor totals = at::empty({std::ssize(columns_), 2}, at::kDouble);
-  for (size_t i = 0; i < columns_.size(); ++i) {
-    totals[static_cast<int64_t>(i)][0] = columns_[i].sum;
-    totals[static_cast<int64_t>(i)][1] = columns_[i].weight;
+  const at::Tensor known = at::empty({std::ssize(columns_), 2}, at::kDouble);
+  auto* value = known.mutable_data_ptr<double>();
+  for (const Column& column : columns_) {
+    *value++ = column.sum;
+    *value++ = column.weight;
   }
-  const comm::Group everyone = context.world().world();
-  const bool alone = everyone.size() == 1;  // with one rank nothing has to go to the device
-  if (!alone) totals = totals.to(everyone.device());
-  // fp64 on the device: token counts of large runs exceed what fp32 can count.
+  const at::Tensor sums = ops::to_device(known, device);
   for (size_t i = 0; i < columns_.size(); ++i)
     if (!columns_[i].pending.empty())
-      totals[static_cast<int64_t>(i)][0] += at::stack(columns_[i].pending).to(totals.device(), at::kDouble).sum();
-  if (!alone) everyone.all_reduce(totals, comm::ReduceOp::kSum, label);
-  totals = totals.cpu();
+      sums[static_cast<int64_t>(i)][0] += ops::to_device(at::stack(columns_[i].pending), device).to(at::kDouble).sum();
+  return sums.view(-1);
+}
+
+std::vector<MetricTotal> MetricSums::totals(std::span<const double> summed) const {
+  check(summed.size() == 2 * columns_.size(), "{} numbers for {} metrics", summed.size(), columns_.size());
   std::vector<MetricTotal> result;
-  const double* value = totals.const_data_ptr<double>();
-  for (size_t i = 0; i < columns_.size(); ++i) result.push_back({columns_[i].name, value[2 * i], value[2 * i + 1]});
+  for (size_t i = 0; i < columns_.size(); ++i) result.push_back({columns_[i].name, summed[2 * i], summed[2 * i + 1]});
   return result;
+}
+
+std::vector<MetricTotal> MetricSums::reduce(const parallel::ParallelContext& context, const char* label) const {
+  const at::Tensor sums = collect(context.device());
+  context.world().world().all_reduce(sums, comm::ReduceOp::kSum, label);
+  const ops::HostTensor read(sums);
+  return totals({read.value().const_data_ptr<double>(), static_cast<size_t>(sums.numel())});
 }
 
 }  // namespace megalith::train

@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,12 @@ class MetricSums {
   // Returns what all ranks have added, summed in fp64, in the order of the names. Collective over all ranks of the
   // context. A value that several ranks hold must be added by only one of them; that is the caller's duty.
   std::vector<MetricTotal> reduce(const parallel::ParallelContext& context, const char* label) const;
+
+  // The same in parts, for a caller that lets the sums travel together with other numbers. collect() returns what this
+  // rank has added, fp64 [2 · names] on `device`, without waiting for it; totals() reads such numbers, added up over
+  // all ranks, in the host's memory.
+  at::Tensor collect(at::Device device) const;
+  std::vector<MetricTotal> totals(std::span<const double> summed) const;
 
  private:
   struct Column {

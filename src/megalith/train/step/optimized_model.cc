@@ -3,6 +3,8 @@
 // by reload_parameters().
 #include "megalith/train/step/optimized_model.h"
 
+#include <algorithm>
+
 #include "megalith/base/error.h"
 #include "megalith/optim/finalize.h"
 
@@ -65,10 +67,14 @@ void OptimizedModel::check_gradients() const {
   for (const optim::DistributedDataParallel* chunk : chunks_) chunk->check_gradients();
 }
 
+bool OptimizedModel::checks_gradients_later() const {
+  return std::ranges::any_of(chunks_, &optim::DistributedDataParallel::checks_later);
+}
+
 // A skipped step (fp16 overflow) changes only the loss scale: neither parameters nor schedule advance.
-UpdateResult OptimizedModel::update(int64_t samples, const std::optional<optim::PendingUpdate>& begun) {
+UpdateResult OptimizedModel::update(int64_t samples, const optim::GradStats& stats, bool begun) {
   UpdateResult result{.step = {}, .learning_rate = scheduler_->lr(0), .loss_scale = scaler_.scale()};
-  result.step = optimizer_->step(scaler_, begun);
+  result.step = optimizer_->finish_step(scaler_, stats, begun);
   check<ConfigError>(scaler_.is_finite(),
                      "the loss scale exceeds the largest fp32 number; set loss_scale to a constant, or lower"
                      " initial_loss_scale");

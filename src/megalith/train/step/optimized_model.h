@@ -4,8 +4,9 @@
 //   model.zero_grad();
 //   … forward and backward of all micro-batches, with the loss times model.loss_scale() …
 //   model.finalize_gradients(tokens);
+//   … add up model.norm_terms() over the world …
 //   model.check_gradients();
-//   model.update(samples);
+//   model.update(samples, stats);
 #pragma once
 
 #include <cstdint>
@@ -39,20 +40,22 @@ class OptimizedModel {
   OptimizedModel& operator=(const OptimizedModel&) = delete;
 
   // The order of a step: zero_grad; forward and backward of all micro-batches, with the loss times loss_scale();
-  // finalize_gradients; check_gradients; update.
+  // finalize_gradients; norm_terms; [begin_update]; check_gradients; update.
   void zero_grad();
   float loss_scale() const { return scaler_.scale(); }
   // Reduces the gradients. `tokens` as in optim::finalize_gradients; std::nullopt unless the loss is per token.
   void finalize_gradients(std::optional<int64_t> tokens);
   // Runs the NaN checks that finalize_gradients may have deferred (optim::ParamBuffer::check_gradients).
   void check_gradients() const;
+  bool checks_gradients_later() const;  // whether they are deferred; the same on all ranks
   // Runs the optimizer's step and, unless it was skipped, the schedule's. `samples` counts this step's samples on all
-  // ranks. Throws ConfigError when the loss scale has overflowed.
-  UpdateResult update(int64_t samples, const std::optional<optim::PendingUpdate>& begun = std::nullopt);
-  // An update may be submitted to the device before check_gradients, which then waits after it instead of before it. It
-  // takes effect only if all gradients are finite. See optim::Optimizer::begin_step.
+  // ranks. Throws ConfigError when the loss scale has overflowed. `stats` and `begun`: see Optimizer::finish_step.
+  UpdateResult update(int64_t samples, const optim::GradStats& stats, bool begun);
+  // An update may be queued on the device before check_gradients, which then waits after it instead of before it. It
+  // takes effect only if `squares` is finite. See optim::Optimizer::begin_step.
+  at::Tensor norm_terms() const { return optimizer_->norm_terms(); }
   bool begins_updates() const { return optimizer_->begins_steps(); }
-  std::optional<optim::PendingUpdate> begin_update() { return optimizer_->begin_step(scaler_); }
+  void begin_update(const at::Tensor& squares) { optimizer_->begin_step(scaler_, squares); }
 
   // With overlap_param_gather, parameters are still in flight after update(), and the model waits for them part by
   // part. Any other reader (evaluation, export) must call this first.
