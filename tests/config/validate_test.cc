@@ -44,6 +44,8 @@ const std::vector<Rule>& rules() {
       {{"--tp=2", "--sequence_parallel", "--seq_length=1023"}, "seq_length"},
       {{"--seq_length=1024", "--max_position_embeddings=512"}, "max_position_embeddings"},
       {{"--defer_embedding_wgrad_compute"}, "defer_embedding_wgrad_compute"},
+      {{"--defer_embedding_wgrad_compute", "--pp=2", "--pipeline_schedule=zero_bubble"}, "zero_bubble defers"},
+      {{"--wgrad_deferral_limit=2", "--pp=2"}, "acts only with defer_embedding_wgrad_compute"},
       {{"--num_attention_heads=6", "--tp=4"}, "num_attention_heads"},
       {{"--num_query_groups=3", "--tp=2"}, "num_query_groups"},
       {{"--num_attention_heads=8", "--hidden_size=100"}, "kv_channels"},

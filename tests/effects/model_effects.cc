@@ -29,6 +29,11 @@ std::string travels_meanwhile(const TrainingArguments& args) {
   return watch_run(args, {.model = "deep"}).products_meanwhile;
 }
 
+// Work of the last of two stages while its messages travel.
+std::string last_stage_meanwhile(const TrainingArguments& args) {
+  return watch_run(args, {.rank = 1}).products_meanwhile;
+}
+
 // Graphs need a GPU: a run without one says that it does not use them.
 std::string said_of_graphs(const TrainingArguments& args) {
   const std::string said = watch_run(args).said;
@@ -97,6 +102,16 @@ Effects model_effects() {
        {"--overlap_p2p_comm=true"},
        {"--overlap_p2p_comm=false"},
        travels_meanwhile},
+      {"defer_embedding_wgrad_compute",
+       small_run({"--pp=2"}),
+       {},
+       {"--defer_embedding_wgrad_compute"},
+       last_stage_meanwhile},
+      {"wgrad_deferral_limit",
+       small_run({"--pp=2", "--defer_embedding_wgrad_compute"}),
+       {},
+       {"--wgrad_deferral_limit=1"},
+       last_stage_meanwhile},
   };
 }
 

@@ -79,7 +79,7 @@ std::filesystem::path folder_of(const std::string& model) {
   return folder.path();
 }
 
-// Trains on rank 0 of the run and writes down what happens.
+// Trains on the watched rank and writes down what happens.
 void train_watched(const TrainerRank& r, WatchedRun& run) {
   TraceRecorder trace;
   trace.start_timeline();
@@ -128,10 +128,10 @@ WatchedRun watch_run(const config::TrainingArguments& args, const WatchedCase& h
   WatchedRun run;
   ::testing::internal::CaptureStderr();
   run_trainer_ranks(folder_of(how.model), trainer, [&](const TrainerRank& r) {
-    if (r.rank.rank == 0) return train_watched(r, run);
+    if (r.rank.rank == how.rank) return train_watched(r, run);
     try {
       train::Trainer(r.models, r.settings(), r.setup(dataset_of(random_sequences(16, 50, 1)))).train();
-    } catch (const Error&) {  // rank 0 tells
+    } catch (const Error&) {  // the watched rank tells
     }
   });
   run.said = ::testing::internal::GetCapturedStderr();

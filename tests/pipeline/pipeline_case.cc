@@ -118,6 +118,7 @@ struct PipelineRank::State {
   parallel::ParallelContext context;
   model::VirtualModels models;
   std::vector<nn::WeightGradQueue> queues;
+  nn::WeightGradQueue head_queue{/*keeps_logits=*/true};
   std::vector<std::unique_ptr<optim::DistributedDataParallel>> ddp;
   std::optional<pipeline::ForwardBackward> engine;
   pipeline::StageWork work;
@@ -150,6 +151,11 @@ struct PipelineRank::State {
       ddp.push_back(std::make_unique<optim::DistributedDataParallel>(parameters, how.ddp, context));
       work.weight_gradients.push_back(&queues[chunk]);
     }
+    const model::Head* head = models[models.size() - 1].head();
+    if (how.deferred_heads > 0 && head != nullptr) {
+      head->projection()->grad.queue = &head_queue;
+      work.head = {&head_queue, how.deferred_heads};
+    }
     how.engine.hidden = models.config().hidden_size;
     how.engine.dtype = how.options.dtype;
     engine.emplace(context, how.engine);
@@ -166,6 +172,7 @@ struct PipelineRank::State {
     std::vector<at::Tensor> further;  // losses of multi-token prediction
     if (chunk.place().reads_ids()) input.ids = m.ids;
     if (call.last_stage) input.targets = m.targets;
+    if (call.last_stage && training && how.loss_at_once) input.loss_grad = 1;  // backward starts from the sum
     if (training && chunk.place().mtp) {
       input.mtp_losses = &further;
       input.ahead = model::tokens_ahead(m.ids, m.targets, m.layout, chunk.config().mtp_layers);

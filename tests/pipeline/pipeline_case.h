@@ -30,7 +30,9 @@ struct PipelineCase {
   model::ModelOptions options;      // sequence_parallel is taken from above
   optim::DdpSettings ddp{.per_token_loss = true};
   layout::PipelineSync sync = layout::PipelineSync::kDefault;
-  bool gloo = false;  // sockets in place of shared memory
+  int deferred_heads = 0;     // pipeline::DeferredHead::microbatches
+  bool loss_at_once = false;  // the chunked loss (options.loss_chunk) computes its gradients in forward
+  bool gloo = false;          // sockets in place of shared memory
 
   int ranks() const { return tp * pp * dp; }
   int chunks() const { return pipeline.vpp.value_or(1); }

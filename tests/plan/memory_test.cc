@@ -135,6 +135,18 @@ TEST(PlannedMemory, KnowsOtherWaysToRun) {
                {"llama", {"--pp=2", again, "--recompute_modules=mlp_act"}, 2}});
 }
 
+// The last stage keeps the logits of the micro-batches whose head waits for the flush.
+TEST(PlannedMemory, KnowsDeferredHeads) {
+  const std::string defer = "--defer_embedding_wgrad_compute";
+  expect_ways({"--finetuning_type=full", "--per_device_train_batch_size=1", "--gradient_accumulation_steps=12",
+               "--max_steps=10"},
+              {{"llama", {"--pp=2", defer}, 2},
+               {"llama", {"--pp=2", defer, "--wgrad_deferral_limit=3"}, 2},
+               {"llama", {"--pp=2", defer, "--cross_entropy_loss_fusion=true"}, 2},
+               {"qwen2", {"--pp=2", "--tp=2", "--sequence_parallel", defer, "--bf16=true"}, 4},
+               {"gpt2", {"--pp=2", "--vpp=2", defer}, 2}});
+}
+
 // Shared experts are not what mlp_act names, nor what moe_act does: they have a module of their own.
 TEST(PlannedMemory, KnowsSharedExperts) {
   const std::string again = "--recompute_granularity=selective";

@@ -134,6 +134,21 @@ void check_context(const TrainingArguments& args, Problems& problems) {
                    args.layer.attention_dropout.value_or(0), cp);
 }
 
+// Checks the head's deferred weight gradients.
+void check_deferral(const TrainingArguments& args, Problems& problems) {
+  const PipelineConfig& pipeline = args.pipeline;
+  const bool defers = pipeline.defer_embedding_wgrad_compute;
+  problems.require(!defers || (args.parallel.pp.value_or(1) > 1 && args.fusion.gradient_accumulation),
+                   "defer_embedding_wgrad_compute needs pipeline_model_parallel_size > 1 and "
+                   "gradient_accumulation_fusion");
+  problems.require(!defers || pipeline.schedule != layout::ScheduleKind::kZeroBubble,
+                   "pipeline_schedule zero_bubble defers weight gradients by itself; leave "
+                   "defer_embedding_wgrad_compute out");
+  problems.require(defers || pipeline.wgrad_deferral_limit == 0,
+                   "wgrad_deferral_limit {} acts only with defer_embedding_wgrad_compute; set that option, too",
+                   pipeline.wgrad_deferral_limit);
+}
+
 // Returns the dense data-parallel size if the grid exists.
 std::optional<int> data_parallel_size(const TrainingArguments& args, const ValidationContext& context) {
   if (!context.world_size) return std::nullopt;
@@ -161,10 +176,7 @@ void check_parallel(const TrainingArguments& args, const ValidationContext& cont
   check_context(args, problems);
   problems.require(!args.parallel.tp_comm_overlap || args.parallel.sequence_parallel,
                    "tp_comm_overlap needs sequence_parallel; set sequence_parallel=true or leave tp_comm_overlap out");
-  problems.require(!args.pipeline.defer_embedding_wgrad_compute ||
-                       (args.parallel.pp.value_or(1) > 1 && args.fusion.gradient_accumulation),
-                   "defer_embedding_wgrad_compute needs pipeline_model_parallel_size > 1 and "
-                   "gradient_accumulation_fusion");
+  check_deferral(args, problems);
 }
 
 // The batch can be checked only once dp is known, that is, with a world size and a possible grid.

@@ -12,6 +12,7 @@
 #include "megalith/model/model_input.h"
 #include "megalith/model/model_options.h"
 #include "megalith/nn/layer_input.h"
+#include "megalith/nn/parameter/parameter.h"
 #include "megalith/nn/tensor_parallel/tensor_parallel.h"
 #include "megalith/parallel/parallel_context.h"
 
@@ -41,6 +42,8 @@ class Head {
   // Whether forward without targets returns this rank's columns of the logits, [t, v/tp], which generation, scoring and
   // the accuracy of evaluations need.
   virtual bool predicts_tokens() const { return false; }
+  // Returns the weight of the projection to the vocabulary, nullptr if there is none. A pipeline may defer its gradient.
+  virtual nn::Parameter* projection() const { return nullptr; }
   // Returns the transformer layers that belong to the head.
   virtual std::vector<const TransformerBlock*> blocks() const { return {}; }
 };

@@ -205,7 +205,7 @@ void DistributedDataParallel::on_gradient(nn::Parameter& parameter) {
     small.reset();
   }
   // A deferred weight gradient is not computed yet: its queue reports when it is.
-  if (parameter.grad.defers())
+  if (parameter.grad.incomplete())
     parameter.grad.queue->add_report([this, &parameter] { report(parameter); });
   else
     report(parameter);

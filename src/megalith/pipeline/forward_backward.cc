@@ -9,6 +9,9 @@
 //
 // Once its hidden states are sent, a stage needs only their autograd graph. So their storage is freed and backward is
 // started from the graph's edge instead of the tensor; this keeps one [rows, h] tensor less per micro-batch in flight.
+//
+// The last stage is the first to finish. Weight gradients of the head that it has deferred (StageWork::head) are computed
+// after its last message has left, while the stages before it still work on it.
 #include "megalith/pipeline/forward_backward.h"
 
 #include <ATen/ATen.h>
@@ -190,6 +193,7 @@ class Step {
       compute(action);
     }
     mail_.exchange(boundary, std::nullopt);
+    flush_head();
     mail_.finish();
   }
 
@@ -201,11 +205,13 @@ class Step {
   bool first_stage(int chunk) const { return rank_ == 0 && chunk == 0; }
   bool last_stage(int chunk) const { return rank_ == shape_.pp - 1 && chunk == shape_.chunks - 1; }
 
-  void synchronise(const PipelineAction& action) const {
+  void synchronise(const PipelineAction& action) {
     const bool on = action.kind == Kind::kSyncOn;
     if (on || action.kind == Kind::kSyncOff) {
       for (int chunk = 0; work_.set_sync && chunk < shape_.chunks; ++chunk) work_.set_sync(chunk, on);
+      sync_ = on;
     } else if (action.kind == Kind::kReduceGrads && work_.start_grad_reduce) {
+      if (last_stage(action.chunk)) flush_head();
       work_.start_grad_reduce(action.chunk);
     }
     // kGatherParams needs nothing here: every stage starts to gather right after its update.
@@ -215,12 +221,38 @@ class Step {
     // The input is fetched before `watch` begins: waiting does not count as computing.
     const at::Tensor arrived = arrival(action);
     if (work_.watch) work_.watch(action, true);
+    std::optional<nn::WeightGradQueue::Recording> head;
+    if (defers_head(action)) head.emplace(*work_.head.queue);
     if (action.kind == Kind::kForward)
       forward(action, arrived);
     else if (action.kind == Kind::kBackward)
       backward(action, arrived);
     else
       work_.weight_gradients[static_cast<size_t>(action.chunk)]->run_oldest();
+    if (work_.watch) work_.watch(action, false);
+  }
+
+  // Whether an action may leave weight gradients of the head for later: forward if it already computes them, otherwise
+  // backward. Notes whether backward may reduce gradients.
+  bool defers_head(const PipelineAction& action) {
+    if (work_.head.queue == nullptr || !last_stage(action.chunk)) return false;
+    if (action.kind == Kind::kBackward) head_sync_ = sync_;
+    return action.microbatch < work_.head.microbatches;
+  }
+
+  // Computes the head's deferred weight gradients. Of the reports that wait with them, only those of the last backward
+  // pass count, and only if it was allowed to reduce gradients.
+  void flush_head() {
+    nn::WeightGradQueue* queue = work_.head.queue;
+    if (queue == nullptr || queue->size() == 0) return;
+    const int chunk = shape_.chunks - 1;
+    const PipelineAction action{Kind::kWeightGradient, shape_.microbatches - 1, chunk};
+    if (work_.watch) work_.watch(action, true);
+    while (queue->size() > 0) {
+      if (work_.set_sync) work_.set_sync(chunk, queue->size() == 1 && head_sync_);
+      queue->run_oldest();
+    }
+    if (work_.set_sync) work_.set_sync(chunk, sync_);
     if (work_.watch) work_.watch(action, false);
   }
 
@@ -287,6 +319,8 @@ class Step {
   const int rank_;
   const layout::RankSchedule schedule_;
   Mail mail_;
+  bool sync_ = true;                                   // the last switch of synchronization; DDP starts with it on
+  bool head_sync_ = true;                              // its state in the last backward pass through the head
   std::map<std::pair<int, int>, InFlight> in_flight_;  // by micro-batch and chunk
 };
 
@@ -303,6 +337,7 @@ void ForwardBackward::run(const StepPlan& plan, const StageWork& work) const {
         "the plan has {} micro-batches, but row counts for {}", shape.microbatches, plan.rows.size());
   check(shape.pp == 1 || settings_.hidden > 0, "EngineSettings::hidden, the width of the hidden states, is not set");
   const bool splits = shape.kind == layout::ScheduleKind::kZeroBubble && !shape.forward_only;
+  check(!splits || work.head.queue == nullptr, "the zero-bubble schedule defers the head's weight gradients itself");
   check(!splits || work.weight_gradients.size() == static_cast<size_t>(shape.chunks),
         "the zero-bubble schedule needs one weight-gradient queue per chunk, {} in all", shape.chunks);
   const at::AutoGradMode with_gradients(!shape.forward_only);
@@ -310,6 +345,7 @@ void ForwardBackward::run(const StepPlan& plan, const StageWork& work) const {
     Step(context_, settings_, plan, work).run();
   } catch (...) {
     for (nn::WeightGradQueue* queue : work.weight_gradients) queue->clear();
+    if (work.head.queue != nullptr) work.head.queue->clear();
     throw;
   }
 }

@@ -24,6 +24,13 @@ class WeightGradQueue;
 
 namespace megalith::pipeline {
 
+// Weight gradients of the head that the last stage leaves until it has sent its last message: it computes them while
+// the stages before it still run backward.
+struct DeferredHead {
+  nn::WeightGradQueue* queue = nullptr;  // attached to the head's weight; nullptr defers nothing
+  int microbatches = 0;                  // how many are deferred at most, beginning with the first
+};
+
 // One forward pass of one micro-batch through one chunk of this rank.
 struct StageCall {
   int microbatch = 0;
@@ -42,6 +49,7 @@ struct StageWork {
   std::function<void(int chunk, bool on)> set_sync;    // whether backward may reduce gradients (DDP::set_sync)
   std::function<void(int chunk)> start_grad_reduce;    // DDP::start_grad_sync
   std::vector<nn::WeightGradQueue*> weight_gradients;  // by chunk; required by the zero-bubble schedule only
+  DeferredHead head;                                   // not for the zero-bubble schedule
   // Called before and after each compute action, for timers and traces; waiting for messages is not included.
   std::function<void(const layout::PipelineAction&, bool begins)> watch;
 };

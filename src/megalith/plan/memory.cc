@@ -29,10 +29,16 @@ class StepWalk {
         message_(message),
         rank_(pp_rank),
         pp_(run.grid.pp),
+        microbatches_(static_cast<int>(run.microbatches)),
+        deferred_heads_(run.deferred_heads),
+        head_in_forward_(run.options.loss_chunk > 0),
         overlap_(run.overlap_p2p_comm) {}
 
-  // Every compute action is preceded by the exchanges at its boundary, as in the engine.
-  Bytes run(const layout::RankSchedule& schedule, const layout::PipelineExchanges& exchanges) {
+  // Every compute action is preceded by the exchanges at its boundary, as in the engine. `walked` micro-batches are in
+  // the schedule, which may be a shortened one: what the others defer is there from the beginning.
+  Bytes run(const layout::RankSchedule& schedule, const layout::PipelineExchanges& exchanges, int walked) {
+    if (last(static_cast<int>(chunks_.size()) - 1))
+      walk_.take(chunks_.back().deferred_head * std::max(0, deferred(microbatches_) - deferred(walked)));
     size_t boundary = 0;
     for (const PipelineAction& action : schedule.actions) {
       if (!action.is_compute()) continue;
@@ -46,6 +52,9 @@ class StepWalk {
   // The first chunk of the first rank receives no input, the last chunk of the last rank sends no output.
   bool first(int chunk) const { return rank_ == 0 && chunk == 0; }
   bool last(int chunk) const { return rank_ == pp_ - 1 && chunk + 1 == static_cast<int>(chunks_.size()); }
+
+  // Returns how many of `microbatches` leave the weight gradient of their head for the flush.
+  int deferred(int microbatches) const { return std::min(deferred_heads_, microbatches); }
 
   // Sent messages are freed when their batch has finished. A direction keeps one batch in flight unless the next action
   // waits for it.
@@ -77,6 +86,8 @@ class StepWalk {
     // The received input of a forward is an activation from now on.
     if (forward && !first(action.chunk)) turn(Use::kCommunication, Use::kActivation);
     walk_.run(forward ? chunk.forward : chunk.backward);
+    if (forward == head_in_forward_ && last(action.chunk) && action.microbatch < deferred_heads_)
+      walk_.take(chunk.deferred_head);
     if (!forward && !last(action.chunk)) walk_.give(message_, Use::kCommunication);
     if (forward ? !last(action.chunk) : !first(action.chunk)) turn(Use::kActivation, Use::kCommunication);
   }
@@ -89,7 +100,8 @@ class StepWalk {
 
   std::vector<ChunkFootprint> chunks_;
   double message_;  // bytes
-  int rank_, pp_;
+  int rank_, pp_, microbatches_, deferred_heads_;
+  bool head_in_forward_;  // the chunked loss computes its gradients in forward
   bool overlap_;
   nn::MemoryWalk walk_;
   std::deque<double> forward_, backward_;  // bytes that leave, by batch
@@ -148,6 +160,7 @@ const StepActions& ScheduleBook::of(const layout::PipelineShape& shape) {
   if (found != known_.end()) return found->second;
   cut.sync = layout::PipelineSync::kLeaveOut;
   StepActions actions;
+  actions.microbatches = cut.microbatches;
   for (int rank = 0; rank < cut.pp; ++rank) actions.ranks.push_back(layout::pipeline_schedule(cut, rank));
   actions.exchanges = layout::pipeline_transfers(cut);
   return known_.emplace(key, std::move(actions)).first->second;
@@ -172,7 +185,7 @@ std::vector<RankMemory> plan_memory(const RunShape& run, ScheduleBook& book) {
     for (int chunk = 0; chunk < split.chunks(); ++chunk)
       chunks.push_back(model.chunk(split.stage(rank, chunk), defers));
     memory.at_peak = StepWalk(run, model.rank().stream(), std::move(chunks), rank)
-                         .run(actions.ranks[index], actions.exchanges[index]);
+                         .run(actions.ranks[index], actions.exchanges[index], actions.microbatches);
     const double copy = reduction_copy(run, memory.state, tied_bytes(model, split, rank));
     // Reductions after backward need their copies when activations are gone, so the larger of the two counts.
     if (copy > nn::total(memory.at_peak)) memory.at_peak = {0, copy, 0};

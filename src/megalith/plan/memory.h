@@ -38,6 +38,7 @@ struct RankMemory {
 struct StepActions {
   std::vector<layout::RankSchedule> ranks;
   std::vector<layout::PipelineExchanges> exchanges;
+  int microbatches = 0;  // in these schedules
 };
 // Caches them: a search asks for the same ones again and again. Used by one thread.
 class ScheduleBook {

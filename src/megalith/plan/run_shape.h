@@ -30,6 +30,7 @@ struct RunShape {
   layout::PipelineShape pipeline;  // the schedule of a step
   layout::SplitRequest stages;     // how layers become stages; the number of layers comes from `model`
   bool overlap_p2p_comm = false;   // receives run ahead of the schedule
+  int deferred_heads = 0;          // micro-batches of a step that keep the logits of the head until the flush, at most
   int64_t sequence_length = 0;     // tokens of a sequence, padding included
   int64_t micro_batch_size = 1;    // samples
   int64_t answers = 1;             // sequences per sample: two for a preference pair

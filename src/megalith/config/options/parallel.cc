@@ -101,18 +101,15 @@ void add_pipeline(OptionList& list) {
       .add("variable_seq_lengths", &PipelineConfig::variable_seq_lengths,
            "micro-batches of one step may differ in length")
       .no_effect("every stage knows the length of each micro-batch: they may always differ");
-  // Deferred weight gradients of the head alone; zero_bubble defers those of all layers and is implemented.
-  pipeline
-      .add("defer_embedding_wgrad_compute", &PipelineConfig::defer_embedding_wgrad_compute,
-           "run the head's weight gradients in the pipeline flush; needs pp > 1 and gradient accumulation fusion")
-      .pretrain_only()
-      .planned("pipeline");
+  // Deferred weight gradients of the head alone; zero_bubble defers those of all layers.
+  pipeline.add(
+      "defer_embedding_wgrad_compute", &PipelineConfig::defer_embedding_wgrad_compute,
+      "compute the head's weight gradients in the pipeline's flush; keeps the logits of every deferred micro-batch;"
+      " needs pp > 1 and gradient accumulation fusion");
   pipeline
       .add("wgrad_deferral_limit", &PipelineConfig::wgrad_deferral_limit,
-           "micro-batches that are deferred at most; 0: all")
-      .at_least(0)
-      .pretrain_only()
-      .planned("pipeline");
+           "micro-batches of a step that defer_embedding_wgrad_compute defers at most; 0: all")
+      .at_least(0);
 }
 
 void add_communication(OptionList& list) {

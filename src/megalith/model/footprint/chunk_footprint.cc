@@ -262,7 +262,9 @@ ChunkFootprint ModelFootprint::chunk(const layout::Stage& stage, bool defer) con
     weights.touch(rank_.split_tokens ? rank_.whole() : 0, Use::kCommunication);
     weights.give(deferred);
   }
-  return {forward.footprint(), backward.footprint(), weights.footprint()};
+  const double projections = stage.has_loss() && trains_head_ ? static_cast<double>(1 + stage.mtp_layers.size()) : 0;
+  return {forward.footprint(), backward.footprint(), weights.footprint(),
+          projections * (rank_.t * head_.out() * rank_.bytes + rank_.whole())};
 }
 
 }  // namespace megalith::model

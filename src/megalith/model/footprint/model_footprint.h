@@ -22,6 +22,9 @@ struct ChunkFootprint {
   nn::Footprint backward;
   // The weight gradients, if they are a separate action (zero bubble).
   nn::Footprint weight_gradient;
+  // Bytes that a head holds which leaves its weight gradient for the pipeline's flush: the gradient of all logits and
+  // the input of the projection.
+  double deferred_head = 0;
 };
 
 // Immutable; any number of threads may ask. Bytes and operations are doubles: estimates, and large.

@@ -12,6 +12,10 @@ namespace megalith::nn {
 
 bool GradientSlot::defers() const { return queue != nullptr && queue->recording() && main_grad.defined(); }
 
+bool GradientSlot::incomplete() const {
+  return queue != nullptr && main_grad.defined() && (queue->recording() || queue->size() > 0);
+}
+
 at::Tensor GradientSlot::now_or_later(std::function<at::Tensor()> work) {
   if (!defers()) return work();
   // The result is dropped: with main_grad attached, which defers() requires, it is undefined.

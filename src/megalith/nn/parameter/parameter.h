@@ -110,6 +110,8 @@ struct GradientSlot {
 
   // Whether that work must go to `queue` now.
   bool defers() const;
+  // Whether main_grad lacks work: some waits in `queue`, or may be left there by the pass that is being recorded.
+  bool incomplete() const;
   // Either runs `work` on main_grad now and returns its result, or leaves it in `queue` and returns undefined.
   at::Tensor now_or_later(std::function<at::Tensor()> work);
   // Returns main_grad in the form taken by operations that write a small gradient themselves.

@@ -1,5 +1,5 @@
-// One entry per backward pass, first in, first out: zero-bubble schedules run the weight gradients of micro-batches in
-// the order of their backward passes, so that sums into main_grad have the order of an ordinary schedule.
+// One entry per recorded pass, first in, first out: weight gradients of micro-batches are computed in the order of their
+// passes, so that sums into main_grad have the order of an ordinary schedule.
 #include "megalith/nn/parameter/weight_grad_queue.h"
 
 #include <ATen/core/grad_mode.h>
@@ -22,7 +22,7 @@ void WeightGradQueue::add(Job job) {
 }
 
 void WeightGradQueue::add_report(Job job) {
-  check(recording_, "the report of a gradient is deferred outside a recorded backward pass");
+  if (!recording_) passes_.emplace_back();
   passes_.back().reports.push_back(std::move(job));
 }
 

@@ -1,4 +1,5 @@
-// Deferred weight gradients: the second half of backward in zero-bubble pipeline schedules.
+// Deferred weight gradients: the second half of backward in zero-bubble pipeline schedules, and the head's products that
+// a pipeline's last stage leaves until the other stages drain.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +15,11 @@ namespace megalith::nn {
 class WeightGradQueue {
  public:
   using Job = std::function<void()>;
+
+  // With `keeps_logits`, the chunked loss (linear_cross_entropy.h) defers its weight gradient, too. Each of its jobs
+  // holds the logits of a chunk, so a pass holds [t, v/tp].
+  explicit WeightGradQueue(bool keeps_logits = false) : keeps_logits_(keeps_logits) {}
+  bool keeps_logits() const { return keeps_logits_; }
 
   // Records one backward pass during its lifetime: the jobs added meanwhile form one entry.
   class Recording {
@@ -32,7 +38,8 @@ class WeightGradQueue {
 
   // Adds a job that computes a weight gradient.
   void add(Job job);
-  // Adds a job that runs after all weight gradients of the pass and reports that gradients are complete.
+  // Adds a job that runs after all weight gradients of the pass and reports that gradients are complete. Outside of a
+  // recording it becomes a pass of its own, so that it runs after those that wait.
   void add_report(Job job);
 
   // Returns the number of waiting passes.
@@ -47,6 +54,7 @@ class WeightGradQueue {
   struct Pass {
     std::vector<Job> jobs, reports;
   };
+  bool keeps_logits_;
   std::deque<Pass> passes_;
   bool recording_ = false;
 };

@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "megalith/base/error.h"
+#include "megalith/nn/parameter/weight_grad_queue.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
 #include "megalith/ops/gemm/gemm.h"
 #include "megalith/ops/kernel/autograd_state.h"
@@ -46,6 +47,14 @@ at::Tensor reduced_over_tp(const at::Tensor& dx, const TensorParallel& tp) {
   if (tp.splits_tokens()) return reduce_scatter_rows(dx, tp.group, "loss backward");
   tp.group.all_reduce(dx, comm::ReduceOp::kSum, "loss backward");
   return dx;
+}
+
+// Adds dyᵀ·x of a chunk to the weight's gradient, as Parameter::add_weight_grad does, or leaves it in a queue that takes
+// logits, which holds dy and x, but not the history of x. Nothing else writes to them afterwards.
+at::Tensor add_chunk_grad(Parameter& weight, const at::Tensor& dy, const at::Tensor& x) {
+  if (!weight.grad.defers() || !weight.grad.queue->keeps_logits()) return weight.add_weight_grad(dy, x);
+  weight.grad.queue->add([&weight, dy, x = x.detach()] { weight.add_weight_grad(dy, x); });
+  return {};
 }
 
 // Saves the input and fp64 [t]; the logits of a chunk live only while the loop works on it.
@@ -89,7 +98,7 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
                                    grad_loss.narrow(0, first, count), state.range, state.options);
       if (needs_dx) ops::gemm_out(dx.narrow(0, first, count), logits, weight, state.weight->kernels());
       if (!needs_dw) continue;
-      const at::Tensor part = state.weight->add_weight_grad(logits, x);
+      const at::Tensor part = add_chunk_grad(*state.weight, logits, x);
       if (part.defined()) dw = dw.defined() ? dw.add_(part) : part;
     }
     return {needs_dx ? reduced_over_tp(dx, state.tp) : dx, dw, {}, {}};
@@ -115,7 +124,7 @@ struct LinearCrossEntropyAtOnce : Function<LinearCrossEntropyAtOnce> {
                                                state.options, grad));
       if (dx.defined()) ops::gemm_out(dx.narrow(0, first, count), logits, weight, state.weight->kernels());
       if (!weight.requires_grad()) continue;
-      const at::Tensor part = state.weight->add_weight_grad(logits, x);
+      const at::Tensor part = add_chunk_grad(*state.weight, logits, x);
       if (part.defined()) dw = dw.defined() ? dw.add_(part) : part;
     }
     if (dx.defined()) dx = reduced_over_tp(dx, state.tp);

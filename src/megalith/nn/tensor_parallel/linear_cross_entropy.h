@@ -19,6 +19,9 @@ namespace megalith::nn {
 // the gradients of hidden and weight (the latter goes to main_grad at once, or is kept along with that of hidden), and
 // the projection is computed only once. Any other gradient in backward would be wrong (InternalError on the CPU).
 // Without `grad`, backward recomputes the logits of each chunk, which costs one more projection.
+//
+// While a queue that keeps logits records (weight_grad_queue.h), the products of the weight's gradient are left in it,
+// each with the logits' gradient of its chunk.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, Parameter& weight, const at::Tensor& labels,
                                 const ops::VocabRange& range, const TensorParallel& tp,
                                 const ops::CrossEntropyOptions& options, int64_t chunk,

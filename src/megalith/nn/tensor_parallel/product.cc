@@ -68,10 +68,10 @@ at::Tensor Product::grad_input(const OutputGrad& dy, const Saved& saved) const {
   return dx;
 }
 
-// The function may outlive backward, in a queue: it holds x by value.
+// The function may outlive backward, in a queue: it holds x by value, and without its history, which holds more.
 MakeInput input_of(const Saved& saved, const MakeInput& make_x) {
   if (make_x) return make_x;
-  return [x = saved.x] { return x; };
+  return [x = saved.x.defined() ? saved.x.detach() : saved.x] { return x; };
 }
 
 void add_addends_(const at::Tensor& y, const ops::Addends& added) {

@@ -91,6 +91,7 @@ plan::RunShape open_shape(const TrainingArguments& args, int world_size) {
   run.pipeline = step.pipeline;
   run.stages = config::split_request(args.pipeline);
   run.overlap_p2p_comm = step.overlap_p2p_comm;
+  run.deferred_heads = step.deferred_heads;
   run.recompute = recompute_of(args.recompute);
   run.recompute_modules = args.recompute.modules;
   run.gradients = update.gradients;

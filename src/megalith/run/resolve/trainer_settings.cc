@@ -3,6 +3,7 @@
 #include "megalith/run/resolve/trainer_settings.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "megalith/config/derive.h"
@@ -129,6 +130,12 @@ train::KeyActions key_actions(const std::string& strictness) {
   return kActions.at(strictness);
 }
 
+// Returns how many micro-batches of a step may defer the weight gradient of the head; a limit of 0 means all.
+int deferred_heads(const config::PipelineConfig& pipeline) {
+  if (!pipeline.defer_embedding_wgrad_compute) return 0;
+  return pipeline.wgrad_deferral_limit > 0 ? pipeline.wgrad_deferral_limit : std::numeric_limits<int>::max();
+}
+
 }  // namespace
 
 bool trains_adapter(const TrainingArguments& args) { return args.run.finetuning_type == config::FinetuningType::kLora; }
@@ -137,6 +144,7 @@ bool trains_adapter(const TrainingArguments& args) { return args.run.finetuning_
 train::StepSettings step_settings(const TrainingArguments& args) {
   return {.pipeline = config::pipeline_shape(args, /*microbatches=*/1),
           .overlap_p2p_comm = args.pipeline.overlap_p2p_comm,
+          .deferred_heads = deferred_heads(args.pipeline),
           .per_token_loss = args.ddp.calculate_per_token_loss,
           .graphs = args.fusion.cuda_graph_impl == "local",
           .graph_warmup_steps = args.fusion.cuda_graph_warmup_steps,

@@ -35,7 +35,9 @@ struct LengthSettings {
 // How a step runs its micro-batches. Equal on all ranks of a run.
 struct StepSettings {
   layout::PipelineShape pipeline{.kind = layout::ScheduleKind::kNone};  // number of micro-batches: see shape()
-  bool overlap_p2p_comm = false;        // interleaved schedules receive one action ahead
+  bool overlap_p2p_comm = false;  // interleaved schedules receive one action ahead
+  int deferred_heads =
+      0;  // micro-batches of a step whose head leaves its weight gradient for the pipeline's flush, at most
   bool per_token_loss = false;          // divide gradients by all labels of the step, not per micro-batch
   bool graphs = false;                  // record and replay micro-batches if possible (graphed_microbatches.h)
   int graph_warmup_steps = 3;           // steps without graphs before the first recording

@@ -30,15 +30,20 @@ void check_extras(std::span<const data::MicroBatch> batches, const Objective& ob
   for (const data::MicroBatch& batch : batches) batch.require_extras(keys);
 }
 
-// While it lives, and if the schedule has a place for them (zero_bubble), backward leaves weight gradients for later.
+// While it lives, weight gradients are left for later: of all layers if the schedule has a place for them (zero_bubble),
+// or of the head in the first `deferred_heads` micro-batches.
 class WeightGradQueues {
  public:
-  WeightGradQueues(model::VirtualModels& models, layout::ScheduleKind schedule)
-      : models_(models), queues_(schedule == layout::ScheduleKind::kZeroBubble ? models.size() : 0) {
+  WeightGradQueues(model::VirtualModels& models, layout::ScheduleKind schedule, int deferred_heads)
+      : models_(models),
+        queues_(schedule == layout::ScheduleKind::kZeroBubble ? models.size() : 0),
+        deferred_heads_(deferred_heads) {
     for (size_t chunk = 0; chunk < queues_.size(); ++chunk) attach(chunk, &queues_[chunk]);
+    if (nn::Parameter* weight = head_weight()) weight->grad.queue = &head_;
   }
   ~WeightGradQueues() {
     for (size_t chunk = 0; chunk < queues_.size(); ++chunk) attach(chunk, nullptr);
+    if (nn::Parameter* weight = head_weight()) weight->grad.queue = nullptr;
   }
   WeightGradQueues(const WeightGradQueues&) = delete;
   WeightGradQueues& operator=(const WeightGradQueues&) = delete;
@@ -48,14 +53,25 @@ class WeightGradQueues {
     for (nn::WeightGradQueue& queue : queues_) all.push_back(&queue);
     return all;
   }
+  pipeline::DeferredHead head() {
+    if (head_weight() == nullptr) return {};
+    return {&head_, deferred_heads_};
+  }
 
  private:
+  // Returns the weight whose gradient is deferred alone; nullptr if none is, or if the head is on another stage.
+  nn::Parameter* head_weight() const {
+    const model::Head* head = models_[models_.size() - 1].head();
+    return deferred_heads_ > 0 && head != nullptr ? head->projection() : nullptr;
+  }
   void attach(size_t chunk, nn::WeightGradQueue* queue) {
     for (const auto& parameter : models_[chunk].parameters().all()) parameter->grad.queue = queue;
   }
 
   model::VirtualModels& models_;
   std::vector<nn::WeightGradQueue> queues_;
+  const int deferred_heads_;
+  nn::WeightGradQueue head_{/*keeps_logits=*/true};
 };
 
 // Megatron's names of the timers.
@@ -202,8 +218,9 @@ void MicrobatchRunner::run_schedule(std::span<const data::MicroBatch> batches, c
   work.start_grad_reduce = [&](int chunk) { pass.chunks[static_cast<size_t>(chunk)]->start_grad_sync(); };
   work.watch = trace_actions(trace_);
   const pipeline::StepPlan step = plan(batches, Phase::kTraining);
-  WeightGradQueues queues(models_, step.shape.kind);
+  WeightGradQueues queues(models_, step.shape.kind, settings_.deferred_heads);
   work.weight_gradients = queues.by_chunk();
+  work.head = queues.head();
   engine_.run(step, work);
 }
 
