@@ -240,9 +240,10 @@ class DashboardBrowser : public ::testing::Test {
       data << json{{"input_ids", ids}, {"labels", ids}}.dump() << "\n";
     }
     data.close();
-    train("dense", "llama",
-          {"--nproc=4", "--tp=2", "--pp=2", "--trace=2-4", "--save_strategy=steps", "--save_steps=3",
-           "--eval_strategy=steps", "--eval_steps=3", "--val_size=5", "--log_straggler"});
+    train(
+        "dense", "llama",
+        {"--nproc=4", "--tp=2", "--pp=2", "--trace=2-4", "--save_strategy=steps", "--save_steps=3",
+         "--eval_strategy=steps", "--eval_steps=3", "--val_size=5", "--log_straggler", "--log_histograms_interval=2"});
     train("experts", "qwen3_moe", {"--nproc=2", "--ep=2"});
     write_run(*folder_, kHostileName);
   }
@@ -313,6 +314,10 @@ class DashboardBrowser : public ::testing::Test {
       expect_contains(dom, "data-kind=\"" + std::string(kind) + "\"");
     expect_contains(dom, "learning_rate");
     expect_contains(dom, "This model has no experts");
+    expect_contains(dom, "No texts yet");
+    expect_contains(dom, " parts of the model at 3 steps");
+    expect_contains(dom, "Gradients of embedding");
+    EXPECT_EQ(count(dom, "<polyline class=\"ridge-line"), 3U);
   }
 
   static TempFolder* folder_;
@@ -344,6 +349,28 @@ TEST_F(DashboardBrowser, ExpertsAreShownAndRunsCompared) {
   expect_contains(dom, "No timeline yet");
 }
 
+// Three steps of texts and histograms.
+void write_records(const fs::path& run) {
+  std::ofstream samples(run / "samples.jsonl"), histograms(run / "histograms.jsonl");
+  for (int step = 10; step <= 30; step += 10) {
+    const json text{{"prompt", "Why?"}, {"text", " <i>Because</i> " + std::to_string(step)}, {"ended", step == 30}};
+    const json seen{{"spans", json::parse(R"([["Q: ",false],["A",true]])")},
+                    {"tokens", 4},
+                    {"loss_tokens", 1},
+                    {"padding", 2},
+                    {"left_out", 0}};
+    samples << json{{"step", step}, {"time", 1}, {"generated", {text}}, {"trained", {seen}}}.dump() << "\n";
+    json parts = json::array();
+    for (const char* part : {"embedding", "layers.0.attention", "layers.0.mlp", "layers.1.attention", "head"})
+      parts.push_back({{"part", part},
+                       {"zeros", 1},
+                       {"non_finite", 0},
+                       {"negative", {-4, 1, 2}},
+                       {"positive", {-8, 1, 4, 9, step}}});
+    histograms << json{{"step", step}, {"time", 1}, {"weights", parts}, {"gradients", parts}}.dump() << "\n";
+  }
+}
+
 // The page's own functions, checked by dashboard_page_test.js in the report of two small runs.
 TEST_F(DashboardBrowser, PageLogic) {
   const auto write = [&](const std::string& name, double rate, double offset, const std::string& notes) {
@@ -369,6 +396,7 @@ TEST_F(DashboardBrowser, PageLogic) {
   };
   write("base", 0.001, 0, R"({"notes":"","tags":["good"]})");
   write("other", 0.002, 0.1, R"({"notes":"warmer","tags":[]})");
+  write_records(*folder_ / "logic" / "base");
   ASSERT_EQ(megalith({"dashboard", path("logic"), "--static", path("logic.html")}).exit_code, 0);
   std::string page = text_in(path("logic.html"));
   const size_t nonce = page.find("nonce-") + 6;

@@ -77,6 +77,31 @@
   const png = await pngBlob(loss);
   expect('png', [png.type, png.size > 2000], ['image/png', true]);
 
+  // Texts: the newest first, then what the slider says; what is in the loss is marked.
+  const settled = () => new Promise((resolve) => { setTimeout(resolve, 50); });
+  await settled();
+  const written = () => document.querySelector('#samples .written').textContent;
+  expect('newest text', [written(), byId('samples').querySelector('output').textContent], [' <i>Because</i> 30', 'step 30 · 3 of 3']);
+  expect('loss mask', [...document.querySelectorAll('#samples mark')].map((each) => each.textContent), ['A']);
+  samplesPanel.slider.moved(0);
+  await settled();
+  expect('oldest text', [written(), samplesPanel.slider.follows], [' <i>Because</i> 10', false]);
+  samplesPanel.set({ ...page.runs[0], samples: [10, 20, 30, 40] }, 0);
+  expect('the slider stays', samplesPanel.slider.index, 0);
+  samplesPanel.set(page.runs[0], 0);
+  expect('text is no markup', document.querySelectorAll('#samples i:not(.box)').length, 0);
+
+  // Histograms: rows by kind and part, the chosen row as lines over the steps.
+  expect('bins', [binEdge(0), binEdge(3), binEdge(4), binEdge(-1)], [1, 1.75, 2, 0.875]);
+  expect('rows', histogramsPanel.rows().map((row) => row.part), ['embedding', 'layers.0.attention', 'layers.0.mlp', 'layers.1.attention', 'head']);
+  histogramsPanel.part = 'attention';
+  histogramsPanel.kind = 'weights';
+  await histogramsPanel.choose(1);
+  expect('row', [histogramsPanel.ridgeTitle.textContent, document.querySelectorAll('#histograms .ridge-line').length], ['Weights of layer 1 attention', 3]);
+  histogramsPanel.canvas.dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowUp' }));
+  await settled();
+  expect('arrow keys', histogramsPanel.ridgeTitle.textContent, 'Weights of layer 0 attention');
+
   // Search, groups, baseline, options.
   const found = (text) => { runsTable.find(text); return shownRuns().map((index) => page.names[index]); };
   expect('by tag', found('tag:good'), ['base']);

@@ -188,6 +188,10 @@ const std::vector<Rule>& rules() {
       {{"--use_checkpoint_args"}, "use_checkpoint_args"},
       {{"--iterations_to_skip", "0"}, "iterations_to_skip"},
       {{"--profile", "--profile_step_start=9", "--profile_step_end=9"}, "profile_step_start"},
+      {{"--generate_samples_prompts=prompts.txt"}, "set generate_samples_every to a number of steps"},
+      {{"--generate_samples_every=5"}, "samples.jsonl into output_dir, which is not given", kMegatron},
+      {{"--log_histograms_interval=5"}, "histograms.jsonl into output_dir, which is not given", kMegatron},
+      {{"--generate_samples_every=5", "--streaming", "--max_steps=5"}, "set generate_samples_prompts to a file"},
   };
   return list;
 }

@@ -23,7 +23,7 @@ namespace {
 struct InferenceLayout {
   int tp = 1, pp = 1, cp = 1, dp = 1, ep = 1;
   std::optional<int> vpp;
-  bool sequence_parallel = false;  // for scores; generation turns it off
+  bool sequence_parallel = false;  // used where the test asks for it (split_tokens)
 
   int ranks() const { return tp * pp * cp * dp; }
   std::string name() const {
@@ -63,12 +63,12 @@ using Texts = std::vector<std::vector<int64_t>>;
 
 // The texts as every rank returns them; checks that rank 0 reads the same, in order.
 Texts texts_of(const std::string& name, const InferenceLayout& how, const inference::SamplingOptions& options,
-               const std::filesystem::path& adapter = {}) {
+               const std::filesystem::path& adapter = {}, bool split_tokens = false) {
   SCOPED_TRACE(name + ", " + how.name());
   std::mutex mutex;
   Texts first, read;
   run_inference(
-      name, how, /*split_tokens=*/false,
+      name, how, split_tokens,
       [&](const Rank& r, model::VirtualModels& models) {
         std::vector<int64_t> current;
         const Texts texts = inference::generate_texts(models, requests(), options,
@@ -123,7 +123,9 @@ TEST_P(InferenceLayouts, TextsAreThoseOfOneRank) {
   EXPECT_LT(expected[4].size(), expected[2].size());
   EXPECT_NE(expected[1], expected[3]) << "texts of one prompt";
   for (const InferenceLayout& how : layouts_of(GetParam()))
-    EXPECT_EQ(texts_of(GetParam(), how, options), expected) << how.name();
+    for (const bool split_tokens : {false, true})
+      if (how.sequence_parallel || !split_tokens)
+        EXPECT_EQ(texts_of(GetParam(), how, options, {}, split_tokens), expected) << how.name() << split_tokens;
 }
 
 TEST_P(InferenceLayouts, ScoresAreThoseOfOneRank) {
@@ -181,10 +183,6 @@ TEST(InferenceLayout, BadRequestsAreRefusedOnEveryRank) {
     EXPECT_THROW(inference::score_rows(models, {at::full({1, 4}, 100000, at::kLong), {}, {}}, false), DataError);
     EXPECT_TRUE(inference::predicts_tokens(models));
   });
-  run_inference("llama", {.tp = 2, .sequence_parallel = true}, /*split_tokens=*/true,
-                [](const Rank&, model::VirtualModels& models) {
-                  EXPECT_THROW(inference::generate(models, {1}, {.max_new_tokens = 1}), ConfigError);
-                });
 }
 
 // A stage that fails ends the others, which wait for its hidden states or for the next token.

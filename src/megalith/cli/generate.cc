@@ -12,6 +12,7 @@
 #include "megalith/cli/model_command.h"
 #include "megalith/inference/generate.h"
 #include "megalith/inference/stage_passes.h"
+#include "megalith/run/samples/text_prompts.h"
 #include "megalith/tokenizer/chat/chat_template.h"
 #include "megalith/tokenizer/tokenizer.h"
 
@@ -46,22 +47,6 @@ struct Prompt {
   ordered_json given;  // as it was written
   std::vector<int64_t> ids;
 };
-
-// A plain prompt gets the special tokens that the tokenizer adds (BOS); a chat template writes its own.
-std::vector<int64_t> encode(const tokenizer::Tokenizer& tokenizer, const std::string& text) {
-  const auto ids = tokenizer.encode(text, {.add_special_tokens = true});
-  return {ids.begin(), ids.end()};
-}
-
-// Encodes a text as a user's message, or a whole list of messages.
-std::vector<int64_t> encode_chat(const tokenizer::Tokenizer& tokenizer, const tokenizer::ChatTemplate& chat,
-                                 const ordered_json& given) {
-  const ordered_json said{{"role", "user"}, {"content", given}};
-  const std::string text =
-      chat.render({given.is_array() ? given : ordered_json::array({said}), {}, {}}, {.add_generation_prompt = true});
-  const auto ids = tokenizer.encode(text);
-  return {ids.begin(), ids.end()};
-}
 
 // Returns the lines of the input, or the one prompt of the command line.
 std::vector<ordered_json> read_prompts(const std::optional<std::string>& prompt,
@@ -196,10 +181,8 @@ int run_generate(Words words) {
   std::vector<Prompt> prompts;
   for (auto& given : read_prompts(prompt, input, as_ids, as_chat)) {
     auto ids = as_ids ? given.get<std::vector<int64_t>>()
-               : chat ? encode_chat(*tokenizer, *chat, given)
-                      : encode(*tokenizer, given.get<std::string>());
-    // A model cannot start from nothing: an empty prompt becomes BOS.
-    if (ids.empty() && tokenizer && tokenizer->bos_id()) ids = {*tokenizer->bos_id()};
+               : chat ? run::encode_chat(*tokenizer, *chat, given)
+                      : run::encode_prompt(*tokenizer, given.get<std::string>());
     inference::check_token_ids(at::tensor(ids, at::kLong), command.model());
     prompts.push_back({std::move(given), std::move(ids)});
   }

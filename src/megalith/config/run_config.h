@@ -62,6 +62,11 @@ struct LoggingConfig {
   int64_t profile_step_start = 10;
   int64_t profile_step_end = 12;
   std::vector<int> profile_ranks{0};
+  // Texts that the model writes on the way, and distributions of weights and gradients.
+  std::optional<int64_t> generate_samples_every;
+  std::optional<std::string> generate_samples_prompts;
+  int64_t generate_samples_max_new_tokens = 64;
+  std::optional<int64_t> log_histograms_interval;
   bool operator==(const LoggingConfig&) const = default;
 };
 

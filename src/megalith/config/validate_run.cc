@@ -50,6 +50,10 @@ void check_dataset(const TrainingArguments& args, const ValidationContext& conte
                    "group_by_length and streaming exclude each other: the lengths of a stream are not known");
   problems.require(!grouped || !args.sampler.disable_shuffling,
                    "group_by_length and disable_shuffling exclude each other; keep one");
+  problems.require(!args.logging.generate_samples_every || !data.streaming || args.logging.generate_samples_prompts ||
+                       !data.eval_dataset.empty() || data.val_size > 0,
+                   "generate_samples_every takes prompts from samples that can be read by number, which those of a "
+                   "stream cannot; set generate_samples_prompts to a file of prompts");
   problems.require(!data.streaming || !data.tokenized_path,
                    "streaming and tokenized_path exclude each other; keep one");
   problems.require(data.val_size == 0 || data.eval_dataset.empty(),
@@ -241,6 +245,23 @@ void check_data(const TrainingArguments& args, const ValidationContext& context,
                    "dataloader_prefetch_factor needs dataloader_num_workers > 0");
 }
 
+namespace {
+
+// Records for the dashboard are files.
+void check_records(const TrainingArguments& args, Problems& problems) {
+  const LoggingConfig& logging = args.logging;
+  problems.require(!logging.generate_samples_every || args.save.output_dir,
+                   "generate_samples_every writes samples.jsonl into output_dir, which is not given; set output_dir");
+  problems.require(!logging.generate_samples_prompts || logging.generate_samples_every,
+                   "generate_samples_prompts is given, but not how often they are continued; set "
+                   "generate_samples_every to a number of steps");
+  problems.require(!logging.log_histograms_interval || args.save.output_dir,
+                   "log_histograms_interval writes histograms.jsonl into output_dir, which is not given; set "
+                   "output_dir");
+}
+
+}  // namespace
+
 void check_run(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
   check_adapters(args, problems);
   check_evaluation(args, context, problems);
@@ -250,6 +271,7 @@ void check_run(const TrainingArguments& args, const ValidationContext& context, 
   problems.require(!args.logging.profile || args.logging.profile_step_start < args.logging.profile_step_end,
                    "profile_step_start {} must be less than profile_step_end {}", args.logging.profile_step_start,
                    args.logging.profile_step_end);
+  check_records(args, problems);
 }
 
 }  // namespace megalith::config

@@ -1,4 +1,6 @@
 // Generation: the first pass of a text takes its whole prompt, each later pass one token; the caches supply the rest.
+// With sequence parallelism every pass takes the whole text so far, padded to a multiple of tp, since a single token
+// cannot be split: its caches live for one pass only.
 //
 // Texts are written in rounds of one text per replica and pipeline stage. A text that has ended leaves its round. Where
 // replicas share experts, all of them must run the same number of passes: those with fewer texts left fill up with
@@ -26,7 +28,8 @@ struct Text {
     for (const auto& chunk : models) caches.emplace_back(chunk->place().num_layers);
   }
 
-  std::vector<int64_t> next;        // input of the coming pass: the prompt at first, then the newest token alone
+  std::vector<int64_t> next;  // input of the coming pass: the prompt at first, then the newest token alone, or the
+                              // whole text (see above)
   std::vector<nn::KvCache> caches;  // by chunk
   std::mt19937_64 random;
   std::vector<int64_t> ids;  // the new tokens
@@ -38,8 +41,6 @@ void check_requests(const model::VirtualModels& models, std::span<const TextRequ
                     const SamplingOptions& options) {
   options.validate();
   const model::ModelConfig& config = models.config();
-  check<ConfigError>(!models[0].tensor_parallel().splits_tokens(),
-                     "generation takes one token at a time, which cannot be split; turn off sequence_parallel");
   for (const TextRequest& request : requests) {
     check<ConfigError>(!request.prompt.empty(), "the prompt is empty; give at least one token (bos)");
     check_token_ids(at::tensor(request.prompt, at::kLong), config);
@@ -56,7 +57,10 @@ void check_requests(const model::VirtualModels& models, std::span<const TextRequ
 class Round {
  public:
   Round(const model::VirtualModels& models, const SamplingOptions& options)
-      : models_(models), options_(options), passes_(models) {}
+      : models_(models),
+        options_(options),
+        passes_(models),
+        pieces_(models[0].tensor_parallel().splits_tokens() ? models[0].tensor_parallel().size() : 1) {}
 
   void add(const TextRequest& request) {
     texts_.emplace_back(request.prompt, random_numbers(options_, request.draw), models_);
@@ -93,7 +97,7 @@ class Round {
   // Runs one pass of each text and returns the next token of each of the first `active` ones, on every rank.
   std::vector<int64_t> run(const std::vector<Text*>& batch, size_t active) {
     std::vector<int64_t> tokens, drawn(active, 0);
-    for (const Text* text : batch) tokens.push_back(static_cast<int64_t>(text->next.size()));
+    for (const Text* text : batch) tokens.push_back(pass_length(*text));
     passes_.run(tokens, [&](const model::GptModel& chunk, const pipeline::StageCall& call) {
       const auto number = static_cast<size_t>(call.microbatch);
       Text& text = *batch[number];
@@ -108,16 +112,26 @@ class Round {
   // Returns hidden states [tokens, h], or with the head this rank's columns of the last token's logits [1, v/tp].
   at::Tensor forward(const model::GptModel& chunk, const pipeline::StageCall& call, Text& text) const {
     nn::KvCache& cache = text.caches[static_cast<size_t>(call.chunk)];
-    const auto count = static_cast<int64_t>(text.next.size());
-    // Positions continue after the cached tokens.
-    const at::Tensor positions = at::arange(cache.tokens(), cache.tokens() + count, at::kLong);
-    model::ModelInput input{.layout = ops::SequenceLayout::dense(1, count).with_positions(positions),
+    if (splits_tokens()) cache = nn::KvCache(chunk.place().num_layers);
+    const auto count = static_cast<int64_t>(text.next.size()), padding = pass_length(text) - count;
+    // Positions continue after the cached tokens. Padding follows the tokens, which do not see it.
+    at::Tensor positions = at::arange(cache.tokens(), cache.tokens() + count, at::kLong);
+    if (padding > 0) positions = at::constant_pad_nd(positions, {0, padding});
+    model::ModelInput input{.layout = ops::SequenceLayout::dense(1, count + padding).with_positions(positions),
                             .hidden = call.input,
                             .cache = &cache,
                             .training = false,
-                            .last_token_only = true};
-    if (chunk.place().reads_ids()) input.ids = at::tensor(text.next, at::kLong).to(chunk.options().device);
-    return chunk.forward(input);
+                            .last_token_only = !splits_tokens()};
+    if (chunk.place().reads_ids())
+      input.ids = at::constant_pad_nd(at::tensor(text.next, at::kLong), {0, padding}).to(chunk.options().device);
+    const at::Tensor out = chunk.forward(input);
+    return chunk.place().head && splits_tokens() ? out.narrow(0, count - 1, 1) : out;
+  }
+
+  bool splits_tokens() const { return pieces_ > 1; }
+  // Tokens of the coming pass, with padding.
+  int64_t pass_length(const Text& text) const {
+    return (static_cast<int64_t>(text.next.size()) + pieces_ - 1) / pieces_ * pieces_;
   }
 
   // All tensor-parallel ranks gather the same logits and have the same random numbers: each draws by itself.
@@ -143,7 +157,8 @@ class Round {
 
   void extend(Text& text, int64_t id) const {
     text.ids.push_back(id);
-    text.next = {id};
+    if (!splits_tokens()) text.next.clear();
+    text.next.push_back(id);
     text.ended = static_cast<int64_t>(text.ids.size()) == options_.max_new_tokens ||
                  std::ranges::find(options_.stop_ids, id) != options_.stop_ids.end();
   }
@@ -151,6 +166,7 @@ class Round {
   const model::VirtualModels& models_;
   const SamplingOptions& options_;
   const StagePasses passes_;
+  const int64_t pieces_;  // ranks over which the tokens of a pass are split
   std::vector<Text> texts_;
 };
 

@@ -4,8 +4,9 @@
 //   stage 0   text 0   text 1   text 0   text 1      a pass takes one token per text (the whole prompt at first);
 //   stage 1            text 0   text 1   text 0 …    the last stage draws the next one and tells all stages
 //
-// Context-parallel ranks, between which a single token cannot be split, repeat the same work. For the same reason
-// sequence parallelism must be off; it does not change how weights are split.
+// Context-parallel ranks, between which a single token cannot be split, repeat the same work. With sequence parallelism
+// every pass takes the whole text again: fine for a few texts of a run that trains; a program that only generates turns
+// it off, which does not change how weights are split.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +34,8 @@ struct TextReader {
 };
 
 // Continues all prompts and returns the new ids, equal on all ranks and in every layout. All ranks call it with the
-// same requests. Throws ConfigError if the model is split along tokens (sequence parallelism), cannot predict tokens,
-// or if a text would exceed its learned positions; DataError for ids that are not in the vocabulary.
+// same requests. Throws ConfigError if the model cannot predict tokens, or if a text would exceed its learned
+// positions; DataError for ids that are not in the vocabulary.
 std::vector<std::vector<int64_t>> generate_texts(const model::VirtualModels& models,
                                                  std::span<const TextRequest> requests, const SamplingOptions& options,
                                                  const TextReader& reader = {});

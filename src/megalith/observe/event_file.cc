@@ -3,8 +3,9 @@
 //
 //   8 bytes length │ 4 bytes masked CRC-32C of the length │ the message │ 4 bytes masked CRC-32C of the message
 //
-// Only the few fields that curves and text need are written; the numbers of the fields are those of TensorBoard's
-// .proto files. A reader may follow the file while it grows, because each record is appended by one write.
+// Only the few fields that curves, histograms and text need are written; the numbers of the fields are those of
+// TensorBoard's .proto files. A reader may follow the file while it grows, because each record is appended by one
+// write.
 #include "megalith/observe/event_file.h"
 
 #include <unistd.h>
@@ -53,6 +54,11 @@ class Message {
     text_ += value;
     return *this;
   }
+  Message& add_doubles(int field, const std::vector<double>& values) {
+    std::string packed;
+    for (const double value : values) packed += little_endian(std::bit_cast<uint64_t>(value), 8);
+    return add_bytes(field, packed);
+  }
   Message& add(int field, const Message& message) { return add_bytes(field, message.text_); }
   const std::string& text() const { return text_; }
 
@@ -70,7 +76,8 @@ class Message {
 // Field numbers of event.proto, summary.proto, tensor.proto and tensor_shape.proto; they must not change.
 enum EventField { kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7 };
 enum SummaryField { kValue = 1 };
-enum ValueField { kTag = 1, kSimpleValue = 2, kTensor = 8, kMetadata = 9 };
+enum ValueField { kTag = 1, kSimpleValue = 2, kHistogram = 5, kTensor = 8, kMetadata = 9 };
+enum HistogramField { kMin = 1, kMax = 2, kNum = 3, kSum = 4, kSumSquares = 5, kBucketLimit = 6, kBucket = 7 };
 enum TensorField { kDtype = 1, kShape = 2, kStringValue = 8 };
 constexpr int kStringType = 7;         // DT_STRING
 constexpr int kShapeDim = 2;           // TensorShapeProto.dim
@@ -123,6 +130,20 @@ EventFile::EventFile(const std::filesystem::path& folder, const EventFileOptions
 void EventFile::add_scalar(std::string_view tag, double value, int64_t step, double wall_time) {
   const Message point = Message().add_bytes(kTag, tag).add_float(kSimpleValue, static_cast<float>(value));
   add_record(with_value(event(wall_time, step), point).text());
+}
+
+void EventFile::add_histogram(std::string_view tag, const Buckets& buckets, int64_t step, double wall_time) {
+  double number = 0;
+  for (const double count : buckets.counts) number += count;
+  const Message histogram = Message()
+                                .add_double(kMin, buckets.least)
+                                .add_double(kMax, buckets.most)
+                                .add_double(kNum, number)
+                                .add_double(kSum, buckets.sum)
+                                .add_double(kSumSquares, buckets.sum_squares)
+                                .add_doubles(kBucketLimit, buckets.limits)
+                                .add_doubles(kBucket, buckets.counts);
+  add_record(with_value(event(wall_time, step), Message().add_bytes(kTag, tag).add(kHistogram, histogram)).text());
 }
 
 void EventFile::add_text(std::string_view tag, std::string_view markdown, int64_t step, double wall_time) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "megalith/io/file_io.h"
 
@@ -32,6 +33,15 @@ class EventFile {
   // Adds a point to a curve. `wall_time` is in seconds since 1970; TensorBoard stores values in single precision.
   // Points of a tag need not come in the order of their steps.
   void add_scalar(std::string_view tag, double value, int64_t step, double wall_time);
+  // A histogram: bucket i counts the values from limits[i - 1] (or from -infinity) up to limits[i].
+  struct Buckets {
+    std::vector<double> limits;  // ascending
+    std::vector<double> counts;  // as many
+    double least = 0, most = 0;  // bounds of the values
+    double sum = 0, sum_squares = 0;
+  };
+  // Adds a histogram, shown under "Histograms" and "Distributions".
+  void add_histogram(std::string_view tag, const Buckets& buckets, int64_t step, double wall_time);
   // Adds Markdown, shown under "Text".
   void add_text(std::string_view tag, std::string_view markdown, int64_t step, double wall_time);
 

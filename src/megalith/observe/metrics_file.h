@@ -9,26 +9,21 @@
 
 #include <filesystem>
 
-#include "megalith/io/file_io.h"
+#include "megalith/observe/records/step_lines.h"
 #include "megalith/train/report/callback.h"
 
 namespace megalith::observe {
 
-// Appends lines to the file. One thread. Lines are never changed once written, so a reader may keep its position.
+// The lines of the file; see StepLines for what becomes of those of an earlier start. One thread.
 class MetricsFile {
  public:
-  // Opens or creates the file. Of an existing file, lines up to `resumed_step` stay: later lines are of steps that the
-  // resumed run repeats, and a last line without its end was cut off by a crash. A run from the start (0) keeps none.
-  // Throws DataError when a complete line is not a JSON object with a step: such a file is not ours to cut.
-  MetricsFile(const std::filesystem::path& path, int64_t resumed_step);
+  MetricsFile(const std::filesystem::path& path, int64_t resumed_step) : lines_(path, resumed_step) {}
 
-  // Writes one line with one system call, so that a reader sees all of it or nothing. Throws DataError when the disk is
-  // full or the file is gone.
+  // Writes one line. Throws like StepLines::append.
   void append(int64_t step, std::optional<double> epoch, const train::MetricList& metrics);
 
  private:
-  io::FileHandle file_;
-  uint64_t bytes_ = 0;  // written so far
+  StepLines lines_;
 };
 
 // Keeps `<folder>/metrics.jsonl` on world process zero; does nothing on other ranks. Expects to come after the

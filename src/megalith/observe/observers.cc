@@ -15,6 +15,7 @@
 #include "megalith/observe/live_file.h"
 #include "megalith/observe/loss_plot.h"
 #include "megalith/observe/metrics_file.h"
+#include "megalith/observe/record_files.h"
 #include "megalith/observe/restart_callback.h"
 #include "megalith/observe/straggler.h"
 #include "megalith/observe/tensorboard.h"
@@ -39,6 +40,8 @@ void add_files(Callbacks& callbacks, const ReportSettings& settings, const Obser
     callbacks.push_back(std::make_unique<LiveFileCallback>(setup.world, std::move(live)));
     callbacks.push_back(std::make_unique<RunFilesCallback>(folder, settings.arguments));
     callbacks.push_back(std::make_unique<LossPlotCallback>(folder, settings.run_name));
+    if (settings.text_samples) callbacks.push_back(std::make_unique<SamplesFileCallback>(folder));
+    if (settings.histograms) callbacks.push_back(std::make_unique<HistogramsFileCallback>(folder));
   }
   if (settings.log_progress && !settings.output_dir.empty())
     callbacks.push_back(

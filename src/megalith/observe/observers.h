@@ -42,10 +42,10 @@ struct ObserverSetup {
 };
 
 // Creates the callbacks. They write into output_dir (if there is one) metrics.jsonl, events.jsonl, live.json,
-// args.yaml, trainer_state.json, trace.json and loss.svg; into tensorboard_dir TensorBoard's files; and to stderr
-// progress and timers. All ranks of the world must call it with the same settings. The result goes into
-// TrainerSetup::callbacks in this order: callbacks that add numbers to lines come before those that write them. A run
-// without output_dir has only the callbacks that print.
+// args.yaml, trainer_state.json, trace.json, loss.svg and, if they are asked for, samples.jsonl and histograms.jsonl;
+// into tensorboard_dir TensorBoard's files; and to stderr progress and timers. All ranks of the world must call it with
+// the same settings. The result goes into TrainerSetup::callbacks in this order: callbacks that add numbers to lines
+// come before those that write them. A run without output_dir has only the callbacks that print.
 std::vector<std::unique_ptr<train::TrainerCallback>> make_observers(const ReportSettings& settings,
                                                                     const ObserverSetup& setup);
 

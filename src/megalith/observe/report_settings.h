@@ -46,6 +46,8 @@ struct ReportSettings {
   bool log_num_zeros = false;                // zeros of the gradients in it
   bool log_progress = false;                 // Megatron's progress.txt in output_dir
   int64_t sequence_length = 0;               // tokens per sample, to count those of progress.txt; 0 if they differ
+  bool text_samples = false;                 // the run writes texts on its way: samples.jsonl
+  bool histograms = false;                   // it counts weights and gradients: histograms.jsonl
   // Slow ranks and the timeline.
   bool log_energy = false;            // joules and watts of the GPUs
   bool log_straggler = false;         // name slow ranks

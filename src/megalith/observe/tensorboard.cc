@@ -9,6 +9,7 @@
 #include <array>
 
 #include "megalith/observe/units.h"
+#include "megalith/optim/histograms.h"
 
 namespace megalith::observe {
 namespace {
@@ -108,6 +109,42 @@ void TensorboardCallback::on_log(train::TrainerEvent& event) {
   for (const auto& [name, value] : event.metrics)
     if (!step_numbers_.find(name) && !(megatron && name == "num_zeros_in_grad"))
       add(name, value, event.state.global_step, now);
+}
+
+// Bins of negative values come in descending order of their magnitudes, then zeros, then the positive ones.
+EventFile::Buckets buckets_of(const optim::Histogram& histogram) {
+  EventFile::Buckets buckets;
+  const auto add = [&](double low, double high, int64_t count) {
+    buckets.limits.push_back(high);
+    buckets.counts.push_back(static_cast<double>(count));
+    if (count == 0) return;
+    if (buckets.counts.size() == 1) buckets.least = low;
+    const double middle = (low + high) / 2;
+    buckets.most = high;
+    buckets.sum += static_cast<double>(count) * middle;
+    buckets.sum_squares += static_cast<double>(count) * middle * middle;
+  };
+  const auto edge = [](const optim::BinCounts& side, size_t bin) {
+    return optim::bin_edge(side.first + static_cast<int>(bin));
+  };
+  const optim::BinCounts &negative = histogram.negative, &positive = histogram.positive;
+  for (size_t bin = negative.counts.size(); bin-- > 0;)
+    add(-edge(negative, bin + 1), -edge(negative, bin), negative.counts[bin]);
+  if (histogram.zeros > 0 || !positive.counts.empty())
+    add(0, positive.counts.empty() ? 0 : edge(positive, 0), histogram.zeros);
+  for (size_t bin = 0; bin < positive.counts.size(); ++bin)
+    add(edge(positive, bin), edge(positive, bin + 1), positive.counts[bin]);
+  return buckets;
+}
+
+void TensorboardCallback::on_histograms(train::TrainerEvent& event) {
+  if (!file_) return;
+  const double now = seconds_since_1970();
+  const int64_t step = event.state.global_step;
+  for (const optim::PartHistograms& part : event.histograms->parts) {
+    file_->add_histogram("weights/" + part.name, buckets_of(part.weights), step, now);
+    file_->add_histogram("gradients/" + part.name, buckets_of(part.gradients), step, now);
+  }
 }
 
 }  // namespace megalith::observe

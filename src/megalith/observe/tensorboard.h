@@ -7,7 +7,15 @@
 #include "megalith/observe/report_settings.h"
 #include "megalith/train/report/callback.h"
 
+namespace megalith::optim {
+struct Histogram;
+}
+
 namespace megalith::observe {
+
+// Returns a histogram in TensorBoard's form. Least, most and sums are those of values in the middle of their bins;
+// values that are not finite are left out.
+EventFile::Buckets buckets_of(const optim::Histogram& histogram);
 
 // Returns the tag of a metric: Hugging Face's ("train/loss", "eval/loss") or Megatron's ("lm loss", "learning-rate",
 // "lm loss validation"). A metric without a name of its own in the style keeps the one that it has.
@@ -35,6 +43,7 @@ class TensorboardCallback : public train::TrainerCallback {
   void on_train_begin(train::TrainerEvent& event) override;
   void on_step_end(train::TrainerEvent& event) override;
   void on_log(train::TrainerEvent& event) override;
+  void on_histograms(train::TrainerEvent& event) override;
 
  private:
   void add(std::string_view metric, double value, int64_t step, double wall_time);

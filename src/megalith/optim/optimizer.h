@@ -19,6 +19,7 @@
 
 #include "megalith/optim/grad_norm.h"
 #include "megalith/optim/grad_scaler.h"
+#include "megalith/optim/histograms.h"
 #include "megalith/optim/host_update.h"
 #include "megalith/optim/optimizer_state.h"
 #include "megalith/parallel/parallel_context.h"
@@ -95,6 +96,8 @@ class Optimizer {
 
   // Returns the L2 norm of the whole model's parameters. Collective.
   double parameter_norm() const;
+  // Returns what counts the model's parameters and gradients; the optimizer outlives it. Collective over all ranks.
+  HistogramCounter histogram_counter() const { return {blocks_, sharded_, context_}; }
 
   // Call after loading weights into the model (nn::loadable): refreshes the fp32 main parameters from them, and from
   // these the parameters in fp8. Collective.

@@ -174,6 +174,10 @@ Prepared prepare(RunContext& run, model::VirtualModels& models, const PretrainFu
   setup.rejection_tracker = run.rejection_tracker();
   setup.kept = run.kept();
   if (run.tokenizer()) setup.assets = run.tokenizer()->folder;
+  const data::Dataset* prompts = datasets.valid ? datasets.valid.get() : datasets.train.get();
+  const TextTools tools =
+      run.tokenizer() ? TextTools{run.tokenizer()->tokenizer, run.tokenizer()->folder} : TextTools{};
+  setup.text_sampler = make_text_sampler(run.settings().samples, tools, prompts);
   return prepared;
 }
 

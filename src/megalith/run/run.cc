@@ -162,10 +162,20 @@ void use_trainer(const RunPlan& plan, train::Trainer& trainer, bool evaluates) {
   require_saved(settings, unsaved);
 }
 
+// Prompts come from the evaluation data, which the model does not learn by heart, or else from the training data.
+std::shared_ptr<const train::TextSampler> text_sampler(const RunPlan& plan, const RunData& data) {
+  const RunVocabulary& vocabulary = plan.model.vocabulary;
+  const data::Dataset* prompts = !data.eval.empty() ? data.eval.front().dataset.get()
+                                 : data.train       ? data.train->dataset.get()
+                                                    : nullptr;
+  return make_text_sampler(plan.settings.samples, {vocabulary.tokenizer, vocabulary.tokenizer_folder}, prompts);
+}
+
 void train_on_rank(StartedRun& run) {
   const RunPlan& plan = run.plan;
   parallel::ParallelContext& context = run.context;
   RunData data = open_data(plan, context);
+  const auto sampler = text_sampler(plan, data);
   const auto checkpoint = find_resume(run.resume(), plan.settings.output.folder, context);
   precompute_reference(plan, context, data);
   model::VirtualModels models = load_model(plan.model, plan.settings.model, context, checkpoint);
@@ -174,6 +184,7 @@ void train_on_rank(StartedRun& run) {
                             .eval_data = std::move(data.eval),
                             .objective = make_objective(plan, models),
                             .rates = plan.own.rates,
+                            .text_sampler = sampler,
                             .stop = &run.stop,
                             .heartbeat = run.launch.heartbeat,
                             .assets = plan.model.vocabulary.assets(plan.model.folder),

@@ -134,6 +134,8 @@ void Trainer::begin_training() {
   take_newer_state();
   length_ = run_length(settings_.length, batches_, setup_.train_data->sampler);
   check_before_work();
+  histogram_counter_.reset();
+  counts_.reset();
   model_.reset();  // frees the memory of an earlier run first
   guard_ = std::make_unique<RerunGuard>(settings_.rerun, setup_.rejection_tracker, context_);
   skipped_steps_ = settings_.length.iterations_to_skip;
@@ -143,6 +145,7 @@ void Trainer::begin_training() {
   const optim::RunSchedule named = settings_.schedule(batches_, length_.max_steps);
   // From here on memory for gradients and optimizer states is taken.
   model_ = std::make_unique<OptimizedModel>(models_, update, named.with(setup_.rates), context_);
+  if (settings_.histogram_interval > 0) histogram_counter_.emplace(model_->optimizer().histogram_counter());
   guard_->watch(*model_);
   start_state();
   outcome_ = StepOutcome::kUpdated;
@@ -187,6 +190,7 @@ void Trainer::check_before_work() const {
                      "the model has no Hugging Face configuration, so its save points could not be written; set"
                      " save_strategy to no, or create the model from a config.json");
   try_collators();
+  if (setup_.text_sampler) setup_.text_sampler->check(models_);
 }
 
 // Collates a first batch as a trial if the program brings its own collator or reads extra tensors.
@@ -241,6 +245,8 @@ void Trainer::run_epoch(EpochReader& data) {
     setup_.heartbeat.step_done(state_.global_step, waiting.seconds());
     limit_collectives();
     compare_replicas();
+    record_histograms();
+    record_samples(*batch);
     // A stop request ends the run after a save point, and a failure to write it must not go unnoticed.
     if (interrupted_) {
       saver_.require(true);
@@ -333,6 +339,7 @@ void Trainer::learn_from(const data::StepBatch& batch, int64_t number, double wa
 void Trainer::before_update() {
   between_updates_ = false;
   saver_.finish_copy();
+  count_values();
   emit(&TrainerCallback::on_pre_optimizer_step);
 }
 

@@ -43,9 +43,19 @@ Trainer::Trainer(model::VirtualModels& models, TrainerSettings settings, Trainer
 }
 
 // The event lives for one call; callbacks may change its metrics, its state and the control flags.
+TrainerEvent Trainer::make_event() {
+  return {.settings = settings_,
+          .state = state_,
+          .control = control_,
+          .clock_seconds = clock_seconds_,
+          .outcome = outcome_,
+          .consumed_samples = position_.consumed_samples};
+}
+
 void Trainer::emit(CallbackList::Handler handler, MetricList metrics, std::filesystem::path folder) {
-  TrainerEvent event{settings_,         state_,         control_, std::move(metrics),
-                     std::move(folder), clock_seconds_, outcome_, position_.consumed_samples};
+  TrainerEvent event = make_event();
+  event.metrics = std::move(metrics);
+  event.folder = std::move(folder);
   callbacks_.call(handler, event);
 }
 

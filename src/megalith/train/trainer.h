@@ -34,6 +34,7 @@
 #include "megalith/train/run_checkpoint.h"
 #include "megalith/train/run_length.h"
 #include "megalith/train/run_saver.h"
+#include "megalith/train/samples/text_sampler.h"
 #include "megalith/train/settings/trainer_settings.h"
 #include "megalith/train/step/optimized_model.h"
 #include "megalith/train/stop_flag.h"
@@ -79,6 +80,7 @@ struct TrainerSetup {
   // optim::ScheduleUnit) that were not skipped. A resumed run continues at the step of the save point.
   optim::RateFunctions rates{};
   std::vector<std::unique_ptr<TrainerCallback>> callbacks{};
+  std::shared_ptr<const TextSampler> text_sampler{};  // lets the model write texts on its way; nullptr for none
   const StopFlag* stop = nullptr;             // once requested, the step is finished and saved, and train() returns
   comm::Heartbeat heartbeat{};                // receives the current phase of the run, for the watchdog
   model::Assets assets{};                     // tokenizer files of save points and exports
@@ -148,12 +150,18 @@ class Trainer {
   void set_sample_counts(MetricList& numbers) const;
   TrainOutput end_training(double seconds);
 
+  TrainerEvent make_event();
   void emit(CallbackList::Handler event, MetricList metrics = {}, std::filesystem::path folder = {});
   void log(MetricList line);
   void save_point(bool rolling = false);
   RunProgress progress() const;
   void load_best_model();
   EvalLoopOutput evaluate_on(const EvalData& data, const std::string& prefix);
+
+  // Defined in recorded_steps.cc.
+  void record_samples(const data::StepBatch& batch);
+  void count_values();
+  void record_histograms();
 
   // Defined in rejected_steps.cc.
   RerunExit explained(const RerunExit& exit, const data::StepBatch& batch, int64_t number);
@@ -185,10 +193,12 @@ class Trainer {
   int64_t skipped_samples_ = 0;     // samples of iterations_to_skip
   bool epoch_end_pending_ = false;  // the last step of the epoch is done, but on_epoch_end has not been called yet
   bool interrupted_ = false;
-  bool between_updates_ = false;                 // the state is whole: that after global_step
-  double clock_seconds_ = 0;                     // see TrainerEvent::clock_seconds
-  StepOutcome outcome_ = StepOutcome::kUpdated;  // see TrainerEvent::outcome
-  bool limited_ = false;                         // collective_limit is in force
+  bool between_updates_ = false;                              // the state is whole: that after global_step
+  double clock_seconds_ = 0;                                  // see TrainerEvent::clock_seconds
+  StepOutcome outcome_ = StepOutcome::kUpdated;               // see TrainerEvent::outcome
+  bool limited_ = false;                                      // collective_limit is in force
+  std::optional<optim::HistogramCounter> histogram_counter_;  // with histogram_interval; model_ outlives it
+  std::optional<optim::ValueCounts> counts_;                  // the current step's, if it has histograms
   RunSaver saver_;  // declared last: it abandons a running save before the model is destroyed
 };
 

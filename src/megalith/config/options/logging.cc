@@ -74,6 +74,27 @@ void add_timers(OptionList& list) {
   logging.add("profile_ranks", &LoggingConfig::profile_ranks, "ranks that record").at_least(0).pretrain_only();
 }
 
+// Texts and distributions that a run records for the dashboard.
+void add_records(OptionList& list) {
+  auto logging = list.part(&TrainingArguments::logging);
+  logging
+      .add("generate_samples_every", &LoggingConfig::generate_samples_every,
+           "every n steps, continue a few prompts with the current weights and keep the texts, with samples of the "
+           "training data, in samples.jsonl (none: never)")
+      .at_least(1);
+  logging.add("generate_samples_prompts", &LoggingConfig::generate_samples_prompts,
+              "file with a prompt per line: text, a JSON string or a JSON list of messages (none: beginnings of "
+              "samples)");
+  logging
+      .add("generate_samples_max_new_tokens", &LoggingConfig::generate_samples_max_new_tokens,
+           "most tokens of a generated sample")
+      .at_least(1);
+  logging
+      .add("log_histograms_interval", &LoggingConfig::log_histograms_interval,
+           "steps between histograms of weights and gradients by layer (none: never)")
+      .at_least(1);
+}
+
 // When to evaluate, and which metric decides about the best checkpoint.
 void add_evaluation(OptionList& list) {
   list.topic("Evaluation");
@@ -109,6 +130,7 @@ void add_logging_options(OptionList& list) {
   list.topic("Logging");
   add_lines(list);
   add_timers(list);
+  add_records(list);
   list.no_effect("log_level_replica", text("warning"), "every rank writes its own log file").choices(kLogLevels);
   add_evaluation(list);
 }

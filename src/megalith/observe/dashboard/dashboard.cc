@@ -90,6 +90,32 @@ std::optional<std::pair<int64_t, int64_t>> steps_in(const std::string& text) {
   return std::pair(*from, *to);
 }
 
+// Answers "trace/0", "steps/1000-2000", "samples/0", "histograms" and "histograms/0"; std::nullopt for anything else.
+std::optional<std::string> part_of_run(const RunView& run, std::span<const std::string> words) {
+  if (words.size() == 1 && words[0] == "histograms") return run.histograms().summary_json();
+  if (words.size() == 2 && words[0] == "steps") {
+    const auto steps = steps_in(words[1]);
+    return steps ? run.part_json(steps->first, steps->second) : std::nullopt;
+  }
+  const auto number = words.size() == 2 ? index_in(words[1]) : std::nullopt;
+  if (!number) return std::nullopt;
+  if (words[0] == "trace") return run.trace_step_json(*number);
+  if (words[0] == "samples") return run.samples().json(*number);
+  if (words[0] == "histograms") return run.histograms().row_json(*number);
+  return std::nullopt;
+}
+
+// Appends a JSON list of what `item` returns for 0 to count - 1, which ends earlier once a report is full.
+template <typename Item>
+void append_list(std::string& data, size_t count, const Item& item) {
+  data += '[';
+  for (size_t i = 0; i < count && data.size() < Dashboard::kMostReportBytes; ++i) {
+    if (i > 0) data += ',';
+    data += item(i);
+  }
+  data += ']';
+}
+
 // The same answer for every bad path: it does not reveal which part was wrong.
 DashboardAnswer not_found() { return {404, "application/json", R"({"error":"there is nothing here"})", ""}; }
 
@@ -144,16 +170,11 @@ DashboardAnswer Dashboard::api(std::string_view path) {
     const Json document{{"now", seconds_since_1970()}, {"runs", std::move(list)}};
     return {200, "application/json", document.dump(-1, ' ', false, Json::error_handler_t::replace), ""};
   }
-  const std::vector<std::string> parts = split(path, '/');  // "", run[, "trace", step | "steps", from-to]
+  const std::vector<std::string> parts = split(path, '/');  // "", run[, part of it[, number]]
   const auto run = parts.size() >= 2 && parts[0].empty() ? index_in(parts[1]) : std::nullopt;
   if (!run || *run >= runs_.size()) return not_found();
   if (parts.size() == 2) return {200, "application/json", runs_[*run].json(), ""};
-  const bool of_part = parts.size() == 4;
-  const auto step = of_part && parts[2] == "trace" ? index_in(parts[3]) : std::nullopt;
-  const auto steps = of_part && parts[2] == "steps" ? steps_in(parts[3]) : std::nullopt;
-  auto body = step    ? runs_[*run].trace_step_json(*step)
-              : steps ? runs_[*run].part_json(steps->first, steps->second)
-                      : std::nullopt;
+  auto body = part_of_run(runs_[*run], std::span(parts).subspan(2));
   if (!body) return not_found();
   return {200, "application/json", std::move(*body), ""};
 }
@@ -198,17 +219,28 @@ std::string Dashboard::report() {
     if (&run != runs_.data()) data += ',';
     data += run.json();
   }
-  data += "],\"traces\":[";
-  for (const RunView& run : runs_) {
-    if (&run != runs_.data()) data += ',';
-    data += '[';
-    for (size_t step = 0; step < run.trace_steps() && data.size() < kMostReportBytes; ++step) {
-      if (step > 0) data += ',';
-      data += *run.trace_step_json(step);
+  data += ']';
+  // One entry per run under each name.
+  const auto add = [&](const char* name, const auto& of_run) {
+    data += fmt::format(",\"{}\":[", name);
+    for (const RunView& run : runs_) {
+      if (&run != runs_.data()) data += ',';
+      of_run(run);
     }
     data += ']';
-  }
-  data += "]}";
+  };
+  add("samples", [&](const RunView& run) {
+    append_list(data, run.samples().size(), [&](size_t i) { return *run.samples().json(i); });
+  });
+  add("histograms", [&](const RunView& run) {
+    data += "{\"summary\":" + run.histograms().summary_json() + ",\"rows\":";
+    append_list(data, run.histograms().rows(), [&](size_t i) { return *run.histograms().row_json(i); });
+    data += '}';
+  });
+  add("traces", [&](const RunView& run) {
+    append_list(data, run.trace_steps(), [&](size_t i) { return *run.trace_step_json(i); });
+  });
+  data += '}';
   return page_html(data, random_nonce(), "");
 }
 

@@ -46,6 +46,9 @@ class Dashboard {
   //   /api/runs/2                RunView::json
   //   /api/runs/2/steps/10-20    RunView::part_json: the curves of steps 10 to 20 in full
   //   /api/runs/2/trace/0        RunView::trace_step_json
+  //   /api/runs/2/samples/0      SamplesReader::json
+  //   /api/runs/2/histograms     HistogramsReader::summary_json
+  //   /api/runs/2/histograms/0   HistogramsReader::row_json
   //   /metrics                   prometheus_text
   // Anything else is not found (404).
   DashboardAnswer answer(std::string_view path);
@@ -63,8 +66,8 @@ class Dashboard {
   // Returns the alerts of all runs; reads new data first.
   std::vector<RunAlert> alerts();
 
-  // Returns the page with all data in it, which opens without a server. Of each timeline it contains the first steps,
-  // up to kMostReportBytes.
+  // Returns the page with all data in it, which opens without a server. Of timelines, texts and histograms it contains
+  // the first ones, up to kMostReportBytes in all.
   std::string report();
 
   // More runs than colors and patience; and 32 MiB, beyond which a report becomes too large to mail.

@@ -49,7 +49,8 @@ std::string page_html(std::string_view data, std::string_view nonce, std::string
   for (const std::string_view script :
        {page_files::format_js, page_files::axes_js, page_files::download_js, page_files::chart_js,
         page_files::timeline_js, page_files::cluster_js, page_files::ranks_js, page_files::runs_js,
-        page_files::tables_js, page_files::zoom_js, page_files::app_js})
+        page_files::tables_js, page_files::samples_js, page_files::histograms_js, page_files::zoom_js,
+        page_files::app_js})
     scripts += script;
   std::string page(page_files::index_html);
   const std::string attribute = fmt::format("nonce=\"{}\"", nonce);

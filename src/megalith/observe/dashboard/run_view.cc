@@ -66,6 +66,8 @@ RunView::RunView(const fs::path& folder, std::string name)
       name_(std::move(name)),
       metrics_(folder_),
       events_(folder_),
+      samples_(folder_),
+      histograms_(folder_),
       args_{"args.yaml", kMostArgsBytes},
       live_{"live.json", kMostLiveBytes},
       trace_file_{"trace.json", kMostTraceBytes},
@@ -87,6 +89,8 @@ void RunView::update() {
   const int64_t version_before = version_;
   guarded([this] { return metrics_.update(); });
   guarded([this] { return events_.update(); });
+  guarded([this] { return samples_.update(); });
+  guarded([this] { return histograms_.update(); });
   guarded([this] { return refresh(args_); });
   refresh_live();
   refresh_trace();
@@ -205,6 +209,8 @@ std::string RunView::json() const {
   json += fmt::format(R"(],"events_left_out":{},"malformed_events":{},"ended":{},"start":{},"layout":{},"live":{},)",
                       events_.left_out(), events_.malformed(), events_.ended(), start.empty() ? "null" : start,
                       layout_json(start).value_or("null"), live_json_);
+  json += fmt::format(R"("samples":{},"histograms":{},"malformed_records":{},)", samples_.steps_json(),
+                      histograms_.steps_json(), samples_.malformed() + histograms_.malformed());
   Json alerts = Json::array();
   for (const Alert& alert : alerts_)
     alerts.push_back({{"kind", alert.kind}, {"step", alert.step}, {"text", alert.text}});

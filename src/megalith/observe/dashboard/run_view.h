@@ -10,6 +10,7 @@
 #include "megalith/observe/dashboard/events_reader.h"
 #include "megalith/observe/dashboard/metrics_reader.h"
 #include "megalith/observe/dashboard/notes_file.h"
+#include "megalith/observe/dashboard/step_records.h"
 #include "megalith/observe/dashboard/trace_view.h"
 
 namespace megalith::observe {
@@ -35,6 +36,7 @@ class RunView {
   //   series       {name: DownsampledSeries}
   //   events, events_left_out, malformed_events, start (the newest start event, or null), ended
   //   layout       layout_json, or null;  live: live.json, or null;  trace: TraceView::summary_json, or null
+  //   samples, histograms  steps with texts, and with histograms;  malformed_records: lines of theirs that are neither
   //   checkpoints  [{name, step, bytes, time, latest}]
   //   args         text of args.yaml;  notes, tags: of notes.json
   //   alerts       [{kind, step, text}], see alerts.h
@@ -50,6 +52,8 @@ class RunView {
   // Parts of json(), for other forms of it.
   const MetricsReader& metrics() const { return metrics_; }
   const EventsReader& events() const { return events_; }
+  const SamplesReader& samples() const { return samples_; }
+  const HistogramsReader& histograms() const { return histograms_; }
   const std::string& live_json() const { return live_json_; }  // "null" without live.json
   const std::vector<Alert>& alerts() const { return alerts_; }
 
@@ -81,6 +85,8 @@ class RunView {
   int64_t version_ = 0;
   MetricsReader metrics_;
   EventsReader events_;
+  SamplesReader samples_;
+  HistogramsReader histograms_;
   WholeFile args_, live_, trace_file_, notes_file_;
   std::string live_json_ = "null";
   std::optional<TraceView> trace_;

@@ -77,6 +77,9 @@ TrainingArguments for_evaluation(TrainingArguments args) {
   args.run.do_train = false;
   args.run.do_eval = true;
   args.save.output_dir.reset();
+  args.logging.generate_samples_every.reset();
+  args.logging.generate_samples_prompts.reset();
+  args.logging.log_histograms_interval.reset();
   if (args.lora.adapter_name_or_path.empty()) args.run.finetuning_type = config::FinetuningType::kFull;
   return args;
 }
@@ -274,6 +277,10 @@ void find_fine_tuning(const RunRequest& request, const TrainingArguments& args, 
   if (model_fits) findings.attempt([&] { check_weights(plan); });
   if (!has_vocabulary) return;
   findings.attempt([&] {
+    const RunVocabulary& vocabulary = plan.model.vocabulary;
+    check_samples(plan.settings.samples, {vocabulary.tokenizer, vocabulary.tokenizer_folder});
+  });
+  findings.attempt([&] {
     DataTools tools = data_tools(plan.model.vocabulary);
     tools.collate = request.own.collate;
     plan.data = data_plan(plan.options, tools);
@@ -293,7 +300,9 @@ void find_pretraining(const RunRequest& request, const TrainingArguments& args, 
   plan.settings.plannable = !request.own_model;
   if (request.own_model) return;
   findings.attempt([&] {
-    plan.model.config = model_from_options(plan.options, required(make_run_tokenizer(plan.options)).vocabulary());
+    const std::optional<RunTokenizer> tokenizer = make_run_tokenizer(plan.options);
+    plan.model.config = model_from_options(plan.options, required(tokenizer).vocabulary());
+    check_samples(plan.settings.samples, {tokenizer->tokenizer, tokenizer->folder});
     if (std::string note = export_note(plan.options, plan.model.config); !note.empty())
       plan.warnings.push_back(std::move(note));
   });

@@ -19,6 +19,12 @@ std::optional<std::filesystem::path> folder_in(const std::optional<std::string>&
   return option ? std::optional<std::filesystem::path>(*option) : std::nullopt;
 }
 
+SampleSettings sample_settings(const config::LoggingConfig& logging) {
+  return {.every = logging.generate_samples_every.value_or(0),
+          .max_new_tokens = logging.generate_samples_max_new_tokens,
+          .prompts = config::expand_home(logging.generate_samples_prompts.value_or(""))};
+}
+
 // Returns whether an existing adapter is trained further. Its rank and targets come from its files, not from options,
 // so such a run is not plannable.
 bool continues_adapter(const TrainingArguments& args) {
@@ -98,6 +104,7 @@ RunSettings run_settings(const TrainingArguments& args, const RunWorld& world) {
   settings.model = model_settings(args, at::kCPU);
   settings.trainer = trainer_settings(args, grid);
   settings.reports = report_settings(args, grid);
+  settings.samples = sample_settings(args.logging);
   settings.output = output_settings(args.save);
   settings.learns_limits = args.fault.calc_ft_timeouts;
   settings.resume = args.save.resume_from_checkpoint;

@@ -14,6 +14,7 @@
 #include "megalith/observe/report_settings.h"
 #include "megalith/parallel/runtime_settings.h"
 #include "megalith/plan/run_shape.h"
+#include "megalith/run/samples/text_prompts.h"
 #include "megalith/train/settings/trainer_settings.h"
 
 namespace megalith::run {
@@ -75,6 +76,7 @@ struct RunSettings {
   model::ModelSettings model;         // made for the CPU; settings_on() adapts it to a device
   train::TrainerSettings trainer;     // steps, evaluations, save points
   observe::ReportSettings reports;    // lines and files
+  SampleSettings samples;             // texts of the model on its way
   OutputSettings output;
   bool learns_limits = false;  // calc_ft_timeouts: time limits of ranks are learned and kept in the output folder
   std::optional<std::string> resume;  // resume_from_checkpoint; std::nullopt: start from scratch

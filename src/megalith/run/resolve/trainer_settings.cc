@@ -197,6 +197,7 @@ train::TrainerSettings trainer_settings(const TrainingArguments& args, const lay
                      .keys = key_actions(args.checkpoint.strictness)};
   settings.rerun = rerun_settings(args);
   settings.check_weight_hash_interval = args.fault.check_weight_hash_interval.value_or(0);
+  settings.histogram_interval = args.logging.log_histograms_interval.value_or(0);
   if (args.comm.timeout_after_first_iteration_s)
     settings.collective_limit = std::chrono::seconds(*args.comm.timeout_after_first_iteration_s);
   settings.trains_adapter = trains_adapter(args);
@@ -224,6 +225,8 @@ observe::ReportSettings report_settings(const TrainingArguments& args, const lay
   settings.log_energy = logging.log_energy;
   settings.log_progress = logging.log_progress;
   settings.sequence_length = args.shape.seq_length.value_or(0);
+  settings.text_samples = logging.generate_samples_every.has_value();
+  settings.histograms = logging.log_histograms_interval.has_value();
   settings.log_straggler = args.fault.log_straggler;
   settings.straggler_count = args.fault.straggler_minmax_count;
   // Megatron gives the numbers of steps done before the first recorded one and after the last.

@@ -18,8 +18,13 @@
 #include "megalith/train/report/metric_list.h"
 #include "megalith/train/report/trainer_state.h"
 
+namespace megalith::optim {
+struct Histograms;
+}
+
 namespace megalith::train {
 
+struct TextSamples;
 struct TrainerSettings;
 
 // The trainer's next actions. Callbacks set the flags; the trainer reads and clears them. Setting a flag twice is
@@ -59,8 +64,10 @@ struct TrainerEvent {
   // The time at the end of the last step: the same number on all ranks, so that they agree on anything that happens
   // every so many seconds. Only differences have a meaning; 0 before the first step.
   double clock_seconds = 0;
-  StepOutcome outcome = StepOutcome::kUpdated;  // how the last step ended; meant for on_step_end
-  int64_t consumed_samples = 0;                 // training samples so far, over all ranks and starts of the run
+  StepOutcome outcome = StepOutcome::kUpdated;    // how the last step ended; meant for on_step_end
+  int64_t consumed_samples = 0;                   // training samples so far, over all ranks and starts of the run
+  const TextSamples* samples = nullptr;           // on_samples: filled on rank 0, empty elsewhere
+  const optim::Histograms* histograms = nullptr;  // on_histograms: the same on all ranks
 };
 
 // Receives the events of a run. Every function does nothing unless overridden. Functions run on the trainer's thread,
@@ -84,6 +91,8 @@ class TrainerCallback {
   virtual void on_prediction_step(TrainerEvent&) {}     // a group of evaluation micro-batches is done
   virtual void on_save_begin(TrainerEvent&) {}          // a save is about to start; `folder` is where
   virtual void on_save(TrainerEvent&) {}                // `folder` is complete
+  virtual void on_samples(TrainerEvent&) {}             // `samples` of the step that has just ended
+  virtual void on_histograms(TrainerEvent&) {}          // `histograms` of the step that has just ended
   virtual void on_log(TrainerEvent&) {}  // `metrics`: the line, which is also in state.log_history. Evaluations
                                          // and the totals at the end of training are lines, too
 

@@ -156,6 +156,7 @@ struct TrainerSettings {
   ResumeSettings resume;
   RerunSettings rerun;
   int64_t check_weight_hash_interval = 0;                // > 0: compare replicas every so many steps
+  int64_t histogram_interval = 0;                        // > 0: count weights and gradients every so many steps
   std::optional<std::chrono::seconds> collective_limit;  // timeout of collectives after the first step
   bool trains_adapter = false;                           // the model has an adapter, and only that is trained
   uint64_t seed = 42;                                    // for parameters that are not in files

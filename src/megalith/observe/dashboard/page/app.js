@@ -35,6 +35,12 @@ const rankGrid = new RankGrid();
 const optionsTable = new OptionsTable();
 const runsTable = new RunsTable(page, () => drawAll());
 const notesEditor = new NotesEditor(saveNotes);
+// A part of the run in focus, from the server or from a report; null where the report lacks it.
+const partOfRun = (path, inReport) => async () => page.report ? inReport(page.report) ?? null : fetched(`/api/runs/${page.focus}/${path}`);
+const samplesPanel = new SamplesPanel((number) => partOfRun(`samples/${number}`, (report) => report.samples[page.focus][number])());
+const histogramsPanel = new HistogramsPanel(
+  partOfRun('histograms', (report) => report.histograms[page.focus].summary),
+  (row) => partOfRun(`histograms/${row}`, (report) => report.histograms[page.focus].rows[row])());
 const timeline = new Timeline((step) => showTrace(step), (activities, time) => rankGrid.at(activities, time));
 
 // Reads a setting from the browser, after storing `value` if one is given; null where storage is not allowed. A zoom is
@@ -114,6 +120,7 @@ function problemsOf(run) {
   const lines = (count) => `${grouped(count)} ${count === 1 ? 'line' : 'lines'}`;
   if (run.malformed > 0) texts.push(`${lines(run.malformed)} of metrics.jsonl could not be read and were skipped; ${lines(run.lines)} were read.`);
   if (run.malformed_events > 0) texts.push(`${lines(run.malformed_events)} of events.jsonl could not be read and were skipped.`);
+  if (run.malformed_records > 0) texts.push(`${lines(run.malformed_records)} of samples.jsonl or histograms.jsonl could not be read and were skipped.`);
   if (run.left_out > 0) texts.push(`${grouped(run.left_out)} values are left out: metrics.jsonl has too many names, or too long ones.`);
   return texts;
 }
@@ -137,6 +144,8 @@ function drawAll() {
   drawOverview(run, page.now, page.baseline === page.focus ? null : page.runs[page.baseline]);
   rankGrid.set(run);
   drawExperts(run);
+  samplesPanel.set(run, page.focus);
+  histogramsPanel.set(run, page.focus);
   drawEvents(run);
   drawCheckpoints(run);
   notesEditor.set(run);
@@ -217,12 +226,13 @@ async function poll() {
   setTimeout(poll, Math.max(POLL_MILLISECONDS, 4 * (performance.now() - began)));
 }
 
-// The timeline is a canvas with colors of its own, so it is painted again; everything else follows the style
-// sheet.
+// The timeline and the heat map of histograms are canvases with colors of their own, so they are painted again;
+// everything else follows the style sheet.
 function applyTheme(choice) {
   const dark = choice === 'dark' || (choice !== 'light' && matchMedia('(prefers-color-scheme: dark)').matches);
   document.documentElement.dataset.theme = dark ? 'dark' : 'light';
   if (timeline.trace) timeline.paint();
+  histogramsPanel.repaint();
 }
 
 // The controls of the charts, as they were left.
