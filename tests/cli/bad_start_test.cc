@@ -81,11 +81,22 @@ class BadStart : public ::testing::Test {
   TempFolder folder_;
 };
 
-void expect_stopped_at_once(Subprocess& run, int signal, milliseconds limit) {
+// Waits until a process has a handler for a signal: before that, the signal ends it without a word.
+void wait_for_handler(pid_t pid, int signal) {
+  const auto handled = [&] {
+    std::ifstream status(fmt::format("/proc/{}/status", pid));
+    for (std::string line; std::getline(status, line);)
+      if (line.starts_with("SigCgt:")) return (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1) != 0;
+    return true;  // it has ended
+  };
+  while (!handled()) std::this_thread::sleep_for(milliseconds(20));
+}
+
+void expect_stopped_at_once(Subprocess& run, int signal) {
   const auto start = std::chrono::steady_clock::now();
   run.signal(signal);
   const auto result = run.finish(seconds(60));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, limit);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(15));  // 2 s on a machine that has nothing else to do
   EXPECT_EQ(result.exit_code, 128 + signal) << result.err;
   EXPECT_EQ(result.left_behind, 0);
   EXPECT_EQ(result.err.find("finishing the"), std::string::npos) << result.err;
@@ -141,8 +152,8 @@ TEST_F(BadStart, ASignalEndsRanksThatWaitForAnotherMachine) {
                           "--master_port=29683"}),
                    env());
     while (run.running() && children_of(run.pid()).size() < 2) std::this_thread::sleep_for(milliseconds(20));
-    std::this_thread::sleep_for(milliseconds(500));
-    expect_stopped_at_once(run, SIGTERM, seconds(2));
+    for (const pid_t rank : children_of(run.pid())) wait_for_handler(rank, SIGTERM);
+    expect_stopped_at_once(run, SIGTERM);
     expect_contains(run.so_far().err, "before the first step; there was nothing to save");
   }
 }
@@ -150,7 +161,7 @@ TEST_F(BadStart, ASignalEndsRanksThatWaitForAnotherMachine) {
 TEST_F(BadStart, ASignalEndsHundredsOfRanksInTheirSetUp) {
   Subprocess run(words({"--nproc=200", "--force", "--max_steps=100000"}), env());
   while (run.running() && children_of(run.pid()).size() < 100) std::this_thread::sleep_for(milliseconds(20));
-  expect_stopped_at_once(run, SIGINT, seconds(4));  // 2 s, and as much for a busy machine
+  expect_stopped_at_once(run, SIGINT);
 }
 
 // A rank that another launcher has started: it waits for its peer.
@@ -163,8 +174,8 @@ TEST_F(BadStart, ASignalEndsARankWithoutOurLauncher) {
                     {"MASTER_ADDR", "127.0.0.1"},
                     {"MASTER_PORT", "29684"}});
   Subprocess run(words({}), variables);
-  std::this_thread::sleep_for(seconds(2));
-  expect_stopped_at_once(run, SIGTERM, seconds(2));
+  wait_for_handler(run.pid(), SIGTERM);
+  expect_stopped_at_once(run, SIGTERM);
   expect_contains(run.so_far().err, "before the first step");
 }
 
@@ -241,7 +252,7 @@ TEST_F(BadStart, AbsurdSizesAreRefusedAtOnce) {
     write_content(model / "config.json", changed.dump());
     const auto start = std::chrono::steady_clock::now();
     const auto result = train({"--model_name_or_path=" + model.string(), "--train_from_scratch"});
-    EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(2));
+    EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(15));  // most of it starts the program
     EXPECT_EQ(result.exit_code, 2) << result.err;
     expect_contains(result.err, std::string(key));
     expect_contains(result.err, "no model is larger");
