@@ -87,6 +87,8 @@ const std::vector<Command>& commands() {
        run_preview, RunOptions::kTrain, preview_topics},
       {"dashboard", "runs in a browser, live or afterwards, or as one HTML file", run_dashboard},
       {"plan", "the fastest layouts of a model that fit on N GPUs, as options for train", run_plan, RunOptions::kTrain},
+      {"rehearse", "one rank of a large run on this machine, beside what plan says; the other ranks are stand-ins",
+       run_rehearse, RunOptions::kTrain},
       {"tokenize", "token ids from text or conversations, text from ids", run_tokenize},
       {"data", "prepare training data: tokenize a corpus, check its files, train a tokenizer", run_data,
        RunOptions::kNone, data_commands},

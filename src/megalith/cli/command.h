@@ -44,6 +44,7 @@ int run_train(Words words);  // also pretrain: the same with Megatron-LM's names
 int run_pretrain(Words words);
 int run_preview(Words words);  // groups | layers | batch | lr | pipeline | memory
 int run_plan(Words words);
+int run_rehearse(Words words);
 int run_convert(Words words);
 int run_eval(Words words);
 int run_score(Words words);

@@ -1,6 +1,7 @@
 // World wires the parts of `comm` together. For processes: store -> StoreLink (status, failures, watchdog) -> backends
 // on demand, NCCL directly or Gloo as pairwise(lazy(c10d)). For threads: one ThreadHub where groups meet, and a board
-// that reads the recorders of all ranks directly. Groups with the same ranks and lane share a backend.
+// that reads the recorders of all ranks directly. For a rehearsal: stand-ins for all other ranks. Groups with the same
+// ranks and lane share a backend.
 //
 // Order matters twice. connect() starts the watchdog last, when everything it looks at exists. close() meets the others
 // before it shuts the communicators down, since NCCL needs all members for that, and leaves the store last, since a
@@ -21,6 +22,7 @@
 #include "megalith/comm/backend/c10d_backend.h"
 #include "megalith/comm/backend/lazy_backend.h"
 #include "megalith/comm/backend/pairwise_backend.h"
+#include "megalith/comm/backend/stand_in.h"
 #include "megalith/comm/backend/thread_backend.h"
 #include "megalith/comm/group_internal.h"
 #include "megalith/comm/op/current_device.h"
@@ -259,6 +261,20 @@ std::vector<std::unique_ptr<World>> World::in_process(int size, const WorldOptio
   return worlds;
 }
 
+// No store, no board and no watchdog: nobody else can fail.
+std::unique_ptr<World> World::rehearse(int rank, int size, const WorldOptions& options,
+                                       std::shared_ptr<StandIns> others) {
+  check(rank >= 0 && rank < size, "a rehearsal of rank {} in a world of {}", rank, size);
+  auto state = make_state(rank, size, options);
+  state->connect =
+      share_by_lane([others](const GroupState& group) -> std::shared_ptr<Backend> { return others->connect(group); });
+  Rendezvous place;
+  place.rank = rank;
+  place.world_size = size;
+  place.source = "a rehearsal";
+  return std::unique_ptr<World>(new World(place, size == 1 ? "none" : "stand-ins", state));
+}
+
 int World::rank() const { return state_->rank; }
 int World::size() const { return state_->size; }
 
@@ -358,6 +374,8 @@ void World::close_groups(bool in_order) {
 void World::set_trace(TraceRecorder* trace) { state_->recorder.set_trace(trace); }
 
 double World::waited_seconds() const { return static_cast<double>(state_->waited_ns) / 1e9; }
+
+std::vector<OpTotal> World::operation_totals() const { return state_->recorder.totals(); }
 
 std::vector<std::string> World::recent_operations() const { return state_->recorder.recent(); }
 

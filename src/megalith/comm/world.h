@@ -22,6 +22,7 @@ class TraceRecorder;
 
 namespace megalith::comm {
 
+class StandIns;
 class StartRecord;
 class StoreLink;
 struct RankState;
@@ -60,6 +61,9 @@ class World {
   static std::unique_ptr<World> connect(Rendezvous place, const WorldOptions& options);
   // Creates `size` ranks for `size` threads of this process; element r is for the thread of rank r.
   static std::vector<std::unique_ptr<World>> in_process(int size, const WorldOptions& options = {});
+  // Creates one rank of `size`, the others of which do not exist: `others` stand in for them (backend/stand_in.h).
+  static std::unique_ptr<World> rehearse(int rank, int size, const WorldOptions& options,
+                                         std::shared_ptr<StandIns> others);
 
   // Leaves without waiting for the others; after a successful run, call close() first. Closes the connections of groups
   // that nobody holds any more; calls on_stuck if that takes more than kCloseLimit.
@@ -68,8 +72,9 @@ class World {
   World& operator=(const World&) = delete;
 
   int rank() const;
-  int size() const;                                        // number of ranks
-  const std::string& backend() const { return backend_; }  // "gloo", "nccl", "threads" or "none" (one rank)
+  int size() const;  // number of ranks
+  // "gloo", "nccl", "threads", "stand-ins" (rehearse) or "none" (one rank).
+  const std::string& backend() const { return backend_; }
   // Returns the place in the run, with the number of restarts that all ranks agree on.
   const Rendezvous& place() const { return place_; }
 
@@ -115,6 +120,9 @@ class World {
 
   // Returns how long this rank's thread has waited for operations so far; almost nothing on CUDA, where streams wait.
   double waited_seconds() const;
+
+  // Returns the operations that this rank has started so far, by group and kind. Groups of one rank have none.
+  std::vector<OpTotal> operation_totals() const;
 
   // Returns the record that earlier starts of this job left; nullptr unless torchrun started it.
   StartRecord* record() const { return record_.get(); }

@@ -124,13 +124,22 @@ double BubbleBook::idle_units(const layout::PipelineShape& shape, double backwar
   return idle;
 }
 
-GroupSpeed::GroupSpeed(const Cluster& cluster, int members, int stride)
-    : size(members),
-      inter_bytes_per_second(cluster.inter.bytes_per_second),
-      intra_bytes_per_second(cluster.intra.bytes_per_second) {
-  // Members `stride` apart: so many of them share a node. Between nodes, each of these contributes its own network
-  // link.
-  const int per_node = std::clamp(cluster.gpus_per_node / std::max(1, stride), 1, members);
+GroupSpeed::GroupSpeed(const Cluster& cluster, int members, int stride) {
+  set_links(cluster, members, std::clamp(cluster.gpus_per_node / std::max(1, stride), 1, members));
+}
+
+GroupSpeed::GroupSpeed(const Cluster& cluster, const std::vector<int>& ranks) {
+  std::map<int, int> members;  // by node
+  int most = 1;
+  for (const int rank : ranks) most = std::max(most, ++members[rank / cluster.gpus_per_node]);
+  set_links(cluster, static_cast<int>(ranks.size()), most);
+}
+
+// Between nodes, each member in a node contributes its own network link.
+void GroupSpeed::set_links(const Cluster& cluster, int members, int per_node) {
+  size = members;
+  inter_bytes_per_second = cluster.inter.bytes_per_second;
+  intra_bytes_per_second = cluster.intra.bytes_per_second;
   const bool inside = per_node == members;
   outside = inside ? 0 : 1 - static_cast<double>(per_node) / members;
   latency_s = inside ? cluster.intra.latency_s : cluster.inter.latency_s;

@@ -11,6 +11,7 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "megalith/layout/pipeline_schedule.h"
 #include "megalith/plan/cluster.h"
@@ -64,6 +65,8 @@ struct GroupSpeed {
 
   // `stride` is the distance of neighboring members in ranks: 1 for tp, tp for cp, and so on.
   GroupSpeed(const Cluster& cluster, int size, int stride);
+  // The same for the ranks of a group, ascending; node n has ranks [n·gpus_per_node, (n+1)·gpus_per_node).
+  GroupSpeed(const Cluster& cluster, const std::vector<int>& ranks);
   // Return the seconds of a collective. `bytes` is the size of the whole tensor: what every rank has in the end (all-
   // gather) or at the beginning (reduce-scatter).
   double all_gather(double bytes) const;
@@ -73,6 +76,10 @@ struct GroupSpeed {
   double all_to_all(double bytes) const;
   // Returns the seconds of one message to another member.
   double message(double bytes) const { return size > 1 ? bytes / bytes_per_second + latency_s : 0; }
+
+ private:
+  // `per_node` members share a node.
+  void set_links(const Cluster& cluster, int members, int per_node);
 };
 
 }  // namespace megalith::plan

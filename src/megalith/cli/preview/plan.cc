@@ -1,4 +1,5 @@
-// `megalith plan`: searches the fastest layouts that fit; with --simulate, studies runs of many sizes with failures.
+// `megalith plan`: searches the fastest layouts that fit; with --rehearse, tries them on this machine; with --simulate,
+// studies runs of many sizes with failures.
 // Every option that the user gives stays fixed, and the search covers the rest.
 #include <fmt/format.h>
 
@@ -8,6 +9,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/cli/preview/preview_internal.h"
+#include "megalith/cli/preview/rehearsed_layouts.h"
 #include "megalith/config/derive.h"
 #include "megalith/config/help_and_yaml.h"
 #include "megalith/io/file_io.h"
@@ -26,7 +28,7 @@ struct PlanFlags {
   std::optional<int64_t> gpus, gpus_per_node, best;
   std::optional<std::string> model, gpu, output;
   std::optional<double> mtbf_hours, days, restart_s;
-  bool simulate = false, json = false, help = false;
+  bool simulate = false, rehearse = false, json = false, help = false;
 
   // Defaults are given in brackets.
   std::vector<config::CommandOption> options() {
@@ -37,6 +39,7 @@ struct PlanFlags {
         {"model", "folder with config.json, or a hub name that has been downloaded", &model},
         {"best", "how many layouts to show (5)", &best},
         {"output", "write the options of the best one to this YAML file", &output},
+        {"rehearse", "rehearse one rank of each layout on this machine, and print it beside the plan", &rehearse},
         {"simulate", "runs of 16 to 98304 GPUs with failures: goodput and the interval between checkpoints", &simulate},
         {"mtbf_hours", "with simulate: mean time between failures of one GPU (50000)", &mtbf_hours},
         {"restart_s", "with simulate: from a failure to ranks that run again (300)", &restart_s},
@@ -106,9 +109,14 @@ int run_plan(Words words) {
       run::planned_model(flags.model, config::derive(run::planned_arguments(parsed.args, parsed.report)).args);
   parsed.args.lora.additional_target = model.trained_modules;
   const plan::SearchRequest request = request_of(flags, parsed, model.config);
+  check<ConfigError>(!flags.rehearse || !flags.simulate, "rehearse and simulate are both given; choose one");
   if (flags.simulate) return simulate(flags, request);
   const plan::SearchResult result = plan::search_layouts(request);
-  write_stdout(flags.json ? plan::search_json(request, result).dump() + "\n" : plan::search_text(request, result));
+  RehearsedLayouts rehearsed;
+  if (flags.rehearse) rehearsed = rehearse_layouts(words, own, request, result, model);
+  nlohmann::ordered_json json = plan::search_json(request, result);
+  if (flags.rehearse) json["rehearsals"] = rehearsed.json;
+  write_stdout(flags.json ? json.dump() + "\n" : plan::search_text(request, result) + rehearsed.text);
   if (flags.output && !result.best.empty()) io::replace_text_file(*flags.output, plan::train_yaml(result.best.front()));
   // Nothing fits: the text has said so, and a script sees it by the exit code.
   return result.best.empty() ? kBadInput : kDone;

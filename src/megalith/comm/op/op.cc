@@ -22,6 +22,11 @@ const at::Tensor& common_tensor(const Op& op) {
   return op.kind == OpKind::kAllGather || op.kind == OpKind::kReduceScatter ? op.input : op.output;
 }
 
+// Returns the tensor by whose size the cost of an operation is told; see OpInfo::bytes.
+const at::Tensor& whole_tensor(const Op& op) {
+  return op.kind == OpKind::kReduceScatter || op.kind == OpKind::kAllToAll ? op.input : op.output;
+}
+
 }  // namespace
 
 const char* to_string(ReduceOp op) {
@@ -66,6 +71,7 @@ OpInfo::OpInfo(const Op& op) : kind(op.kind), label(op.label), reduce(op.reduce)
   if (!tensor.defined()) return;
   dtype = tensor.scalar_type();
   sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
+  bytes = static_cast<int64_t>(whole_tensor(op).nbytes());
 }
 
 std::string OpInfo::describe() const {

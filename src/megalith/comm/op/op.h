@@ -16,6 +16,7 @@ enum class ReduceOp { kSum, kAvg, kMax, kMin };
 
 // The operations of Group.
 enum class OpKind { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kBarrier, kSend, kRecv };
+inline constexpr size_t kOpKinds = 8;
 
 // Return the names that messages use: "sum", "all_reduce".
 const char* to_string(ReduceOp op);
@@ -59,6 +60,8 @@ struct OpInfo {
   // The tensor whose shape all members must agree on; undefined for operations without one.
   at::ScalarType dtype = at::ScalarType::Undefined;
   c10::SmallVector<int64_t, 4> sizes;
+  // Bytes of the whole tensor: the result of a gather, the input of a scatter or an all-to-all, else the tensor itself.
+  int64_t bytes = 0;
 
   // Returns "all_reduce 'grad_norm' #12, float32 [4, 8], sum".
   std::string describe() const;

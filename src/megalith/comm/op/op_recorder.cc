@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -42,9 +43,12 @@ uint64_t OpRecorder::begin(const GroupInfo& group, const OpInfo& op) {
   std::lock_guard lock(mutex_);
   const uint64_t record = next_record_++;
   running_.emplace(record, InFlight{.group = &group, .op = op, .begun = Clock::now()});
-  if (is_point_to_point(op.kind)) return record;
-  // Only collectives count: all members have them in the same order.
   GroupRecord& known = groups_[&group];
+  Count& count = known.counts[static_cast<size_t>(op.kind)];
+  ++count.operations;
+  count.bytes += op.bytes;
+  if (is_point_to_point(op.kind)) return record;
+  // Only collectives have a number that members compare: all of them have them in the same order.
   known.begun = op.sequence;
   known.history.add(op);
   return record;
@@ -199,6 +203,17 @@ std::vector<OpRecorder::InFlight> OpRecorder::in_flight() {
   std::vector<InFlight> list;
   for (const auto& [record, running] : running_) list.push_back(running);
   return list;
+}
+
+std::vector<OpTotal> OpRecorder::totals() const {
+  std::lock_guard lock(mutex_);
+  std::vector<OpTotal> all;
+  for (const auto& [group, known] : groups_)
+    for (size_t kind = 0; kind < kOpKinds; ++kind)
+      if (const Count& count = known.counts[kind]; count.operations > 0)
+        all.push_back({group->name, static_cast<OpKind>(kind), count.operations, count.bytes});
+  std::ranges::stable_sort(all, {}, [](const OpTotal& total) { return std::pair(total.group, total.kind); });
+  return all;
 }
 
 // Formatted only here: recording must cost no more than a lock.

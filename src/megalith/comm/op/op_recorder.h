@@ -1,6 +1,7 @@
 // OpRecorder: a rank's current and past communication, for the watchdog and for error messages.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -24,6 +25,15 @@ struct GroupInfo {
   std::string name;
   std::vector<int> ranks;  // world ranks, by group rank
   int rank = 0;            // this rank's place
+};
+
+// The operations of one kind that a rank has started in a group.
+struct OpTotal {
+  std::string group;  // its name
+  OpKind kind = OpKind::kBarrier;
+  int64_t operations = 0;
+  int64_t bytes = 0;  // OpInfo::bytes of all of them
+  bool operator==(const OpTotal&) const = default;
 };
 
 // The last activity of a rank, as the others see it.
@@ -91,6 +101,8 @@ class OpRecorder {
   std::optional<OpInfo> operation(const GroupInfo& group, uint64_t sequence) const;
   // Returns "12.3 s ago  all_reduce 'loss' #12 of tp: 0.2 ms", newest last; at most the last 64 operations.
   std::vector<std::string> recent() const;
+  // Returns how many operations have begun, by group and kind, ordered by the names of groups.
+  std::vector<OpTotal> totals() const;
 
  private:
   struct Finished {
@@ -101,8 +113,13 @@ class OpRecorder {
     Clock::time_point begun, ended;
   };
 
+  struct Count {
+    int64_t operations = 0, bytes = 0;
+  };
+
   struct GroupRecord {
-    uint64_t begun = 0;  // sequence number of the newest collective
+    std::array<Count, kOpKinds> counts{};  // by kind
+    uint64_t begun = 0;                    // sequence number of the newest collective
     OpHistory history;
     std::deque<uint64_t> on_device;  // records with a completion, oldest first
   };

@@ -1,0 +1,76 @@
+// The parts of a Trainer that a step needs, without those that read, write and report.
+#include "megalith/run/rehearsal/mock_training.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/randint.h>
+
+#include "megalith/model/adapter.h"
+#include "megalith/model/auto_model.h"
+
+namespace megalith::run {
+
+namespace {
+
+// A full batch of whole sequences; replicas have different ones.
+data::StepBatch random_batch(const plan::RunShape& shape, int dp_rank) {
+  data::StepBatch step;
+  const at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(1 + dp_rank));
+  const int64_t tokens = shape.sequences() * shape.sequence_length;
+  const auto draw = [&] {
+    return at::randint(0, shape.model->vocab_size, {tokens}, generator, at::TensorOptions(at::kLong));
+  };
+  for (int64_t i = 0; i < shape.microbatches; ++i) {
+    data::MicroBatch batch;
+    batch.ids = draw();
+    batch.labels = draw();
+    batch.layout = ops::SequenceLayout::dense(shape.sequences(), shape.sequence_length);
+    batch.samples = shape.micro_batch_size;
+    batch.sequences = shape.sequences();
+    batch.real_tokens = batch.loss_tokens = tokens;
+    step.microbatches.push_back(std::move(batch));
+  }
+  step.samples = static_cast<int64_t>(shape.global_batch());
+  return step;
+}
+
+// A new adapter on random weights, where one is trained.
+model::VirtualModels fresh_model(const RunSettings& settings, const plan::RunShape& shape,
+                                 parallel::ParallelContext& context) {
+  const model::ModelSettings here = settings_on(settings.model, context.device());
+  if (!shape.options.adapter) return model::AutoModel::from_config(*shape.model, here, context);
+  model::ModelOptions options = here.options;
+  options.adapter = model::resolve_targets(*shape.options.adapter, *shape.model);
+  model::VirtualModels models(*shape.model, options, model::chunk_places(here.stages, *shape.model, context), context);
+  models.initialize_parameters(here.seed);
+  return models;
+}
+
+}  // namespace
+
+MockTraining::MockTraining(const RunSettings& settings, const plan::RunShape& shape, parallel::ParallelContext& context,
+                           TraceRecorder& trace)
+    : settings_(settings),
+      shape_(shape),
+      context_(context),
+      trace_(trace),
+      models_(fresh_model(settings, shape, context)) {}
+
+void MockTraining::prepare() {
+  const train::TrainerSettings& trainer = settings_.trainer;
+  const layout::MicrobatchCalculator batches(trainer.batch);
+  constexpr int64_t kLength = 1000;  // steps; the rehearsal ends long before the run would
+  optimized_ =
+      std::make_unique<train::OptimizedModel>(models_, trainer.update, trainer.schedule(batches, kLength), context_);
+  runner_ = std::make_unique<train::MicrobatchRunner>(models_, trainer.step, context_, objective_, trace_);
+  guard_ = std::make_unique<train::RerunGuard>(trainer.rerun, std::filesystem::path(), context_);
+  guard_->watch(*optimized_);
+  batch_ = random_batch(shape_, context_.place().dp_rank);
+}
+
+bool MockTraining::step(const std::function<void()>& before_update) {
+  const train::StepReport report = train::train_step(*optimized_, *runner_, *guard_, batch_, ++number_, nullptr,
+                                                     {.pre_optimizer_step = before_update});
+  return !report.skipped();
+}
+
+}  // namespace megalith::run

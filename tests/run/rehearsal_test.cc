@@ -1,0 +1,249 @@
+// One rank among stand-ins does what the same rank of a real run does.
+#include "megalith/run/rehearsal/rehearsal.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/config/derive.h"
+#include "megalith/config/parser.h"
+#include "megalith/io/file_io.h"
+#include "megalith/layout/rng_seeds.h"
+#include "megalith/run/rehearsal/cluster_links.h"
+#include "megalith/run/rehearsal/mock_training.h"
+#include "megalith/run/rehearsal/pipeline_arrivals.h"
+#include "megalith/run/rehearsal/rehearsal_report.h"
+#include "megalith/run/rehearsal/tensor_memory.h"
+#include "tests/plan/memory_case.h"
+#include "tests/support/expect.h"
+#include "tests/support/run_ranks.h"
+#include "tests/support/temp_folder.h"
+
+namespace megalith::run {
+namespace {
+
+using testing::expect_error;
+using testing::plan_model;
+using testing::Rank;
+
+// A run of a few small layers.
+struct Job {
+  const char* family = "llama";
+  std::vector<std::string> words;
+  int world = 1;
+  int layers = 4;
+  int64_t vocabulary = 500;
+
+  config::TrainingArguments options() const {
+    std::vector<std::string> all = words;
+    for (const char* word : {"--finetuning_type=full", "--per_device_train_batch_size=1", "--cutoff_len=64",
+                             "--use_cpu", "--learning_rate=1e-4", "--bf16=false"})
+      all.emplace_back(word);
+    return config::parse_arguments(config::Dialect::kTrain, all).args;
+  }
+  PlannedModel model() const {
+    return {.config = plan_model(family, {{"num_hidden_layers", layers}, {"vocab_size", vocabulary}})};
+  }
+  RehearsalRequest request(RehearsalChoice choice = {}) const {
+    choice.world_size = world;
+    if (choice.cluster.gpu.empty()) choice.cluster = plan::find_cluster("cpu");
+    return rehearsal_request(options(), model(), choice);
+  }
+};
+
+// The operations and the memory of a rank in two steps.
+struct Seen {
+  std::vector<comm::OpTotal> operations;
+  double peak = 0;
+};
+
+Seen train(const RehearsalRequest& request, comm::World& world) {
+  const TensorMemory memory(at::kCPU);
+  parallel::ParallelContext context(world, layout::RankGrid(request.shape.grid));
+  context.rng().seed(layout::adapter_seeds(42, context.grid(), world.rank()));
+  TraceRecorder trace;
+  MockTraining training(request.settings, request.shape, context, trace);
+  training.prepare();
+  memory.reset_peak();
+  for (int step = 0; step < 2; ++step) EXPECT_TRUE(training.step());
+  return {world.operation_totals(), static_cast<double>(memory.peak())};
+}
+
+Seen rehearsed(const RehearsalRequest& request, int rank) {
+  const auto others =
+      comm::make_stand_ins({.lasts = [](const comm::GroupInfo&, const comm::OpInfo&) { return 0.0; }}, at::kCPU);
+  const auto world = comm::World::rehearse(rank, request.choice.world_size, {}, others);
+  return train(request, *world);
+}
+
+std::string text_of(const std::vector<comm::OpTotal>& totals) {
+  std::string text;
+  for (const comm::OpTotal& total : totals)
+    text += fmt::format("\n  {} {}: {} operations, {} bytes", total.group, comm::to_string(total.kind),
+                        total.operations, total.bytes);
+  return text;
+}
+
+// Every rank of the run does the operations that its rehearsal does. Returns the peaks of both, by rank.
+void expect_operations_of_the_run(const Job& job) {
+  const RehearsalRequest request = job.request();
+  std::vector<Seen> real(static_cast<size_t>(job.world));
+  testing::run_ranks(job.world,
+                     [&](const Rank& rank) { real[static_cast<size_t>(rank.rank)] = train(request, rank.world); });
+  for (int rank = 0; rank < job.world; ++rank) {
+    const Seen alone = rehearsed(request, rank);
+    const Seen& run = real[static_cast<size_t>(rank)];
+    EXPECT_FALSE(alone.operations.empty());
+    EXPECT_TRUE(alone.operations == run.operations)
+        << "rank " << rank << " rehearsed:" << text_of(alone.operations) << "\nin the run:" << text_of(run.operations);
+    // The plan for collectives that work in place.
+    const double planned = plan::plan_memory(request.shape)
+                               .at(static_cast<size_t>(layout::RankGrid(request.shape.grid).place(rank).pp_rank))
+                               .step();
+    EXPECT_NEAR(alone.peak / planned, 1, 0.03) << "rank " << rank;
+  }
+}
+
+TEST(Rehearsal, TensorParallel) { expect_operations_of_the_run({.words = {"--tp=2"}, .world = 2}); }
+
+TEST(Rehearsal, SequenceParallel) {
+  expect_operations_of_the_run({.words = {"--tp=2", "--sequence_parallel=true"}, .world = 2});
+}
+
+TEST(Rehearsal, EachStageOfAPipeline) {
+  expect_operations_of_the_run({.words = {"--pp=2", "--gradient_accumulation_steps=4"}, .world = 2});
+}
+
+TEST(Rehearsal, VirtualStages) {
+  expect_operations_of_the_run(
+      {.words = {"--pp=2", "--vpp=2", "--gradient_accumulation_steps=4"}, .world = 2, .layers = 8});
+}
+
+TEST(Rehearsal, DistributedOptimizer) {
+  expect_operations_of_the_run({.words = {"--use_distributed_optimizer=true", "--overlap_grad_reduce=true",
+                                          "--overlap_param_gather=true", "--gradient_accumulation_steps=2"},
+                                .world = 4});
+}
+
+TEST(Rehearsal, ContextParallel) { expect_operations_of_the_run({.words = {"--cp=2"}, .world = 2}); }
+
+// Experts padded to their capacity get as many tokens on every rank.
+TEST(Rehearsal, ExpertParallel) {
+  expect_operations_of_the_run(
+      {.family = "qwen3_moe",
+       .words = {"--ep=2", "--moe_token_dispatcher_type=alltoall", "--moe_expert_capacity_factor=1.0",
+                 "--moe_pad_expert_input_to_capacity=true"},
+       .world = 2});
+}
+
+TEST(Rehearsal, AllTogether) {
+  expect_operations_of_the_run({.words = {"--tp=2", "--pp=2", "--use_distributed_optimizer=true",
+                                          "--calculate_per_token_loss=true", "--gradient_accumulation_steps=2"},
+                                .world = 8});
+}
+
+// Over Gloo, whose all-reduce works in place as a stand-in's does.
+TEST(Rehearsal, TakesTheMemoryOfTheRun) {
+  for (const char* layout : {"--tp=2", "--pp=2", "--cp=2"}) {
+    const Job job{.words = {layout, "--gradient_accumulation_steps=2"}, .world = 2};
+    const RehearsalRequest request = job.request();
+    std::vector<double> real(2);
+    testing::run_gloo_ranks(
+        2, [&](const Rank& rank) { real[static_cast<size_t>(rank.rank)] = train(request, rank.world).peak; });
+    for (int rank = 0; rank < 2; ++rank)
+      EXPECT_NEAR(rehearsed(request, rank).peak / real[static_cast<size_t>(rank)], 1, 0.03)
+          << layout << ", rank " << rank;
+  }
+}
+
+// 1F1B on two stages: F0 F1 of rank 0 end at 1 and 2; rank 1 has done F0 and B0 at 4.
+TEST(Rehearsal, MessagesComeWhenOtherStagesHaveComputedThem) {
+  const layout::PipelineShape shape{.kind = layout::ScheduleKind::kOneFOneB, .pp = 2, .microbatches = 3};
+  const layout::PipelineCosts costs{.forward = 1, .backward = 1, .weight_gradient = 1};
+  PipelineArrivals last(shape, 1, costs), first(shape, 0, costs);
+  for (int step = 0; step < 2; ++step) {
+    last.begin_step();
+    EXPECT_DOUBLE_EQ(last.next(true, 0), 1);
+    EXPECT_DOUBLE_EQ(last.next(true, 0), 2);
+    first.begin_step();
+    EXPECT_DOUBLE_EQ(first.next(false, 1), 4);
+  }
+  EXPECT_DOUBLE_EQ(last.next(true, 0), 7);  // rank 0: B0 from 4 to 6, then F2
+  EXPECT_DOUBLE_EQ(last.next(true, 0), 0);  // no more
+}
+
+// A total takes as long as its operations one by one, inside a node and between nodes.
+TEST(Rehearsal, UsesTheSpeedsOfThePlanner) {
+  const plan::Cluster cluster = plan::find_cluster("h100-80g");
+  ClusterLinks links(cluster);
+  for (const std::vector<int>& ranks : {std::vector{0, 1, 2, 3}, std::vector{0, 8, 16, 24}}) {
+    const comm::GroupInfo group{.id = fmt::format("{}", ranks.back()), .name = "tp", .ranks = ranks};
+    comm::OpInfo small, large;
+    small.kind = large.kind = comm::OpKind::kAllReduce;
+    small.bytes = 1000;
+    large.bytes = 5000;
+    const plan::GroupSpeed speed(cluster, 4, ranks[1]);
+    EXPECT_DOUBLE_EQ(links.seconds(group, small), speed.all_reduce(1000));
+    const comm::OpTotal total{.group = "tp", .kind = small.kind, .operations = 3, .bytes = 7000};
+    EXPECT_NEAR(links.seconds(ranks, total), 2 * links.seconds(group, small) + links.seconds(group, large), 1e-12);
+  }
+}
+
+// Twice the time on links of half the speed, operation by operation.
+TEST(Rehearsal, LastsAsLongAsTheLinksSay) {
+  plan::Cluster fast = plan::find_cluster("cpu");
+  fast.intra = fast.inter = {.bytes_per_second = 1e12, .latency_s = 0};
+  plan::Cluster slow = fast;
+  slow.intra.bytes_per_second = slow.inter.bytes_per_second = 5e11;
+  const Job job{.words = {"--tp=2", "--pp=2", "--use_distributed_optimizer=true"}, .world = 8};
+  const RehearsalResult quick = rehearse(job.request({.cluster = fast, .steps = 1}));
+  const RehearsalResult late = rehearse(job.request({.cluster = slow, .steps = 1}));
+  ASSERT_EQ(quick.communication.size(), late.communication.size());
+  double sum = 0;
+  for (size_t i = 0; i < quick.communication.size(); ++i) {
+    EXPECT_EQ(quick.communication[i].bytes, late.communication[i].bytes);
+    EXPECT_NEAR(late.communication[i].lasts_s, 2 * quick.communication[i].lasts_s, 1e-15);
+    sum += late.communication[i].lasts_s;
+  }
+  EXPECT_GT(sum, 0);
+}
+
+TEST(Rehearsal, ReportsEachStageBesideThePlan) {
+  const testing::TempFolder folder;
+  for (int stage = 0; stage < 2; ++stage) {
+    const Job job{.words = {"--pp=2", "--gradient_accumulation_steps=2"}, .world = 4};
+    const RehearsalRequest request = job.request({.stage = stage, .steps = 1, .trace = folder.path() / "trace.json"});
+    EXPECT_EQ(request.rank, 2 * stage);
+    const RehearsalResult result = rehearse(request);
+    EXPECT_EQ(result.skipped, 0);
+    EXPECT_GT(result.step_s, 0);
+    EXPECT_GE(result.bubble_s, 0);
+    EXPECT_EQ(result.planned_memory.pp_rank, stage);
+    const std::string text = rehearsal_text(request, result);
+    for (const char* part : {"rehearsed", "planned", "exposed communication", "pipeline bubble", "peak memory",
+                             "pp_forward", "pp_backward", "world"})
+      testing::expect_contains(text, part);
+    EXPECT_EQ(text.find("loss"), std::string::npos);
+    EXPECT_EQ(rehearsal_json(request, result).at("stage"), stage);
+    EXPECT_GT(nlohmann::json::parse(io::read_text_file(folder.path() / "trace.json", 1 << 26)).at("traceEvents").size(),
+              10U);
+  }
+}
+
+TEST(Rehearsal, RefusesWhatDoesNotExist) {
+  const Job job{.words = {"--tp=2", "--pp=2"}, .world = 8};
+  expect_error<ConfigError>([&] { job.request({.rank = 8}); }, {"rank is 8", "from 0 to 7"});
+  expect_error<ConfigError>([&] { job.request({.stage = 2}); }, {"stage is 2", "from 0 to 1"});
+  expect_error<ConfigError>([&] { job.request({.rank = 1, .stage = 1}); }, {"rank and stage are both given"});
+  expect_error<ConfigError>([&] { job.request({.steps = 0}); }, {"steps is 0", "from 1"});
+  expect_error<ConfigError>([] { Job{.words = {"--tp=2"}, .world = 3}.request(); }, {"3", "tp"});
+  expect_error<ConfigError>([] { Job{.words = {"--stage=dpo"}}.request(); }, {"stage dpo cannot be rehearsed"});
+  // Nothing is allocated before the plan says that it fits.
+  expect_error<ConfigError>([] { Job{.vocabulary = 260'000'000}.request(); },
+                            {"rank 0 (stage 0) needs", "free", "--force"});
+}
+
+}  // namespace
+}  // namespace megalith::run
