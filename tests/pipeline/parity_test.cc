@@ -178,8 +178,8 @@ TEST(PipelineParity, SeveralStepsWithOverlappedReduction) {
   }
 }
 
-// The head's weight gradients wait until the last stage has sent its last message. Deferring all of them keeps the order
-// of the sums; deferring some changes only that.
+// The head's weight gradients wait until the last stage has sent its last message. Deferring all of them keeps the
+// order of the sums; deferring some changes only that.
 TEST(PipelineParity, DeferredHeadsGiveTheSameGradients) {
   for (const int variant : {0, 1})
     for (const auto kind : {ScheduleKind::kOneFOneB, ScheduleKind::kInterleaved})

@@ -9,8 +9,8 @@ namespace megalith::testing {
 struct MemoryMeter::Counter : c10::MemoryReportingInfoBase {
   explicit Counter(std::function<void(int64_t)> callback) : on_allocation(std::move(callback)) {}
 
-  // Looks blocks up by address. c10's own table keeps the address of a metered block that an unmetered thread has freed,
-  // so it reports the end of whatever lies there next with the old size.
+  // Looks blocks up by address. c10's own table keeps the address of a metered block that an unmetered thread has
+  // freed, so it reports the end of whatever lies there next with the old size.
   void reportMemoryUsage(void* block, int64_t bytes, size_t, size_t, c10::Device device) override {
     if (!device.is_cpu()) return;
     forget(block);

@@ -10,8 +10,8 @@
 // Once its hidden states are sent, a stage needs only their autograd graph. So their storage is freed and backward is
 // started from the graph's edge instead of the tensor; this keeps one [rows, h] tensor less per micro-batch in flight.
 //
-// The last stage is the first to finish. Weight gradients of the head that it has deferred (StageWork::head) are computed
-// after its last message has left, while the stages before it still work on it.
+// The last stage is the first to finish. Weight gradients of the head that it has deferred (StageWork::head) are
+// computed after its last message has left, while the stages before it still work on it.
 #include "megalith/pipeline/forward_backward.h"
 
 #include <ATen/ATen.h>

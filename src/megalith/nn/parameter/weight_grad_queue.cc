@@ -1,5 +1,5 @@
-// One entry per recorded pass, first in, first out: weight gradients of micro-batches are computed in the order of their
-// passes, so that sums into main_grad have the order of an ordinary schedule.
+// One entry per recorded pass, first in, first out: weight gradients of micro-batches are computed in the order of
+// their passes, so that sums into main_grad have the order of an ordinary schedule.
 #include "megalith/nn/parameter/weight_grad_queue.h"
 
 #include <ATen/core/grad_mode.h>

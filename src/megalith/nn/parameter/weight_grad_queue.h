@@ -1,5 +1,5 @@
-// Deferred weight gradients: the second half of backward in zero-bubble pipeline schedules, and the head's products that
-// a pipeline's last stage leaves until the other stages drain.
+// Deferred weight gradients: the second half of backward in zero-bubble pipeline schedules, and the head's products
+// that a pipeline's last stage leaves until the other stages drain.
 #pragma once
 
 #include <cstddef>

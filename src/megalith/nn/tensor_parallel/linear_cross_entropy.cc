@@ -49,8 +49,8 @@ at::Tensor reduced_over_tp(const at::Tensor& dx, const TensorParallel& tp) {
   return dx;
 }
 
-// Adds dyᵀ·x of a chunk to the weight's gradient, as Parameter::add_weight_grad does, or leaves it in a queue that takes
-// logits, which holds dy and x, but not the history of x. Nothing else writes to them afterwards.
+// Adds dyᵀ·x of a chunk to the weight's gradient, as Parameter::add_weight_grad does, or leaves it in a queue that
+// takes logits, which holds dy and x, but not the history of x. Nothing else writes to them afterwards.
 at::Tensor add_chunk_grad(Parameter& weight, const at::Tensor& dy, const at::Tensor& x) {
   if (!weight.grad.defers() || !weight.grad.queue->keeps_logits()) return weight.add_weight_grad(dy, x);
   weight.grad.queue->add([&weight, dy, x = x.detach()] { weight.add_weight_grad(dy, x); });

@@ -30,8 +30,8 @@ void check_extras(std::span<const data::MicroBatch> batches, const Objective& ob
   for (const data::MicroBatch& batch : batches) batch.require_extras(keys);
 }
 
-// While it lives, weight gradients are left for later: of all layers if the schedule has a place for them (zero_bubble),
-// or of the head in the first `deferred_heads` micro-batches.
+// While it lives, weight gradients are left for later: of all layers if the schedule has a place for them
+// (zero_bubble), or of the head in the first `deferred_heads` micro-batches.
 class WeightGradQueues {
  public:
   WeightGradQueues(model::VirtualModels& models, layout::ScheduleKind schedule, int deferred_heads)
