@@ -52,7 +52,8 @@ class Training {
                            .bucketing = overlap},
         context);
     optimizer_ =
-        std::make_unique<optim::Optimizer>(std::vector{ddp_.get()}, optim::OptimizerSettings{}, context, overlap);
+        std::make_unique<optim::Optimizer>(std::vector{ddp_.get()}, optim::OptimizerSettings{}, context,
+                                           overlap ? optim::ParamGather::kInForward : optim::ParamGather::kInStep);
     for (optim::ParamGroup& group : optimizer_->groups()) group.lr = 1e-4;
     if (overlap)
       models_[0].set_before_part([this](std::span<nn::Parameter* const> part) { ddp_->wait_for_params(part); });

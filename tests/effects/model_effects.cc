@@ -34,6 +34,11 @@ std::string last_stage_meanwhile(const TrainingArguments& args) {
   return watch_run(args, {.rank = 1}).products_meanwhile;
 }
 
+// Messages that wait until the host has read the gradient norm and completes the update.
+std::string after_the_norm(const TrainingArguments& args) {
+  return watch_run(args, {.model = "deep", .dp = 2}).messages_in_update;
+}
+
 // Graphs need a GPU: a run without one says that it does not use them.
 std::string said_of_graphs(const TrainingArguments& args) {
   const std::string said = watch_run(args).said;
@@ -102,6 +107,12 @@ Effects model_effects() {
        {"--overlap_p2p_comm=true"},
        {"--overlap_p2p_comm=false"},
        travels_meanwhile},
+      {"overlap_param_gather_with_optimizer_step",
+       small_run({"--pp=2", "--vpp=2", "--num_layers=8", "--use_distributed_optimizer", "--overlap_grad_reduce",
+                  "--overlap_param_gather"}),
+       {},
+       {"--overlap_param_gather_with_optimizer_step"},
+       after_the_norm},
       {"defer_embedding_wgrad_compute",
        small_run({"--pp=2"}),
        {},

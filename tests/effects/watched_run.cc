@@ -7,7 +7,9 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <string_view>
 
 #include "tests/support/memory_meter.h"
 #include "tests/support/reference_model.h"
@@ -99,16 +101,24 @@ void train_watched(const TrainerRank& r, WatchedRun& run) {
   }
   run.operators = text_of_counts(counter.work().operators);
   r.rank.world.set_trace(nullptr);
-  Counts messages, products;
-  for (const TraceSpan& span : trace.take_spans()) {
+  Counts messages, products, updates;
+  const std::vector<TraceSpan> spans = trace.take_spans();
+  const auto in_update = [&spans](int64_t at) {
+    return std::ranges::any_of(spans, [at](const TraceSpan& span) {
+      return span.label.name == std::string_view("optimizer") && span.begin_ns < at && at < span.end_ns;
+    });
+  };
+  for (const TraceSpan& span : spans) {
     if (span.label.lane != TraceLane::kCommunication || *span.label.group == '\0') continue;
     const std::string name = fmt::format("{} {}", span.label.group, span.label.name);
     ++messages[name];
+    if (in_update(span.begin_ns)) ++updates[name];
     for (const int64_t at : counter.work().products)
       if (span.begin_ns < at && at < span.end_ns) ++products[name];
   }
   run.messages = text_of_counts(messages);
   run.products_meanwhile = text_of_counts(products);
+  run.messages_in_update = text_of_counts(updates);
   for (const train::MetricList& line : heard.lines)
     for (const char* name : {"loss", "grad_norm"})
       if (const auto value = line.find(name)) run.numbers += fmt::format("{} {}\n", name, *value);

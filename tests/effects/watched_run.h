@@ -19,6 +19,7 @@ struct WatchedRun {
   // How many matrix products the rank began between the start of a message and the end of waiting for it, by group and
   // kind. The order on a thread is fixed, however long a message takes.
   std::string products_meanwhile;
+  std::string messages_in_update;  // how many of those operations began in the part of a step that completes its update
   // All the tensor memory that the rank asked for while it trained. Only a run of one rank repeats it: of several, the
   // last to arrive allocates the result of a reduction. (When memory is freed depends on other threads, too.)
   int64_t allocated_bytes = 0;

@@ -65,8 +65,9 @@ TrainingRank::TrainingRank(const Rank& rank, const std::filesystem::path& folder
   context_.rng().seed(layout::seeds_for_base(1, context_.place().tp_rank, 0, 0));
   model::load_weights(models_, folder, models_.config(), 1);
   ddp_ = std::make_unique<optim::DistributedDataParallel>(models_.parameters(), how.ddp, context_);
-  optimizer_ =
-      std::make_unique<optim::Optimizer>(std::vector{ddp_.get()}, how.optimizer, context_, how.overlap_param_gather);
+  optimizer_ = std::make_unique<optim::Optimizer>(
+      std::vector{ddp_.get()}, how.optimizer, context_,
+      how.overlap_param_gather ? optim::ParamGather::kInForward : optim::ParamGather::kInStep);
   for (optim::ParamGroup& group : optimizer_->groups()) {
     group.lr = how.lr;
     group.weight_decay = how.weight_decay;

@@ -66,6 +66,11 @@ std::vector<TrainerCase> layouts() {
     c.vpp = 2;
     overlapped(c);
   });
+  add("vpp dp, gathers during the update", 1, 2, 2, 4, [&](TrainerCase& c) {
+    c.vpp = 2;
+    overlapped(c);
+    c.args.optimizer.overlap_param_gather_with_optimizer_step = true;
+  });
   add("vpp dp, reduction as soon as it can be", 1, 2, 2, 4, [&](TrainerCase& c) {
     c.vpp = 2;
     overlapped(c);

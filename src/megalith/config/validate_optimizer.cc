@@ -96,6 +96,10 @@ void check_overlap(const TrainingArguments& args, Problems& problems) {
   const bool interleaved = args.pipeline.vpp || args.pipeline.layers_per_virtual_stage || args.pipeline.layout;
   problems.require(!optimizer.overlap_param_gather_with_optimizer_step || (ddp.overlap_param_gather && interleaved),
                    "overlap_param_gather_with_optimizer_step needs overlap_param_gather and virtual pipeline stages");
+  problems.require(
+      !optimizer.overlap_param_gather_with_optimizer_step || (!optimizer.cpu_offload && !args.precision.fp8_param),
+      "overlap_param_gather_with_optimizer_step works neither with optimizer_cpu_offload nor with fp8_param:"
+      " their weights are complete only after the whole update; leave it out");
   problems.require(!ddp.average_in_collective || !ddp.calculate_per_token_loss,
                    "ddp_average_in_collective and calculate_per_token_loss exclude each other; keep one");
   problems.require(!ddp.bucket_size || !ddp.num_buckets,

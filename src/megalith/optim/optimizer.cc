@@ -49,6 +49,11 @@ StoredElements elements_of(const StateBlock& block, const at::Tensor& gate) {
           .gate = gate};
 }
 
+// Whether a block is state of this chunk.
+bool is_part(const StateBlock& block, const DistributedDataParallel& chunk) {
+  return std::ranges::any_of(chunk.buffers(), [&](const auto& buffer) { return buffer.get() == block.buffer; });
+}
+
 int64_t rounded_up(int64_t n) { return (n + ops::kScaleBlock - 1) / ops::kScaleBlock * ops::kScaleBlock; }
 
 // Returns elements [begin, begin + n) of stored state in fp32. Other elements of the first and last scale are read with
@@ -76,23 +81,17 @@ bool fits(const std::vector<int64_t>& saved, const parallel::ShardedTensor& want
 }  // namespace
 
 Optimizer::Optimizer(std::vector<DistributedDataParallel*> chunks, OptimizerSettings settings,
-                     const parallel::ParallelContext& context, bool overlap_param_gather)
-    : chunks_(std::move(chunks)),
-      settings_(std::move(settings)),
-      context_(context),
-      overlap_param_gather_(overlap_param_gather) {
+                     const parallel::ParallelContext& context, ParamGather gather)
+    : chunks_(std::move(chunks)), settings_(std::move(settings)), context_(context), gather_(gather) {
   settings_.validate();
   for (const DistributedDataParallel* chunk : chunks_) {
     sharded_ = chunk->settings().use_distributed_optimizer;
     check(sharded_ == chunks_[0]->settings().use_distributed_optimizer,
           "some chunks use the distributed optimizer and others do not");
   }
-  check<ConfigError>(
-      sharded_ || !overlap_param_gather_,
-      "overlap_param_gather is true without use_distributed_optimizer: there is nothing to gather; switch"
-      " the first off or the second on");
   groups_ = all_groups(settings_.groups);
   blocks_ = make_state(chunks_, settings_);
+  check_gather();
   if (!has_fp8()) return;
   offer_main_params();
   gather_params();
@@ -103,6 +102,20 @@ Optimizer::~Optimizer() {
   for (const StateBlock& block : blocks_)
     if (block.in_fp8())
       for (const nn::Parameter* parameter : block.buffer->parameters()) parameter->attached.bytes->main = nullptr;
+}
+
+void Optimizer::check_gather() const {
+  check<ConfigError>(
+      sharded_ || gather_ == ParamGather::kInStep,
+      "overlap_param_gather is true without use_distributed_optimizer: there is nothing to gather; switch"
+      " the first off or the second on");
+  if (gather_ != ParamGather::kDuringUpdate) return;
+  check<ConfigError>(!has_fp8(),
+                     "overlap_param_gather_with_optimizer_step does not work with fp8_param, whose weights"
+                     " are cast after the whole update; leave one of them out");
+  check<ConfigError>(std::ranges::none_of(blocks_, &StateBlock::on_host),
+                     "overlap_param_gather_with_optimizer_step does not work with optimizer_cpu_offload, whose weights"
+                     " arrive after the whole update; leave one of them out");
 }
 
 bool Optimizer::has_fp8() const { return std::ranges::any_of(blocks_, &StateBlock::in_fp8); }
@@ -173,7 +186,7 @@ StepResult Optimizer::finish_step(GradScaler& scaler, const GradStats& stats, bo
   if (settings_.count_zeros) result.num_zeros = stats.zeros;
   if (!begun) update({.grad_scale = ops::clip_factor(stats.norm, {.unscale = unscale, .clip = settings_.clip_grad})});
   ++steps_;
-  gather_params();
+  if (gather_ != ParamGather::kDuringUpdate) gather_params();
   return result;
 }
 
@@ -190,10 +203,15 @@ std::vector<ops::UpdateRun> Optimizer::runs_of(const StateBlock& block, double g
   return runs;
 }
 
-// Device blocks are queued first, so that the device works while the host updates its own.
+// Device blocks are queued first, so that the device works while the host updates its own. A gather that is started for
+// a step whose gate is closed moves the parameters as they were.
 void Optimizer::update(const Factor& factor) {
-  for (const StateBlock& block : blocks_)
-    if (!block.on_host) update_stored(rule(), elements_of(block, factor.gate), runs_of(block, factor.grad_scale));
+  for (DistributedDataParallel* chunk : chunks_) {
+    for (const StateBlock& block : blocks_)
+      if (!block.on_host && is_part(block, *chunk))
+        update_stored(rule(), elements_of(block, factor.gate), runs_of(block, factor.grad_scale));
+    if (gather_ == ParamGather::kDuringUpdate) chunk->start_param_gather();
+  }
   host_update_.run(blocks_, [this, &factor](const StoredElements& piece, size_t group) {
     const ops::UpdateRun run{0, piece.main.numel(), scalars_of(group, factor.grad_scale)};
     update_stored(rule(), piece, std::span(&run, 1));
@@ -204,7 +222,7 @@ void Optimizer::update(const Factor& factor) {
 void Optimizer::gather_params() {
   cast_fp8_params(blocks_);
   for (DistributedDataParallel* chunk : chunks_) chunk->start_param_gather();
-  if (overlap_param_gather_) return;
+  if (gather_ != ParamGather::kInStep) return;
   for (DistributedDataParallel* chunk : chunks_) chunk->finish_param_gather();
 }
 

@@ -61,11 +61,10 @@ struct StateTolerance {
 // Used by one thread per rank. The chunks and the context must outlive it.
 class Optimizer {
  public:
-  // `chunks` are all chunks of this rank, either all with or all without the distributed optimizer. A step waits until
-  // the parameters have been gathered, unless `overlap_param_gather`: then the code that runs the model must call
-  // wait_for_params of the chunks.
+  // `chunks` are all chunks of this rank, either all with or all without the distributed optimizer. Throws ConfigError
+  // for a `gather` that the settings do not allow.
   Optimizer(std::vector<DistributedDataParallel*> chunks, OptimizerSettings settings,
-            const parallel::ParallelContext& context, bool overlap_param_gather = false);
+            const parallel::ParallelContext& context, ParamGather gather = ParamGather::kInStep);
   ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
@@ -154,6 +153,7 @@ class Optimizer {
   ops::UpdateScalars scalars_of(size_t group, double grad_scale) const;
   std::vector<ops::UpdateRun> runs_of(const StateBlock& block, double grad_scale) const;
   void update(const Factor& factor);
+  void check_gather() const;
   // Casts parameters in fp8 and gathers all.
   void gather_params();
   // Main parameters from those of the model, or from weights that were loaded.
@@ -168,7 +168,7 @@ class Optimizer {
   std::vector<DistributedDataParallel*> chunks_;
   OptimizerSettings settings_;
   const parallel::ParallelContext& context_;
-  const bool overlap_param_gather_;
+  const ParamGather gather_;
   bool sharded_ = false;
   std::vector<ParamGroup> groups_;
   std::vector<StateBlock> blocks_;

@@ -49,4 +49,13 @@ struct OptimizerSettings {
   void validate() const;
 };
 
+// When the distributed optimizer gathers the parameters that a step has updated.
+enum class ParamGather {
+  kInStep,     // before the step returns
+  kInForward,  // starts after the update; the code that runs the model must call wait_for_params of the chunks
+  // The same, but the gather of each chunk starts as soon as the chunk is updated, beside the update of the next. Not
+  // with state on the host or parameters in fp8, which are ready only after the whole update.
+  kDuringUpdate,
+};
+
 }  // namespace megalith::optim

@@ -106,11 +106,8 @@ void add_state(OptionList& list) {
       .add("exp_avg_sq_dtype", &OptimizerConfig::exp_avg_sq_dtype,
            "format of the second moment; fp16 and fp8 (e4m3) with scales")
       .choices({"fp32", "fp16", "bf16", "fp8"});
-  optimizer
-      .add("overlap_param_gather_with_optimizer_step", &OptimizerConfig::overlap_param_gather_with_optimizer_step,
-           "gather one chunk while the next is stepped; needs vpp and overlap_param_gather")
-      .pretrain_only()
-      .planned("optimizer");
+  optimizer.add("overlap_param_gather_with_optimizer_step", &OptimizerConfig::overlap_param_gather_with_optimizer_step,
+                "gather the parameters of a chunk while the next chunk is updated; needs vpp and overlap_param_gather");
 }
 
 // Buckets of gradients and the collectives on them. overlap_* hide communication; align_* and delay_* decide when

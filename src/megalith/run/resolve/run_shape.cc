@@ -95,7 +95,7 @@ plan::RunShape open_shape(const TrainingArguments& args, int world_size) {
   run.recompute = recompute_of(args.recompute);
   run.recompute_modules = args.recompute.modules;
   run.gradients = update.gradients;
-  run.overlap_param_gather = update.overlap_param_gather;
+  run.overlap_param_gather = update.param_gather != optim::ParamGather::kInStep;
   run.optimizer_state_bytes = update.optimizer.formats.state_bytes(*update.optimizer.rule);
   run.main_parameter_bytes = run.half() ? update.optimizer.formats.main_bytes(run.options.dtype) : 4;
   run.fp8_main_parameter_bytes = update.optimizer.formats.main_bytes(at::kFloat8_e4m3fn);

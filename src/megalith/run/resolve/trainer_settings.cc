@@ -162,7 +162,9 @@ train::UpdateSettings update_settings(const TrainingArguments& args) {
                                              {".lora_b", *args.lora.loraplus_lr_ratio}};
   settings.gradients = ddp_settings(args);
   settings.scaler = grad_scaler(args.precision);
-  settings.overlap_param_gather = args.ddp.overlap_param_gather;
+  settings.param_gather = args.optimizer.overlap_param_gather_with_optimizer_step ? optim::ParamGather::kDuringUpdate
+                          : args.ddp.overlap_param_gather                         ? optim::ParamGather::kInForward
+                                                                                  : optim::ParamGather::kInStep;
   return settings;
 }
 

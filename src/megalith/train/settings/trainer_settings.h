@@ -53,7 +53,7 @@ struct UpdateSettings {
   optim::OptimizerSettings optimizer;
   optim::DdpSettings gradients;  // for the chunk that is cut into buckets (optim::settings_of_chunk)
   optim::GradScaler scaler = optim::GradScaler::constant(1);  // its state at the start of a run
-  bool overlap_param_gather = false;                          // gather parameters while the next step's forward runs
+  optim::ParamGather param_gather = optim::ParamGather::kInStep;
 };
 
 // When a run logs a line, and what the line contains. Intervals below 1 are resolved once the length of the run is

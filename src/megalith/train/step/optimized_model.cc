@@ -31,10 +31,10 @@ OptimizedModel::OptimizedModel(model::VirtualModels& models, const UpdateSetting
     chunks_.push_back(own_chunks_.back().get());
   }
   // Order matters: the gradient buffers take over the parameters' storage, and the optimizer refers to the buffers.
-  optimizer_ = std::make_unique<optim::Optimizer>(chunks_, settings.optimizer, context, settings.overlap_param_gather);
+  optimizer_ = std::make_unique<optim::Optimizer>(chunks_, settings.optimizer, context, settings.param_gather);
   scheduler_ = std::make_unique<optim::ParamScheduler>(schedule_.schedule, schedule_.groups, schedule_.load);
   apply_rates();
-  if (!settings.overlap_param_gather) return;
+  if (settings.param_gather == optim::ParamGather::kInStep) return;
   // With overlap_param_gather each part of the model waits for its own parameters just before it uses them.
   for (size_t chunk = 0; chunk < models.size(); ++chunk)
     models[chunk].set_before_part(
