@@ -81,15 +81,16 @@ class BadStart : public ::testing::Test {
   TempFolder folder_;
 };
 
-// Waits until a process has a handler for a signal: before that, the signal ends it without a word.
-void wait_for_handler(pid_t pid, int signal) {
-  const auto handled = [&] {
+// Waits until a process has blocked a signal, which it then reads by itself: before that, the signal ends it without a
+// word.
+void wait_until_blocked(pid_t pid, int signal) {
+  const auto blocked = [&] {
     std::ifstream status(fmt::format("/proc/{}/status", pid));
     for (std::string line; std::getline(status, line);)
-      if (line.starts_with("SigCgt:")) return (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1) != 0;
+      if (line.starts_with("SigBlk:")) return (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1) != 0;
     return true;  // it has ended
   };
-  while (!handled()) std::this_thread::sleep_for(milliseconds(20));
+  for (int i = 0; i < 3000 && !blocked(); ++i) std::this_thread::sleep_for(milliseconds(20));
 }
 
 void expect_stopped_at_once(Subprocess& run, int signal) {
@@ -152,7 +153,7 @@ TEST_F(BadStart, ASignalEndsRanksThatWaitForAnotherMachine) {
                           "--master_port=29683"}),
                    env());
     while (run.running() && children_of(run.pid()).size() < 2) std::this_thread::sleep_for(milliseconds(20));
-    for (const pid_t rank : children_of(run.pid())) wait_for_handler(rank, SIGTERM);
+    for (const pid_t rank : children_of(run.pid())) wait_until_blocked(rank, SIGTERM);
     expect_stopped_at_once(run, SIGTERM);
     expect_contains(run.so_far().err, "before the first step; there was nothing to save");
   }
@@ -174,7 +175,7 @@ TEST_F(BadStart, ASignalEndsARankWithoutOurLauncher) {
                     {"MASTER_ADDR", "127.0.0.1"},
                     {"MASTER_PORT", "29684"}});
   Subprocess run(words({}), variables);
-  wait_for_handler(run.pid(), SIGTERM);
+  wait_until_blocked(run.pid(), SIGTERM);
   expect_stopped_at_once(run, SIGTERM);
   expect_contains(run.so_far().err, "before the first step");
 }
