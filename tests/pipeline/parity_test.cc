@@ -181,26 +181,27 @@ TEST(PipelineParity, SeveralStepsWithOverlappedReduction) {
 // The head's weight gradients wait until the last stage has sent its last message. Deferring all of them keeps the
 // order of the sums; deferring some changes only that.
 TEST(PipelineParity, DeferredHeadsGiveTheSameGradients) {
-  for (const int variant : {0, 1})
-    for (const auto kind : {ScheduleKind::kOneFOneB, ScheduleKind::kInterleaved})
-      for (const int chunk : {0, 8, 16}) {
-        const SmallModel model(small_config(variant));
-        PipelineCase how{.tp = 2, .pp = 2, .sequence_parallel = true, .kind = kind};
-        if (kind == ScheduleKind::kInterleaved) how.pipeline.vpp = 2;
-        how.options.loss_chunk = chunk;
-        how.loss_at_once = chunk == 16;
-        const auto data = unequal_microbatches(4, 7);
-        const SmallModel::Step expected = model.run(data, how);
-        for (const int deferred : {1, 3, 100}) {
-          how.deferred_heads = deferred;
-          const SmallModel::Step step = model.run(data, how);
-          const std::string what = fmt::format("{}, loss in chunks of {}, {} deferred", how.name(), chunk, deferred);
-          expect_same_step(step, model.reference(data), what);
-          if (deferred < 100) continue;
-          for (const auto& [name, gradient] : expected.gradients)
-            expect_identical(step.gradients.at(name), gradient, what + ", " + name);
-        }
+  for (const auto kind : {ScheduleKind::kOneFOneB, ScheduleKind::kInterleaved}) {
+    const SmallModel model(small_config(kind == ScheduleKind::kInterleaved ? 1 : 0));
+    const auto data = unequal_microbatches(4, 7);
+    const SmallModel::Step reference = model.reference(data);
+    for (const int chunk : {0, 8, 16}) {
+      PipelineCase how{.tp = 2, .pp = 2, .sequence_parallel = true, .kind = kind};
+      if (kind == ScheduleKind::kInterleaved) how.pipeline.vpp = 2;
+      how.options.loss_chunk = chunk;
+      how.loss_at_once = chunk == 16;
+      const SmallModel::Step expected = model.run(data, how);
+      for (const int deferred : {3, 100}) {
+        how.deferred_heads = deferred;
+        const SmallModel::Step step = model.run(data, how);
+        const std::string what = fmt::format("{}, loss in chunks of {}, {} deferred", how.name(), chunk, deferred);
+        expect_same_step(step, reference, what);
+        if (deferred < 100) continue;
+        for (const auto& [name, gradient] : expected.gradients)
+          expect_identical(step.gradients.at(name), gradient, what + ", " + name);
       }
+    }
+  }
 }
 
 // Jobs that the engine left behind would be missing in the gradients; here they are counted as they run.
