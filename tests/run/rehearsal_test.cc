@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
@@ -149,9 +151,13 @@ TEST(Rehearsal, TakesTheMemoryOfTheRun) {
   for (const char* layout : {"--tp=2", "--pp=2", "--cp=2"}) {
     const Job job{.words = {layout, "--gradient_accumulation_steps=2"}, .world = 2};
     const RehearsalRequest request = job.request();
-    std::vector<double> real(2);
-    testing::run_gloo_ranks(
-        2, [&](const Rank& rank) { real[static_cast<size_t>(rank.rank)] = train(request, rank.world).peak; });
+    std::vector<double> real(2, std::numeric_limits<double>::infinity());
+    // A tensor whose last owner is a thread of Gloo's is not seen to be freed, so the least of a few runs counts.
+    for (int run = 0; run < 5; ++run)
+      testing::run_gloo_ranks(2, [&](const Rank& rank) {
+        double& least = real[static_cast<size_t>(rank.rank)];
+        least = std::min(least, train(request, rank.world).peak);
+      });
     for (int rank = 0; rank < 2; ++rank)
       EXPECT_NEAR(rehearsed(request, rank).peak / real[static_cast<size_t>(rank)], 1, 0.03)
           << layout << ", rank " << rank;
