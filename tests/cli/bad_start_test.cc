@@ -2,11 +2,13 @@
 // is wrong once, at once, and with the exit code of docs/faults.md.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -93,14 +95,30 @@ void wait_until_blocked(pid_t pid, int signal) {
   for (int i = 0; i < 3000 && !blocked(); ++i) std::this_thread::sleep_for(milliseconds(20));
 }
 
-void expect_stopped_at_once(Subprocess& run, int signal) {
-  const auto start = std::chrono::steady_clock::now();
-  run.signal(signal);
-  const auto result = run.finish(seconds(60));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(15));  // 2 s on a machine that has nothing else to do
-  EXPECT_EQ(result.exit_code, 128 + signal) << result.err;
-  EXPECT_EQ(result.left_behind, 0);
-  EXPECT_EQ(result.err.find("finishing the"), std::string::npos) << result.err;
+// Starts a run, sends the signal once `ready` returns, and expects its end within `limit`. Of three tries the fastest
+// counts: a busy machine may delay one of them. Returns how the last one ended.
+ProcessResult expect_stopped_at_once(const Words& command, const std::map<std::string, std::string>& env,
+                                     const std::function<void(Subprocess&)>& ready, int signal, milliseconds limit) {
+  using Clock = std::chrono::steady_clock;
+  Clock::duration fastest = Clock::duration::max();
+  ProcessResult result;
+  for (int tries = 0; tries < 3 && fastest >= limit; ++tries) {
+    Subprocess run(command, env);
+    ready(run);
+    const auto start = Clock::now();
+    run.signal(signal);
+    result = run.finish(seconds(60));
+    fastest = std::min(fastest, Clock::now() - start);
+    EXPECT_EQ(result.exit_code, 128 + signal) << result.err;
+    EXPECT_EQ(result.left_behind, 0);
+    EXPECT_EQ(result.err.find("finishing the"), std::string::npos) << result.err;
+  }
+  EXPECT_LT(fastest, limit);
+  return result;
+}
+
+void wait_for_children(Subprocess& run, size_t count) {
+  while (run.running() && children_of(run.pid()).size() < count) std::this_thread::sleep_for(milliseconds(20));
 }
 
 // ---- Ranks ----
@@ -149,20 +167,21 @@ TEST_F(BadStart, ConnectingSaysWhoIsMissing) {
 
 TEST_F(BadStart, ASignalEndsRanksThatWaitForAnotherMachine) {
   for (const char* machine : {"0", "1"}) {
-    Subprocess run(words({"--nproc=2", "--nnodes=2", std::string("--node_rank=") + machine, "--master_addr=127.0.0.1",
-                          "--master_port=29683"}),
-                   env());
-    while (run.running() && children_of(run.pid()).size() < 2) std::this_thread::sleep_for(milliseconds(20));
-    for (const pid_t rank : children_of(run.pid())) wait_until_blocked(rank, SIGTERM);
-    expect_stopped_at_once(run, SIGTERM);
-    expect_contains(run.so_far().err, "before the first step; there was nothing to save");
+    const auto waiting = [](Subprocess& run) {
+      wait_for_children(run, 2);
+      for (const pid_t rank : children_of(run.pid())) wait_until_blocked(rank, SIGTERM);
+    };
+    const auto result = expect_stopped_at_once(words({"--nproc=2", "--nnodes=2", std::string("--node_rank=") + machine,
+                                                      "--master_addr=127.0.0.1", "--master_port=29683"}),
+                                               env(), waiting, SIGTERM, seconds(2));
+    expect_contains(result.err, "before the first step; there was nothing to save");
   }
 }
 
 TEST_F(BadStart, ASignalEndsHundredsOfRanksInTheirSetUp) {
-  Subprocess run(words({"--nproc=200", "--force", "--max_steps=100000"}), env());
-  while (run.running() && children_of(run.pid()).size() < 100) std::this_thread::sleep_for(milliseconds(20));
-  expect_stopped_at_once(run, SIGINT);
+  const auto halfway = [](Subprocess& run) { wait_for_children(run, 100); };
+  // 2 s, and as much for a busy machine.
+  expect_stopped_at_once(words({"--nproc=200", "--force", "--max_steps=100000"}), env(), halfway, SIGINT, seconds(4));
 }
 
 // A rank that another launcher has started: it waits for its peer.
@@ -174,10 +193,9 @@ TEST_F(BadStart, ASignalEndsARankWithoutOurLauncher) {
                     {"LOCAL_WORLD_SIZE", "2"},
                     {"MASTER_ADDR", "127.0.0.1"},
                     {"MASTER_PORT", "29684"}});
-  Subprocess run(words({}), variables);
-  wait_until_blocked(run.pid(), SIGTERM);
-  expect_stopped_at_once(run, SIGTERM);
-  expect_contains(run.so_far().err, "before the first step");
+  const auto waiting = [](const Subprocess& run) { wait_until_blocked(run.pid(), SIGTERM); };
+  const auto result = expect_stopped_at_once(words({}), variables, waiting, SIGTERM, seconds(2));
+  expect_contains(result.err, "before the first step");
 }
 
 TEST_F(BadStart, AStoppedRunSaysHowToContinue) {
@@ -251,9 +269,13 @@ TEST_F(BadStart, AbsurdSizesAreRefusedAtOnce) {
     json changed = config;
     changed[key] = 1'000'000'000;
     write_content(model / "config.json", changed.dump());
-    const auto start = std::chrono::steady_clock::now();
-    const auto result = train({"--model_name_or_path=" + model.string(), "--train_from_scratch"});
-    EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(15));  // most of it starts the program
+    ProcessResult result;
+    double fastest = 60;
+    for (int tries = 0; tries < 3 && fastest >= 2; ++tries) {  // a busy machine may delay one of them
+      result = train({"--model_name_or_path=" + model.string(), "--train_from_scratch"});
+      fastest = std::min(fastest, result.seconds);
+    }
+    EXPECT_LT(fastest, 2);
     EXPECT_EQ(result.exit_code, 2) << result.err;
     expect_contains(result.err, std::string(key));
     expect_contains(result.err, "no model is larger");

@@ -104,6 +104,7 @@ class EarlySignal : public ::testing::Test {
     EXPECT_EQ(result.exit_code, 128 + signal) << result.err;
     EXPECT_EQ(result.left_behind, 0);
     expect_contains(result.err, "before the first step; there was nothing to save");
+    EXPECT_EQ(result.err.find("\nmodel  "), std::string::npos) << "the phase was over: " << result.err;
     return result;
   }
 

@@ -8,22 +8,7 @@
 namespace megalith::cli {
 namespace {
 
-Answer plan(const std::string& line) {
-  std::vector<std::string> words;
-  std::istringstream stream(line);
-  for (std::string word; stream >> word;) words.push_back(word);
-  Answer answer;
-  ::testing::internal::CaptureStdout();
-  ::testing::internal::CaptureStderr();
-  try {
-    answer.exit_code = run_plan(words);
-  } catch (const Error& error) {
-    answer.error = error.what();
-  }
-  answer.out = ::testing::internal::GetCapturedStdout();
-  answer.err = ::testing::internal::GetCapturedStderr();
-  return answer;
-}
+Answer plan(const std::string& line) { return answer_of(run_plan, line); }
 
 TEST(Plan, prints_layouts_and_options) {
   const testing::TempFolder folder;

@@ -1,4 +1,4 @@
-// Runs `megalith preview …` in this process.
+// Runs commands in this process, `megalith preview …` above all.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,19 +18,19 @@ struct Answer {
   int exit_code = -1;
   std::string out;    // stdout: data
   std::string err;    // stderr: talk
-  std::string error;  // message of a ConfigError
+  std::string error;  // the message of an Error that it threw
 
   nlohmann::json json() const { return nlohmann::json::parse(out); }
 };
 
-// The words of `megalith preview`, ready made or in one line with blanks between them.
-inline Answer preview(const std::vector<std::string>& words) {
+// Runs a command with these words, ready made or in one line with blanks between them.
+inline Answer answer_of(int (*command)(Words), const std::vector<std::string>& words) {
   Answer answer;
   ::testing::internal::CaptureStdout();
   ::testing::internal::CaptureStderr();
   try {
-    answer.exit_code = run_preview(words);
-  } catch (const ConfigError& error) {
+    answer.exit_code = command(words);
+  } catch (const Error& error) {
     answer.error = error.what();
   }
   answer.out = ::testing::internal::GetCapturedStdout();
@@ -38,12 +38,15 @@ inline Answer preview(const std::vector<std::string>& words) {
   return answer;
 }
 
-inline Answer preview(const std::string& line) {
+inline Answer answer_of(int (*command)(Words), const std::string& line) {
   std::vector<std::string> words;
   std::istringstream stream(line);
   for (std::string word; stream >> word;) words.push_back(word);
-  return preview(words);
+  return answer_of(command, words);
 }
+
+inline Answer preview(const std::vector<std::string>& words) { return answer_of(run_preview, words); }
+inline Answer preview(const std::string& line) { return answer_of(run_preview, line); }
 
 // The option that names one of the reference's models.
 inline std::string golden_model(const std::string& name = "llama") {

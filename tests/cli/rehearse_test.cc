@@ -5,32 +5,14 @@
 namespace megalith::cli {
 namespace {
 
-// Runs a command with the words of one line.
-Answer call(int (*command)(Words), const std::string& line) {
-  std::vector<std::string> words;
-  std::istringstream stream(line);
-  for (std::string word; stream >> word;) words.push_back(word);
-  Answer answer;
-  ::testing::internal::CaptureStdout();
-  ::testing::internal::CaptureStderr();
-  try {
-    answer.exit_code = command(words);
-  } catch (const Error& error) {
-    answer.error = error.what();
-  }
-  answer.out = ::testing::internal::GetCapturedStdout();
-  answer.err = ::testing::internal::GetCapturedStderr();
-  return answer;
-}
-
 constexpr const char* kSmall = " --use_cpu --cutoff_len 32 --per_device_train_batch_size 1 --steps 1";
 
 TEST(Rehearse, one_rank_of_many) {
   const Answer answer =
-      call(run_rehearse,
-           "--world-size 1024 --tp 2 --pp 2 --rank 513 --gpu h100-80g --use_distributed_optimizer true"
-           " --output_dir out --resume_from_checkpoint true" +
-               std::string(kSmall) + golden_model());
+      answer_of(run_rehearse,
+                "--world-size 1024 --tp 2 --pp 2 --rank 513 --gpu h100-80g --use_distributed_optimizer true"
+                " --output_dir out --resume_from_checkpoint true" +
+                    std::string(kSmall) + golden_model());
   EXPECT_EQ(answer.exit_code, kDone) << answer.error;
   for (const char* part : {"rank 513 of 1024 (tp 1, pp 1, cp 0, dp 0)", "links of h100-80g, 8 per node", "rehearsed",
                            "planned", "exposed communication", "pipeline bubble", "peak memory", "pp_forward"})
@@ -43,7 +25,8 @@ TEST(Rehearse, gives_json_and_a_trace) {
   const testing::TempFolder folder;
   const std::string trace = (folder / "trace.json").string();
   const auto result =
-      call(run_rehearse, "--world-size 4 --tp 2 --stage 0 --json --trace " + trace + kSmall + golden_model()).json();
+      answer_of(run_rehearse, "--world-size 4 --tp 2 --stage 0 --json --trace " + trace + kSmall + golden_model())
+          .json();
   EXPECT_EQ(result.at("rank"), 0);
   EXPECT_GT(result.at("rehearsed").at("peak"), 0);
   EXPECT_GT(result.at("planned").at("step_s"), 0);
@@ -52,15 +35,17 @@ TEST(Rehearse, gives_json_and_a_trace) {
 }
 
 TEST(Rehearse, says_what_is_wrong) {
-  const auto error = [](const std::string& line) { return call(run_rehearse, line + kSmall + golden_model()).error; };
+  const auto error = [](const std::string& line) {
+    return answer_of(run_rehearse, line + kSmall + golden_model()).error;
+  };
   EXPECT_TRUE(contains(error("--tp 2"), "world_size"));
   EXPECT_TRUE(contains(error("--world-size 4 --tp 2 --rank 4"), "rank is 4; in a world of 4 it must be from 0 to 3"));
   EXPECT_TRUE(contains(error("--world-size 4 --pp 2 --stage 2"), "stage is 2; with pp 2 it must be from 0 to 1"));
   EXPECT_TRUE(contains(error("--world-size 6 --tp 4"), "6"));
   EXPECT_TRUE(contains(error("--world-size 4 --stage 0 --rank 0"), "both given"));
   EXPECT_TRUE(contains(error("--world-size 2 --gpu v100"), "not a known GPU kind"));
-  EXPECT_TRUE(contains(call(run_rehearse, "--world-size 2" + std::string(kSmall)).error, "--model DIR"));
-  EXPECT_TRUE(contains(call(run_rehearse, "--help").out, "--world_size"));
+  EXPECT_TRUE(contains(answer_of(run_rehearse, "--world-size 2" + std::string(kSmall)).error, "--model DIR"));
+  EXPECT_TRUE(contains(answer_of(run_rehearse, "--help").out, "--world_size"));
 }
 
 TEST(Rehearse, plan_checks_its_layouts) {
@@ -68,15 +53,15 @@ TEST(Rehearse, plan_checks_its_layouts) {
       "--gpus 4 --gpu cpu --best 2 --cutoff_len 32 --global_batch_size 8 --use_cpu --bf16 false"
       " --rehearse" +
       golden_model();
-  const Answer answer = call(run_plan, line);
+  const Answer answer = answer_of(run_plan, line);
   EXPECT_EQ(answer.exit_code, kDone) << answer.error;
   EXPECT_TRUE(contains(answer.out, "rehearsed on this machine")) << answer.out;
   EXPECT_FALSE(contains(answer.out, "not rehearsed")) << answer.out;
-  const auto result = call(run_plan, line + " --json").json();
+  const auto result = answer_of(run_plan, line + " --json").json();
   ASSERT_EQ(result.at("rehearsals").size(), result.at("best").size());
   for (size_t i = 0; i < result.at("best").size(); ++i)
     EXPECT_EQ(result.at("rehearsals")[i].at("stage"), result.at("best")[i].at("memory").at("pp_rank"));
-  EXPECT_TRUE(contains(call(run_plan, line + " --simulate").error, "choose one"));
+  EXPECT_TRUE(contains(answer_of(run_plan, line + " --simulate").error, "choose one"));
 }
 
 }  // namespace

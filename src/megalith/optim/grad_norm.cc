@@ -49,14 +49,6 @@ std::vector<StatePiece> stretches(const StateBlock& block, bool joined) {
   return result;
 }
 
-// Whether this rank counts the dense parameters that it holds, or its experts. With ZeRO-1 every element has one owner
-// within the optimizer instance, so the ranks of the first instance count. Without it a rank holds whole parameters,
-// and the first of its replicas counts; experts have other replicas than dense parameters.
-bool counts(bool expert, bool sharded, const parallel::ParallelContext& context) {
-  if (sharded) return context.group(GroupKind::kInterEdp).rank() == 0;
-  return (expert ? context.place().edp_rank : context.place().dp_cp_rank) == 0;
-}
-
 at::Tensor terms_on_cpu(const std::vector<at::Tensor>& flats, bool count_zeros) {
   ExactSum squares;
   ops::add_squares(flats, squares);
@@ -96,7 +88,7 @@ at::Tensor terms_over_model(const std::vector<StateBlock>& blocks, const Of& of,
       }
     }
     for (const StatePiece& piece : stretches(block, !count_zeros))
-      if (counts(piece.parameter->spec.expert, sharded, context))
+      if (counts_in_model(piece.parameter->spec.expert, sharded, context))
         flats.push_back(of(block).narrow(0, piece.begin, piece.end - piece.begin));
   }
   if (context.device().is_cpu()) return terms_on_cpu(flats, count_zeros);
@@ -128,6 +120,14 @@ at::Tensor summable(const StateBlock& block) {
 }
 
 }  // namespace
+
+// With ZeRO-1 every element has one owner within the optimizer instance, so the ranks of the first instance count.
+// Without it a rank holds whole parameters, and the first of its replicas counts; experts have other replicas than
+// dense parameters.
+bool counts_in_model(bool expert, bool sharded, const parallel::ParallelContext& context) {
+  if (sharded) return context.group(GroupKind::kInterEdp).rank() == 0;
+  return (expert ? context.place().edp_rank : context.place().dp_cp_rank) == 0;
+}
 
 at::Tensor norm_terms(const std::vector<StateBlock>& blocks, bool sharded, bool count_zeros,
                       const parallel::ParallelContext& context) {

@@ -18,10 +18,14 @@ struct GradStats {
   int64_t zeros = 0;        // elements that are exactly zero; counted only on request
 };
 
+// Whether this rank counts the dense parameters that it holds (or, with `expert`, its experts) in a sum over the world
+// in which each element of the model counts once. Copies within a replica are told apart by StatePiece::counted.
+// `sharded` says that ranks own shards of the buffers (ZeRO-1).
+bool counts_in_model(bool expert, bool sharded, const parallel::ParallelContext& context);
+
 // Returns this rank's share of the statistics as fp64 numbers on the device of the run. The shares of all ranks, added
 // up elementwise (one all-reduce over the world, together with whatever else has to travel), are the argument of the
-// two functions below. Does not wait for a device. `sharded` says that ranks own shards of the buffers (ZeRO-1), which
-// decides who counts an element that several ranks hold. Zeros are 0 unless `count_zeros`.
+// two functions below. Does not wait for a device. Zeros are 0 unless `count_zeros`.
 at::Tensor norm_terms(const std::vector<StateBlock>& blocks, bool sharded, bool count_zeros,
                       const parallel::ParallelContext& context);
 // Returns the sum of squares from added-up terms, one fp64 number on their device, NaN or infinite if a gradient is.

@@ -2,8 +2,7 @@
 // are widened to fp32 in slices, so the memory does not grow with the model. Everything is queued on the device; the
 // only copy to the host is that of the finished counts, in ValueCounts::read.
 //
-// The collectives are those of the gradient norm: with sharded state every element has one owner among the ranks of an
-// optimizer instance; without it, dense parameters and experts are spread over different groups.
+// As in the gradient norm, each element of the model is counted by one rank of the world, and all ranks add up.
 #include "megalith/optim/histograms.h"
 
 #include <ATen/ATen.h>
@@ -17,6 +16,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
+#include "megalith/optim/grad_norm.h"
 #include "megalith/optim/model_space.h"
 
 namespace megalith::optim {
@@ -113,18 +113,14 @@ Histograms ValueCounts::read() const {
 HistogramCounter::HistogramCounter(const std::vector<StateBlock>& blocks, bool sharded,
                                    const parallel::ParallelContext& context)
     : blocks_(blocks), sharded_(sharded), context_(context) {
-  std::string own;  // one name per line; experts are marked by a line of their own
+  std::string own;  // one name per line
   std::set<std::string> names;
   for (const StateBlock& block : blocks_)
-    for (const StatePiece& piece : block.pieces) {
-      names.insert(part_name(piece.parameter->spec.name));
-      if (piece.parameter->spec.expert) names.insert("");
-    }
+    for (const StatePiece& piece : block.pieces) names.insert(part_name(piece.parameter->spec.name));
   for (const std::string& name : names) own += name + "\n";
   for (const std::string& theirs : context_.world().world().all_gather_bytes(own, "parts of the model"))
-    for (const std::string& name : split(theirs.substr(0, theirs.empty() ? 0 : theirs.size() - 1), '\n'))
-      if (!theirs.empty()) names.insert(name);
-  has_experts_ = names.erase("") > 0;
+    for (const std::string& name : split(theirs, '\n'))
+      if (!name.empty()) names.insert(name);
   names_.assign(names.begin(), names.end());
   std::ranges::sort(names_, {}, order_of);
 }
@@ -135,13 +131,12 @@ size_t HistogramCounter::part_of(const std::string& tensor) const {
   return static_cast<size_t>(found - names_.begin());
 }
 
-// `dense` and `experts` are counts like ValueCounts', and may be the same; `ones` is int64 [kSlice].
-void HistogramCounter::add(const StateBlock& block, double loss_scale, const at::Tensor& dense,
-                           const at::Tensor& experts, const at::Tensor& ones) const {
+// `counts` are those of ValueCounts; `ones` is int64 [kSlice].
+void HistogramCounter::add(const StateBlock& block, double loss_scale, const at::Tensor& counts,
+                           const at::Tensor& ones) const {
   const at::Tensor weights = weights_of(block);
   for (const StatePiece& piece : block.pieces) {
-    if (!piece.counted) continue;
-    const at::Tensor& counts = piece.parameter->spec.expert ? experts : dense;
+    if (!piece.counted || !counts_in_model(piece.parameter->spec.expert, sharded_, context_)) continue;
     const auto part = static_cast<int64_t>(part_of(piece.parameter->spec.name));
     const auto count = [&](int64_t kind, const at::Tensor& flat, double factor) {
       const at::Tensor own = flat.narrow(0, piece.begin, piece.end - piece.begin);
@@ -155,20 +150,12 @@ void HistogramCounter::add(const StateBlock& block, double loss_scale, const at:
 }
 
 ValueCounts HistogramCounter::count(double loss_scale) const {
-  const std::vector<int64_t> shape{2, static_cast<int64_t>(names_.size()), kBins};
-  const at::Tensor dense = at::zeros(shape, at::TensorOptions(at::kLong).device(context_.device()));
-  const bool apart = has_experts_ && !sharded_;
-  const at::Tensor experts = apart ? at::zeros_like(dense) : dense;
-  const at::Tensor ones = at::ones({kSlice}, dense.options());
-  for (const StateBlock& block : blocks_) add(block, loss_scale, dense, experts, ones);
-  using layout::GroupKind;
-  context_.group(sharded_ ? GroupKind::kIntraDistOpt : GroupKind::kTpPp)
-      .all_reduce(dense, comm::ReduceOp::kSum, "histograms");
-  if (apart) {
-    context_.group(GroupKind::kTpEpPp).all_reduce(experts, comm::ReduceOp::kSum, "histograms of experts");
-    dense.add_(experts);
-  }
-  return {names_, dense};
+  const at::Tensor counts = at::zeros({2, static_cast<int64_t>(names_.size()), kBins},
+                                      at::TensorOptions(at::kLong).device(context_.device()));
+  const at::Tensor ones = at::ones({kSlice}, counts.options());
+  for (const StateBlock& block : blocks_) add(block, loss_scale, counts, ones);
+  context_.world().world().all_reduce(counts, comm::ReduceOp::kSum, "histograms");
+  return {names_, counts};
 }
 
 }  // namespace megalith::optim

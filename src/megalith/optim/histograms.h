@@ -71,21 +71,19 @@ class HistogramCounter {
   // over all ranks.
   HistogramCounter(const std::vector<StateBlock>& blocks, bool sharded, const parallel::ParallelContext& context);
 
-  // Counts the elements that this rank owns and adds the counts of all ranks that hold other parts of the same model.
+  // Counts the elements for which this rank stands, and adds the counts of all ranks.
   // Gradients are complete and still multiplied by `loss_scale`. The host does not wait for the device. Takes about
-  // 20 MiB for a million elements at a time, and 32 KiB per part. Collective over the ranks of a copy of the model.
+  // 20 MiB for a million elements at a time, and 32 KiB per part. Collective over all ranks.
   ValueCounts count(double loss_scale) const;
 
  private:
   size_t part_of(const std::string& tensor) const;
-  void add(const StateBlock& block, double loss_scale, const at::Tensor& dense, const at::Tensor& experts,
-           const at::Tensor& ones) const;
+  void add(const StateBlock& block, double loss_scale, const at::Tensor& counts, const at::Tensor& ones) const;
 
   const std::vector<StateBlock>& blocks_;
   const bool sharded_;
   const parallel::ParallelContext& context_;
   std::vector<std::string> names_;
-  bool has_experts_ = false;  // on any rank
 };
 
 }  // namespace megalith::optim

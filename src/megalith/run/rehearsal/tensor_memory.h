@@ -8,6 +8,8 @@
 #include <memory>
 #include <optional>
 
+#include "megalith/ops/kernel/block_counter.h"
+
 namespace megalith::run {
 
 // Counts what is allocated while it lives: on a GPU by the allocator, on the CPU by this thread (which also runs
@@ -23,10 +25,9 @@ class TensorMemory {
   void reset_peak() const;  // starts again from what is allocated now
 
  private:
-  struct HostCounter;
   const c10::Device device_;
-  const std::shared_ptr<HostCounter> host_;   // nullptr on a GPU
-  std::optional<c10::DebugInfoGuard> guard_;  // passes the thread's allocations to host_
+  const std::shared_ptr<ops::BlockCounter> host_;  // nullptr on a GPU
+  std::optional<c10::DebugInfoGuard> guard_;       // passes the thread's allocations to host_
 };
 
 }  // namespace megalith::run
