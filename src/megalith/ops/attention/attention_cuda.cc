@@ -83,6 +83,23 @@ KernelResult libtorch_flash_forward(const AttentionCall& call) {
   return result;
 }
 
+// libtorch's flash-2 adds gradients of queries in a fixed order only where determinism is strict. Megalith's is not
+// (an operation without a deterministic form warns instead of ending the run), so it is made strict for one call.
+class StrictDeterminism {
+ public:
+  StrictDeterminism() : on_(at::globalContext().deterministicAlgorithms()) { set(/*warn_only=*/false); }
+  ~StrictDeterminism() { set(before_); }
+  StrictDeterminism(const StrictDeterminism&) = delete;
+  StrictDeterminism& operator=(const StrictDeterminism&) = delete;
+
+ private:
+  void set(bool warn_only) const {
+    if (on_) at::globalContext().setDeterministicAlgorithms(true, warn_only);
+  }
+  const bool on_;
+  const bool before_ = at::globalContext().deterministicAlgorithmsWarnOnly();
+};
+
 AttentionGrads libtorch_flash_backward(const AttentionCall& call, const at::Tensor& grad_out,
                                        const KernelResult& result) {
   const int64_t d = call.q.size(2), e = call.v.size(2);
@@ -95,6 +112,7 @@ AttentionGrads libtorch_flash_backward(const AttentionCall& call, const at::Tens
     rng_state = at::zeros({2}, call.q.options().dtype(at::kUInt64));
     unused = at::empty({0}, call.q.options());
   }
+  const StrictDeterminism strict;
   auto [q, k, v] = at::_flash_attention_backward(
       widened(grad_out, d), call.q, call.k, widened(call.v, d), widened(result.out, d), result.log_sum_exp,
       call.queries.cumulative_tensor(device), call.keys.cumulative_tensor(device), call.queries.longest(),
