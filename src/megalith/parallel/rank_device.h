@@ -45,7 +45,7 @@ c10::Device choose_device(const DeviceQuestion& question);
 // Returns the number of GPUs that this process sees; 0 in a build without CUDA.
 int visible_gpus();
 
-// Chooses the device and makes it current for this thread.
+// Chooses the device, starts libtorch's part of it, and makes it current for this thread.
 c10::Device enter_device(const DeviceQuestion& question);
 
 // A GPU as it is known outside this process.
