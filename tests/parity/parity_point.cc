@@ -188,7 +188,8 @@ ReferenceConfig parity_config(const std::string& family) {
     config.head_dim = config.latent->rope;
   }
   if (config.delta_net) {
-    config.delta_net = {.key_heads = 4, .value_heads = 8, .key_dim = 16, .value_dim = 16};
+    config.delta_net = {
+        .key_heads = 4, .value_heads = 8, .key_dim = 16, .value_dim = 16, .apart = config.delta_net->apart};
     config.norm_epsilon = 1e-3;  // its vectors are divided by their lengths, which may be small
   }
   return config;

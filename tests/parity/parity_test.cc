@@ -89,6 +89,22 @@ TEST(ParityBorders, DeltaNetsOverSlices) {
   fmt::print("{}", report.summary(border_points().size()));
 }
 
+// The text models of qwen3_5, whose delta nets keep their input projections apart.
+TEST(ParityDeltaNets, TextOfQwen35) {
+  const std::string dense = "qwen3_5_text", experts = "qwen3_5_moe_text";
+  ParityReport report;
+  report.run({
+      {.family = dense},
+      {.family = dense, .tp = 2, .dp = 2, .packed = true, .distributed_optimizer = true},
+      {.family = dense, .tp = 4, .sequence_parallel = true, .recompute = true},
+      {.family = dense, .pp = 2, .vpp = 2, .cp = 2, .packed = true},
+      {.family = experts, .tp = 2, .cp = 2, .ep = 2, .sequence_parallel = true, .packed = true},
+      {.family = experts, .tp = 2, .pp = 2, .etp = 2, .sequence_parallel = true},
+      {.family = experts, .pp = 2, .vpp = 2, .cp = 2, .dp = 2, .ep = 2, .distributed_optimizer = true},
+  });
+  fmt::print("{}", report.summary(7));
+}
+
 // Rows that a run adds (resize_vocab, add_tokens), with tied and untied heads. tp 4 does not divide them: the last rank
 // has padding.
 TEST(ParityVocabulary, GrownEmbeddings) {

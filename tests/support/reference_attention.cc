@@ -78,23 +78,34 @@ at::Tensor delta_net_of_sequence(const ReferenceParts& parts, const at::Tensor& 
   const ReferenceDeltaNet& sizes = *parts.config().delta_net;
   const int64_t repeat = sizes.value_heads / sizes.key_heads, values = repeat * sizes.value_dim;
   const int64_t b = y.size(0), s = y.size(1);
-  const at::Tensor qkvz = parts.linear(y, name + "in_proj_qkvz").view({b, s, sizes.key_heads, -1});
-  const auto each = qkvz.split_with_sizes({sizes.key_dim, sizes.key_dim, values, values}, -1);
-  const auto ba = parts.linear(y, name + "in_proj_ba").view({b, s, sizes.key_heads, -1}).chunk(2, -1);
   const auto flat = [&](const at::Tensor& x) { return x.reshape({b, s, -1}); };
-  const at::Tensor mixed =
-      convolve(at::cat({flat(each[0]), flat(each[1]), flat(each[2])}, -1), parts.weight(name + "conv1d.weight"));
+  at::Tensor inputs, gate, beta, decay_input;  // q | k | v, z, b, a
+  if (sizes.apart) {
+    inputs = parts.linear(y, name + "in_proj_qkv");
+    gate = parts.linear(y, name + "in_proj_z");
+    beta = parts.linear(y, name + "in_proj_b");
+    decay_input = parts.linear(y, name + "in_proj_a");
+  } else {
+    const at::Tensor qkvz = parts.linear(y, name + "in_proj_qkvz").view({b, s, sizes.key_heads, -1});
+    const auto each = qkvz.split_with_sizes({sizes.key_dim, sizes.key_dim, values, values}, -1);
+    const auto ba = parts.linear(y, name + "in_proj_ba").view({b, s, sizes.key_heads, -1}).chunk(2, -1);
+    inputs = at::cat({flat(each[0]), flat(each[1]), flat(each[2])}, -1);
+    gate = each[3];
+    beta = flat(ba[0]);
+    decay_input = flat(ba[1]);
+  }
+  const at::Tensor mixed = convolve(inputs, parts.weight(name + "conv1d.weight"));
   const int64_t keys = sizes.key_heads * sizes.key_dim;
   const auto qkv = mixed.split_with_sizes({keys, keys, sizes.value_heads * sizes.value_dim}, -1);
   const auto key_heads = [&](const at::Tensor& x) {
     return normalized(x.view({b, s, sizes.key_heads, sizes.key_dim})).repeat_interleave(repeat, 2);
   };
   const at::Tensor decay =
-      -parts.weight(name + "A_log").exp() * at::softplus(flat(ba[1]) + parts.weight(name + "dt_bias"));
+      -parts.weight(name + "A_log").exp() * at::softplus(decay_input + parts.weight(name + "dt_bias"));
   const at::Tensor out =
       delta_rule(key_heads(qkv[0]) / std::sqrt(static_cast<double>(sizes.key_dim)), key_heads(qkv[1]),
-                 qkv[2].view({b, s, sizes.value_heads, sizes.value_dim}), decay, flat(ba[0]).sigmoid());
-  const at::Tensor gate = each[3].reshape({b, s, sizes.value_heads, sizes.value_dim});
+                 qkv[2].view({b, s, sizes.value_heads, sizes.value_dim}), decay, beta.sigmoid());
+  gate = gate.reshape({b, s, sizes.value_heads, sizes.value_dim});
   const at::Tensor normed = parts.rms_norm(out, parts.weight(name + "norm.weight"), parts.config().norm_epsilon);
   return parts.linear(flat(normed * gate * gate.sigmoid()), name + "out_proj");
 }

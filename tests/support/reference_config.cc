@@ -135,15 +135,16 @@ const std::map<std::string, const char*> kArchitectures{
     {"qwen2_moe", "Qwen2MoeForCausalLM"},   {"qwen3_moe", "Qwen3MoeForCausalLM"},
     {"glm4_moe", "Glm4MoeForCausalLM"},     {"deepseek_v3", "DeepseekV3ForCausalLM"},
     {"qwen3_next", "Qwen3NextForCausalLM"}, {"megatron_gpt", "MegatronGptForCausalLM"},
+    {"qwen3_5_text", "Qwen3_5ForCausalLM"}, {"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM"},
 };
 
 // Families whose attention_bias says whether q, k and v have one, and those where o has it as well.
 bool names_qkv_bias(const std::string& type) {
   return type == "llama" || type == "qwen3" || type == "seed_oss" || type == "qwen3_moe" || type == "glm4_moe" ||
-         type == "qwen3_next";
+         has_delta_nets(type);
 }
 bool shares_bias_with_out(const std::string& type) {
-  return type == "llama" || type == "qwen3" || type == "qwen3_moe" || type == "qwen3_next";
+  return type == "llama" || type == "qwen3" || type == "qwen3_moe" || has_delta_nets(type);
 }
 
 json write_llama_like(const ReferenceConfig& model) {
@@ -208,7 +209,7 @@ ReferenceConfig ReferenceConfig::from_json(const json& config) {
   ReferenceConfig model = of_family(type);
   model.vocab_size = config.at("vocab_size");
   model.hidden_size = config.at("hidden_size");
-  model.intermediate_size = config.at("intermediate_size");
+  model.intermediate_size = get(config, "intermediate_size", model.intermediate_size);  // absent with experts alone
   model.num_layers = config.at("num_hidden_layers");
   model.num_heads = config.at("num_attention_heads");
   model.num_kv_heads = get(config, "num_key_value_heads", model.num_heads);

@@ -46,6 +46,7 @@ struct ReferenceLatent {
 // Gated delta nets in place of attention, but for every fourth layer.
 struct ReferenceDeltaNet {
   int64_t key_heads = 2, value_heads = 4, key_dim = 8, value_dim = 8, kernel = 4;
+  bool apart = false;  // in_proj_qkv, _z, _b and _a in place of in_proj_qkvz and in_proj_ba, dealt by key head
   bool operator==(const ReferenceDeltaNet&) const = default;
 };
 

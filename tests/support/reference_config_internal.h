@@ -12,6 +12,8 @@ T get(const nlohmann::json& object, const char* key, T fallback) {
 }
 
 // Adds the parts that the family of model.model_type has besides attention and MLP, with small sizes.
+// Whether most layers of the family are gated delta nets.
+bool has_delta_nets(const std::string& type);
 void set_parts_of_family(ReferenceConfig& model);
 void read_parts(const nlohmann::json& config, ReferenceConfig& model);
 void write_parts(const ReferenceConfig& model, nlohmann::json& config);

@@ -16,10 +16,14 @@ bool is_one_of(const std::string& type, std::initializer_list<const char*> list)
 // Routers with sigmoid scores, a bias and groups.
 bool is_deepseek_like(const std::string& type) { return is_one_of(type, {"deepseek_v3", "glm4_moe"}); }
 bool has_experts(const std::string& type) {
-  return is_deepseek_like(type) || is_one_of(type, {"mixtral", "qwen2_moe", "qwen3_moe", "qwen3_next"});
+  return is_deepseek_like(type) ||
+         is_one_of(type, {"mixtral", "qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe_text"});
 }
 bool numbers_mtp_layers(const std::string& type) { return is_deepseek_like(type) || type == "megatron_gpt"; }
-bool has_gated_shared_expert(const std::string& type) { return is_one_of(type, {"qwen2_moe", "qwen3_next"}); }
+bool has_gated_shared_expert(const std::string& type) {
+  return is_one_of(type, {"qwen2_moe", "qwen3_next", "qwen3_5_moe_text"});
+}
+bool keeps_projections_apart(const std::string& type) { return is_one_of(type, {"qwen3_5_text", "qwen3_5_moe_text"}); }
 
 // The key that holds the number of experts; published files and newer ones differ for qwen3_moe.
 int64_t expert_count(const json& config) {
@@ -50,7 +54,8 @@ void read_experts(const json& config, ReferenceConfig& model) {
   experts.count = expert_count(config);
   experts.topk = config.at("num_experts_per_tok");
   experts.width = type == "mixtral" ? model.intermediate_size : config.at("moe_intermediate_size").get<int64_t>();
-  if (type != "mixtral") experts.normalize = get(config, "norm_topk_prob", is_deepseek_like(type));
+  if (type != "mixtral")
+    experts.normalize = get(config, "norm_topk_prob", is_deepseek_like(type) || keeps_projections_apart(type));
   if (has_gated_shared_expert(type)) experts.shared_width = config.at("shared_expert_intermediate_size");
   if (model.is_megatron()) read_own_experts(config, experts);
   if (!is_deepseek_like(type)) return;
@@ -83,6 +88,8 @@ void write_experts(const ReferenceConfig& model, json& config) {
 
 }  // namespace
 
+bool has_delta_nets(const std::string& type) { return type == "qwen3_next" || keeps_projections_apart(type); }
+
 void set_parts_of_family(ReferenceConfig& model) {
   const std::string& type = model.model_type;
   if (has_experts(type)) model.experts.emplace();
@@ -96,10 +103,12 @@ void set_parts_of_family(ReferenceConfig& model) {
     model.experts->first_dense = 1;
   }
   if (type == "mixtral") model.experts->width = model.intermediate_size;
-  model.qk_norm |= is_one_of(type, {"qwen3_moe", "glm4_moe", "qwen3_next"});
-  if (type == "qwen3_next") {
+  model.qk_norm |= is_one_of(type, {"qwen3_moe", "glm4_moe"}) || has_delta_nets(type);
+  if (keeps_projections_apart(type) && model.experts) model.experts->normalize = true;
+  if (has_delta_nets(type)) {
     model.centered_norms = model.gated_attention = true;
     model.delta_net.emplace();
+    model.delta_net->apart = keeps_projections_apart(type);
     model.rope.partial_rotary_factor = 0.25;
   }
   if (type != "deepseek_v3") return;
@@ -117,7 +126,8 @@ void read_parts(const json& config, ReferenceConfig& model) {
                        .value_heads = config.at("linear_num_value_heads"),
                        .key_dim = config.at("linear_key_head_dim"),
                        .value_dim = config.at("linear_value_head_dim"),
-                       .kernel = config.at("linear_conv_kernel_dim")};
+                       .kernel = config.at("linear_conv_kernel_dim"),
+                       .apart = keeps_projections_apart(model.model_type)};
   if (!model.latent) return;
   model.latent = {.q_rank = get<int64_t>(config, "q_lora_rank", 0),
                   .kv_rank = config.at("kv_lora_rank"),

@@ -97,8 +97,15 @@ class LayerTensors {
     const int64_t h = c_.hidden_size;
     const ReferenceDeltaNet& d = *c_.delta_net;
     const int64_t keys = d.key_heads * d.key_dim, values = d.value_heads * d.value_dim;
-    linear("linear_attn.in_proj_qkvz", h, 2 * keys + 2 * values);
-    linear("linear_attn.in_proj_ba", h, 2 * d.value_heads);
+    if (d.apart) {
+      linear("linear_attn.in_proj_qkv", h, 2 * keys + values);
+      linear("linear_attn.in_proj_z", h, values);
+      linear("linear_attn.in_proj_b", h, d.value_heads);
+      linear("linear_attn.in_proj_a", h, d.value_heads);
+    } else {
+      linear("linear_attn.in_proj_qkvz", h, 2 * keys + 2 * values);
+      linear("linear_attn.in_proj_ba", h, 2 * d.value_heads);
+    }
     list_.push_back({name_ + "linear_attn.conv1d.weight", {2 * keys + values, 1, d.kernel}});
     vector("linear_attn.A_log", d.value_heads);
     vector("linear_attn.dt_bias", d.value_heads);

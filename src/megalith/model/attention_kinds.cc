@@ -69,6 +69,7 @@ nn::DeltaNetShape delta_net_shape(const ModelConfig& config) {
           .key_dim = config.delta_net->key_dim,
           .value_dim = config.delta_net->value_dim,
           .conv_kernel = config.delta_net->conv_kernel,
+          .apart = config.delta_net->apart,
           .norm_epsilon = config.norm_epsilon,
           .init = nn::Init::normal(config.init_std),
           .out_init = output_init(config)};

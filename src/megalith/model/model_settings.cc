@@ -59,7 +59,7 @@ ModelConfig ModelOverrides::applied_to(ModelConfig in_files) const {
   if (config.moe) apply_overrides(router, config.moe->router);
   check<ConfigError>(config.mtp_layers == 0 || family_of(config).add_mtp_names != nullptr,
                      "mtp_num_layers is {}, but {} models have no multi-token-prediction layers; leave it out, or train"
-                     " a deepseek_v3, glm4_moe or qwen3_next model",
+                     " a deepseek_v3, glm4_moe, qwen3_next or qwen3_5 model",
                      config.mtp_layers, config.family);
   const auto found = problems(config);
   check<ConfigError>(found.empty(), "{}", fmt::join(found, "; "));

@@ -218,8 +218,8 @@ std::string config_json(const ModelConfig& config, at::ScalarType dtype) {
     json["torch_dtype"] = type;
   }
   json["vocab_size"] = config.vocab_size;
-  if (config.mtp_layers > 0 || json.contains("num_nextn_predict_layers"))
-    json["num_nextn_predict_layers"] = config.mtp_layers;
+  const char* mtp_key = family_of(config).mtp_key;
+  if (config.mtp_layers > 0 || json.contains(mtp_key)) json[mtp_key] = config.mtp_layers;
   return json.dump(2) + "\n";
 }
 

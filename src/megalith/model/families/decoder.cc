@@ -145,7 +145,9 @@ ModelConfig read_decoder(const io::JsonFields& config) {
   c.num_kv_heads = config.optional_positive<int64_t>("num_key_value_heads").value_or(c.num_heads);
   c.head_dim = config.optional_positive<int64_t>("head_dim").value_or(c.hidden_size / c.num_heads);
   if (c.head_dim == 0) config.refuse("num_attention_heads", "be at most hidden_size");
-  c.mlp_width = config.positive<int64_t>("intermediate_size");
+  // Models that have experts in every layer may leave it out.
+  const bool experts_alone = config.has("moe_intermediate_size") && !config.has("intermediate_size");
+  c.mlp_width = config.positive<int64_t>(experts_alone ? "moe_intermediate_size" : "intermediate_size");
   c.vocab_size = config.positive<int64_t>("vocab_size");
   c.max_positions = config.positive<int64_t>("max_position_embeddings");
   c.norm_epsilon = config.optional_positive<double>("rms_norm_eps").value_or(1e-6);

@@ -33,6 +33,8 @@ std::vector<hf::NameRule> mtp_layer_rules(const hf::NameMap& names, const std::s
 
 // The families; families() lists them all.
 Family deepseek_v3_family();
+Family qwen3_5_moe_text_family();
+Family qwen3_5_text_family();
 Family qwen3_next_family();
 Family gpt2_family();
 Family llama_family();

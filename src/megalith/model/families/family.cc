@@ -29,6 +29,7 @@ void refuse_absurd_sizes(const io::JsonFields& fields) {
   const std::pair<const char*, int64_t> limits[] = {{"num_hidden_layers", kMostLayers},
                                                     {"n_layer", kMostLayers},
                                                     {"num_nextn_predict_layers", kMostLayers},
+                                                    {"mtp_num_hidden_layers", kMostLayers},
                                                     {"num_experts", kMostExperts},
                                                     {"n_routed_experts", kMostExperts},
                                                     {"num_local_experts", kMostExperts},
@@ -58,9 +59,9 @@ void refuse_absurd_sizes(const io::JsonFields& fields) {
 // Built on first use, which is safe from any thread. A new family is one function and one entry here.
 const std::vector<Family>& families() {
   static const std::vector<Family> all{
-      deepseek_v3_family(), glm4_moe_family(),   gpt2_family(),    llama_family(),     megatron_gpt_family(),
-      mistral_family(),     mixtral_family(),    qwen2_family(),   qwen2_moe_family(), qwen3_family(),
-      qwen3_moe_family(),   qwen3_next_family(), seed_oss_family()};
+      deepseek_v3_family(),      glm4_moe_family(),     gpt2_family(),      llama_family(),      megatron_gpt_family(),
+      mistral_family(),          mixtral_family(),      qwen2_family(),     qwen2_moe_family(),  qwen3_family(),
+      qwen3_5_moe_text_family(), qwen3_5_text_family(), qwen3_moe_family(), qwen3_next_family(), seed_oss_family()};
   return all;
 }
 

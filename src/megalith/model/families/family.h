@@ -35,6 +35,8 @@ struct Family {
   hf::NameMap names;
   // Adds the names of multi-token-prediction layers in its files; nullptr if the family has none.
   void (*add_mtp_names)(const ModelConfig& config, hf::NameMap& names) = nullptr;
+  // The key of config.json that says how many of these layers there are.
+  const char* mtp_key = "num_nextn_predict_layers";
 
   // Make the family's own parts (part_kind.h) of a layer. An empty function, or one that returns nullptr, selects the
   // library's. Their parameters are layers.N.attention.* and layers.N.mlp.*; `names` needs rules for them.

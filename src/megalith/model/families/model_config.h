@@ -39,6 +39,7 @@ struct DeltaNetSizes {
   int64_t key_dim = 0;
   int64_t value_dim = 0;
   int64_t conv_kernel = 0;
+  bool apart = false;  // as nn::DeltaNetShape::apart
 };
 
 // Everything that decides the computation and the names of a model, for any family. Zero and empty mean absent. Legend:

@@ -11,7 +11,7 @@
 //   projection [t, m, …] ── q k v b a ──► to_heads ─► [t·cp, m/cp, …] ─► convolution, delta rule ─► to_tokens ─┐
 //                        └─ z ─────────────────────────────────────────────────────────────► norm · SiLU(z) ◄──┘
 //
-// The columns of the projection are ordered by key head, so that those of a rank are adjacent already. The gate and the
+// The columns that travel are ordered by key head, so that those of a rank are adjacent. The gate and the
 // norm work on each token and head alone and stay with the rank's own tokens: z does not travel.
 #include "megalith/nn/attention/gated_delta_net.h"
 
@@ -89,8 +89,15 @@ std::string context_parallel_problem(const DeltaNetShape& shape, int tp, int cp)
 }
 
 std::vector<OutputPart> in_parts(const DeltaNetShape& shape) {
-  return {{"in_qkvz", 2 * (shape.key_heads * shape.key_dim + shape.value_heads * shape.value_dim)},
-          {"in_ba", 2 * shape.value_heads}};
+  const int64_t keys = shape.key_heads * shape.key_dim, values = shape.value_heads * shape.value_dim;
+  if (shape.apart)
+    return {{"in_q", keys},
+            {"in_k", keys},
+            {"in_v", values},
+            {"in_z", values},
+            {"in_b", shape.value_heads},
+            {"in_a", shape.value_heads}};
+  return {{"in_qkvz", 2 * (keys + values)}, {"in_ba", 2 * shape.value_heads}};
 }
 
 GatedDeltaNet::GatedDeltaNet(const ParameterScope& scope, const DeltaNetShape& shape, int64_t layer, TensorParallel tp,
@@ -110,32 +117,50 @@ GatedDeltaNet::GatedDeltaNet(const ParameterScope& scope, const DeltaNetShape& s
 
 GatedDeltaNet::Projected GatedDeltaNet::project(const at::Tensor& x) const {
   const int64_t d = shape_.key_dim, e = shape_.value_dim, m = key_heads_, n = value_heads_;
+  const int64_t share = n / m, values = share * e;  // value heads of a key head, and their channels
   const at::Tensor all = in_.forward(x);
-  // The weight is ordered by key head, [q | k | v's | z's] and [b's | a's].
-  const at::Tensor qkvz = all.narrow(1, 0, 2 * (m * d + n * e)).unflatten(1, {m, 2 * d + 2 * n / m * e});
-  const int64_t values = n / m * e;
-  return {.qkv = qkvz.narrow(2, 0, 2 * d + values),
-          .ba = all.narrow(1, 2 * (m * d + n * e), 2 * n).unflatten(1, {m, 2 * n / m}),
-          .z = qkvz.narrow(2, 2 * d + values, values).flatten(1).unflatten(1, {n, e})};
+  int64_t used = 0;
+  // The next columns of all key heads together.
+  const auto next = [&](int64_t columns_of_head) {
+    const at::Tensor part = all.narrow(1, used, m * columns_of_head).unflatten(1, {m, columns_of_head});
+    used += m * columns_of_head;
+    return part;
+  };
+  Projected out;
+  at::Tensor gate;
+  if (shape_.apart) {
+    for (at::Tensor* part : {&out.q, &out.k}) *part = next(d);
+    for (at::Tensor* part : {&out.v, &gate}) *part = next(values);
+    for (at::Tensor* part : {&out.b, &out.a}) *part = next(share);
+  } else {
+    const at::Tensor qkvz = next(2 * d + 2 * values), ba = next(2 * share);
+    out = {.q = qkvz.narrow(2, 0, d),
+           .k = qkvz.narrow(2, d, d),
+           .v = qkvz.narrow(2, 2 * d, values),
+           .b = ba.narrow(2, 0, share),
+           .a = ba.narrow(2, share, share)};
+    gate = qkvz.narrow(2, 2 * d + values, values);
+  }
+  out.z = gate.flatten(1).unflatten(1, {n, e});
+  return out;
 }
 
 GatedDeltaNet::Mixed GatedDeltaNet::to_mixed(const Projected& projected, const ops::SequenceLayout& slice) const {
-  const int64_t d = shape_.key_dim, share = value_heads_ / key_heads_, values = share * shape_.value_dim;
-  at::Tensor qkv = projected.qkv, ba = projected.ba;
+  std::vector<at::Tensor> parts{projected.q, projected.k, projected.v, projected.b, projected.a};
   if (cp_) {  // one all-to-all carries everything
-    const int64_t columns = qkv.size(2) + ba.size(2);
+    const at::Tensor all = at::cat(parts, 2);
     const at::Tensor traded =
-        to_heads(at::cat({qkv, ba}, 2).flatten(1), slice, *cp_).unflatten(1, {key_heads_ / cp_->size(), columns});
-    qkv = traded.narrow(2, 0, qkv.size(2));
-    ba = traded.narrow(2, qkv.size(2), ba.size(2));
+        to_heads(all.flatten(1), slice, *cp_).unflatten(1, {key_heads_ / cp_->size(), all.size(2)});
+    int64_t used = 0;
+    for (at::Tensor& part : parts) {
+      const int64_t columns = part.size(2);
+      part = traded.narrow(2, used, columns);
+      used += columns;
+    }
   }
-  const auto part = [](const at::Tensor& of, int64_t first, int64_t count) {
-    return of.narrow(2, first, count).flatten(1);
-  };
+  for (at::Tensor& part : parts) part = part.flatten(1);
   // Convolution and recurrence want all queries, then all keys, then all values.
-  return {.qkv = at::cat({part(qkv, 0, d), part(qkv, d, d), part(qkv, 2 * d, values)}, 1),
-          .b = part(ba, 0, share),
-          .a = part(ba, share, share)};
+  return {.qkv = at::cat({parts[0], parts[1], parts[2]}, 1), .b = parts[3], .a = parts[4]};
 }
 
 at::Tensor GatedDeltaNet::own_rows(const Parameter& parameter, std::initializer_list<int64_t> counts) const {

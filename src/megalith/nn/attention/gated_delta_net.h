@@ -1,4 +1,4 @@
-// Gated delta net (Qwen3-Next): a replacement for attention whose state does not grow with the sequence.
+// Gated delta net (Qwen3-Next, Qwen3.5): a replacement for attention whose state does not grow with the sequence.
 //
 //   x ─► in ─┬─ q | k | v ─► causal convolution ─► SiLU ─► q, k normalized ─► delta rule ─► norm · SiLU(z) ─► out
 //            ├─ z, the gate of the output ────────────────────────────────────────────────────┘
@@ -38,6 +38,7 @@ struct DeltaNetShape {
   int64_t key_dim = 0;      // d
   int64_t value_dim = 0;    // e
   int64_t conv_kernel = 4;  // tokens that the convolution sees
+  bool apart = false;  // q, k, v, z, b and a are tensors of their own (Qwen3.5), not dealt by key head (Qwen3-Next)
   double norm_epsilon = 1e-6;
   Init init;      // for the input projection and the convolution
   Init out_init;  // for the output projection
@@ -60,11 +61,12 @@ class GatedDeltaNet : public BlockPart {
   at::Tensor forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& input) const override;
 
  private:
-  // Output of the input projection on one rank, with m/tp key heads and n/tp value heads, ordered by key head.
+  // Output of the input projection on one rank, with m/tp key heads and n/tp value heads: views, by key head.
   struct Projected {
-    at::Tensor qkv;  // [t, m, 2 d + n/m e], per key head: its query, its key and its values
-    at::Tensor ba;   // [t, m, 2 n/m]
-    at::Tensor z;    // [t, n, e]
+    at::Tensor q, k;  // [t, m, d]
+    at::Tensor v;     // [t, m, n/m e]
+    at::Tensor b, a;  // [t, m, n/m]
+    at::Tensor z;     // [t, n, e]
   };
   // The input of the recurrence: T tokens, and the heads that this rank mixes (m/tp/cp and n/tp/cp).
   struct Mixed {
@@ -88,7 +90,7 @@ class GatedDeltaNet : public BlockPart {
   int64_t layer_;
   std::optional<comm::Group> cp_;    // nullopt: one rank
   int64_t key_heads_, value_heads_;  // heads of this rank's projections: m/tp, n/tp
-  ColumnParallelLinear in_;          // in Qwen's order, per key head: q | k | its v's | its z's; then its b's | its a's
+  ColumnParallelLinear in_;          // by key head, q | k | its v's | its z's, then its b's | its a's; or apart
   Parameter* conv_;                  // [channels, kernel]
   Parameter* a_log_;                 // [n]
   Parameter* dt_bias_;               // [n]
@@ -100,7 +102,8 @@ class GatedDeltaNet : public BlockPart {
 // they can.
 std::string context_parallel_problem(const DeltaNetShape& shape, int tp, int cp);
 
-// Returns the tensors that the input projection fuses: queries, keys, values and gates | b and a of each value head.
+// Returns the tensors that the input projection fuses: queries, keys, values and gates | b and a of each value head; or
+// all of them apart.
 std::vector<OutputPart> in_parts(const DeltaNetShape& shape);
 
 // Returns the multiplications per token, as FLOPs are counted in layout/model_flops.h.
