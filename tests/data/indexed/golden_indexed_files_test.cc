@@ -65,7 +65,8 @@ TEST(GoldenIndexedFiles, indexed_files_json_vocabulary_types) {
 TEST(IndexedFiles, OpenInMegatron) {
   const char* python = std::getenv("MEGALITH_PYTHON");
   if (!python) GTEST_SKIP() << "MEGALITH_PYTHON does not name a Python with megatron-core";
-  if (testing::run_process({python, "-c", "import megatron.core.datasets.indexed_dataset"}).exit_code != 0)
+  if (testing::run_process({python, "-c", "import megatron.core.datasets.indexed_dataset"}, {}, std::chrono::minutes(3))
+          .exit_code != 0)
     GTEST_SKIP() << "the Python of MEGALITH_PYTHON has no megatron-core";
   const TempFolder temp;
   write_pair(temp / "ours", TokenType::kUint16, {{{1, 2, 3}, {4}}, {}, {{65535}}});
