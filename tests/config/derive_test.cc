@@ -81,7 +81,10 @@ TEST(Derive, Experts) {
   EXPECT_EQ(derived({"--num_experts=32"}).args.router.dtype, RouterDtype::kFp32);
   EXPECT_EQ(derived({"--num_experts=31"}).args.router.dtype, std::nullopt);
   EXPECT_EQ(derived({"--moe_expert_capacity_factor=-1"}).args.moe.expert_capacity_factor, std::nullopt);
-  EXPECT_EQ(derived({"--variable_seq_lengths"}).args.moe.token_dispatcher, TokenDispatcher::kAllToAll);
+  EXPECT_EQ(derived({}).args.moe.token_dispatcher, TokenDispatcher::kAllToAll);
+  const std::string gathered = "--moe_token_dispatcher_type=allgather";
+  EXPECT_EQ(derived({gathered}).args.moe.token_dispatcher, TokenDispatcher::kAllGather);
+  EXPECT_EQ(derived({gathered, "--variable_seq_lengths"}).args.moe.token_dispatcher, TokenDispatcher::kAllToAll);
 }
 
 TEST(Derive, ShapeOfMegatron) {

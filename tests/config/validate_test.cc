@@ -55,7 +55,7 @@ const std::vector<Rule>& rules() {
       {{"--no_position_embedding", "--position_embedding_type=none"}, "position_embedding_type", kMegatron},
       {{"--compute_accuracy", "--cross_entropy_loss_fusion"}, "compute_accuracy"},
       {{"--num_experts=6", "--ep=4"}, "num_experts"},
-      {{"--moe_shared_expert_overlap"}, "alltoall"},
+      {{"--moe_shared_expert_overlap", "--moe_token_dispatcher_type=allgather"}, "alltoall"},
       {{"--moe_pad_expert_input_to_capacity"}, "moe_expert_capacity_factor"},
       {{"--moe_expert_capacity_factor=1", "--moe_router_load_balancing_type=sinkhorn"}, "moe_expert_capacity_factor"},
       {{"--moe_router_load_balancing_type=sinkhorn", "--moe_aux_loss_coeff=0.1"}, "moe_aux_loss_coeff"},

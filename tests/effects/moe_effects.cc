@@ -24,7 +24,7 @@ Effects moe_effects() {
   const Words balanced = small_run({"--moe_aux_loss_coeff=0.01"});
   const Words limited = small_run({"--moe_expert_capacity_factor=0.5"});
   const Words recomputed = small_run({"--recompute_granularity=full"});
-  const Words exchanged = small_run({"--ep=2", "--moe_token_dispatcher_type=alltoall"});
+  const Words exchanged = small_run({"--ep=2"});
   return {
       {"moe_aux_loss_coeff", small, {}, {"--moe_aux_loss_coeff=0.01"}, expert_numbers},
       {"moe_router_load_balancing_type",
@@ -38,7 +38,7 @@ Effects moe_effects() {
       {"moe_input_jitter_eps", small, {}, {"--moe_input_jitter_eps=0.01"}, expert_numbers},
       {"moe_expert_capacity_factor", small, {}, {"--moe_expert_capacity_factor=0.5"}, expert_numbers},
       {"moe_pad_expert_input_to_capacity",
-       small_run({"--moe_expert_capacity_factor=0.5", "--ep=2", "--moe_token_dispatcher_type=alltoall"}),
+       small_run({"--moe_expert_capacity_factor=0.5", "--ep=2"}),
        {},
        {"--moe_pad_expert_input_to_capacity"},
        expert_work},
@@ -47,7 +47,7 @@ Effects moe_effects() {
       {"moe_token_dispatcher_type",
        small_run({"--ep=2"}),
        {},
-       {"--moe_token_dispatcher_type=alltoall"},
+       {"--moe_token_dispatcher_type=allgather"},
        expert_messages},
       {"moe_shared_expert_overlap", exchanged, {}, {"--moe_shared_expert_overlap"}, computed_meanwhile},
       {"moe_layer_recompute", small, {}, {"--moe_layer_recompute"}, expert_work},

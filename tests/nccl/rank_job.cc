@@ -195,9 +195,12 @@ JobEnd RankJob::finish(std::chrono::seconds limit, std::chrono::seconds grace) {
   return end;
 }
 
-JobEnd run_job(const Words& words, int ranks, Transport transport, StartedBy starter) {
+JobEnd run_job(const Words& words, int ranks, Transport transport, StartedBy starter,
+               const std::map<std::string, std::string>& variables) {
   const std::chrono::seconds limit(env_int("MEGALITH_NCCL_LIMIT").value_or(100));
-  const JobEnd end = RankJob(words, ranks, transport, starter).finish(limit);
+  std::map<int, std::map<std::string, std::string>> own;
+  for (int rank = 0; rank < ranks; ++rank) own[rank] = variables;
+  const JobEnd end = RankJob(words, ranks, transport, starter, own).finish(limit);
   check(end.well(), "{} with {} ranks over {}: {}", fmt::join(words, " "), ranks, to_string(transport), end.story());
   return end;
 }

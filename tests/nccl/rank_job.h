@@ -77,6 +77,8 @@ class RankJob {
 };
 
 // A whole job that has to end well, within MEGALITH_NCCL_LIMIT seconds (100); throws Error with its story otherwise.
-JobEnd run_job(const Words& words, int ranks, Transport transport, StartedBy starter = StartedBy::kVariables);
+// `variables` are further ones for every rank.
+JobEnd run_job(const Words& words, int ranks, Transport transport, StartedBy starter = StartedBy::kVariables,
+               const std::map<std::string, std::string>& variables = {});
 
 }  // namespace megalith::testing

@@ -147,5 +147,16 @@ TEST(SortedChoices, StandByExpertInTheOrderOfTheTokens) {
   testing::expect_error<InternalError>([] { sort_choices(at::zeros({3}, at::kLong), 5); }, {"[3]"});
 }
 
+TEST(RowsByBlock, LayOutBlocksInAnyOrder) {
+  const at::Tensor sizes = at::tensor({2, 0, 1, 3}, at::kLong);
+  const auto rows = [&](const std::vector<int64_t>& order, int64_t count) {
+    return rows_by_block(sizes, at::tensor(order, at::kLong), count);
+  };
+  EXPECT_TRUE(rows({3, 1, 0, 2}, 6).equal(at::tensor({3, 4, 5, 0, 1, 2}, at::kLong)));
+  EXPECT_TRUE(rows({0, 1, 2, 3}, 6).equal(at::arange(6)));
+  EXPECT_TRUE(rows({2, 0, 1, 2}, 4).equal(at::tensor({2, 0, 1, 2}, at::kLong)));  // one block twice, one not at all
+  EXPECT_EQ(rows({1}, 0).numel(), 0);
+}
+
 }  // namespace
 }  // namespace megalith::ops

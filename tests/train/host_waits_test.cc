@@ -188,5 +188,91 @@ TEST(HostWaits, OncePerStepInEveryDenseLayout) {
   }
 }
 
+// A layout of a model with experts, and how often a layer's dispatch of one micro-batch is meant to read.
+struct ExpertCase {
+  TrainerCase how;
+  int reads = 1;
+  const char* family = "qwen3_moe";
+};
+
+std::vector<ExpertCase> expert_layouts() {
+  std::vector<ExpertCase> all;
+  const auto add = [&](std::string name, int reads, TrainerCase how, const std::function<void(TrainerCase&)>& change,
+                       const char* family = "qwen3_moe") {
+    how.name = std::move(name);
+    how.args.batch.micro_batch_size = 1;
+    how.args.batch.gradient_accumulation_steps = 4;
+    how.args.run.max_steps = 2;
+    change(how);
+    all.push_back({std::move(how), reads, family});
+  };
+  const auto nothing = [](TrainerCase&) {};
+  const auto ep2 = [](TrainerCase& c) { c.args.parallel.ep = 2; };
+  const auto limited = [](TrainerCase& c) { c.args.moe.expert_capacity_factor = 1; };
+  const auto padded = [](TrainerCase& c) {
+    c.args.moe.expert_capacity_factor = 1;
+    c.args.moe.pad_expert_input_to_capacity = true;
+  };
+  const auto both = [](const auto& first, const auto& second) {
+    return [first, second](TrainerCase& c) {
+      first(c);
+      second(c);
+    };
+  };
+  const auto gathered = [](TrainerCase& c) { c.args.moe.token_dispatcher = config::TokenDispatcher::kAllGather; };
+  const auto within_replica = [](TrainerCase& c) {
+    c.args.parallel.ep = 2;
+    c.args.parallel.etp = 1;
+    c.args.parallel.sequence_parallel = true;
+  };
+  const auto full = [](TrainerCase& c) { c.args.recompute.granularity = config::RecomputeGranularity::kFull; };
+  const auto overlapped = [](TrainerCase& c) { c.args.moe.shared_expert_overlap = true; };
+  add("one rank", 0, {}, nothing);
+  add("one rank, padded to capacity", 0, {}, padded);
+  add("one rank, dropping", 1, {}, limited);
+  add("ep2 alltoall", 1, {.dp = 2}, ep2);
+  add("ep2 alltoall, dropping", 1, {.dp = 2}, both(ep2, limited));
+  add("ep2 alltoall, recomputed", 1, {.dp = 2}, both(ep2, full));
+  add("ep2 allgather", 1, {.dp = 2}, both(ep2, gathered));
+  add("ep2 allgather, recomputed", 1, {.dp = 2}, both(ep2, both(gathered, full)));
+  add("tp2 ep2 alltoall", 1, {.tp = 2}, within_replica);
+  add("tp2 ep2 alltoall, padded to capacity", 0, {.tp = 2}, both(within_replica, padded));
+  add("ep2, shared experts", 1, {.dp = 2}, ep2, "glm4_moe");
+  add("ep2, shared experts overlapped", 1, {.dp = 2}, both(ep2, overlapped), "glm4_moe");
+  add("pp2 ep2", 1, {.pp = 2, .dp = 2}, ep2);
+  return all;
+}
+
+int layers_with_experts(const TrainerRank& r) {
+  size_t count = 0;
+  for (const auto& chunk : r.models) count += chunk->routers().size();
+  return static_cast<int>(count);
+}
+
+// One wait for the totals, whatever the routers report; and what the dispatch of each layer and micro-batch reads in
+// forward. Nothing in backward, and nothing else.
+TEST(HostWaits, OncePerDispatchWithExperts) {
+  for (const ExpertCase& each : expert_layouts()) {
+    const TrainerCase& how = each.how;
+    SCOPED_TRACE(how.name);
+    run_trainer_ranks(golden_folder(each.family), how, [&](const TrainerRank& r) {
+      double loss = 0;
+      const std::vector<ObservedStep> steps = steps_of(r, loss);
+      ASSERT_EQ(steps.size(), 2u);
+      const int microbatches = how.args.batch.gradient_accumulation_steps;
+      for (const ObservedStep& step : steps) {
+        EXPECT_EQ(step.waits, 1 + each.reads * layers_with_experts(r) * microbatches)
+            << how.name << ", rank " << r.rank.rank;
+        if (&step == steps.data()) continue;  // the first step connects the stages
+        for (const auto& [name, count] : step.blocking)
+          ADD_FAILURE() << how.name << ", rank " << r.rank.rank << ": " << name << " " << count << " times";
+        EXPECT_EQ(agreements(step), r.rank.size > 1 ? 1 : 0) << how.name;
+        EXPECT_FALSE(step.messages.contains("load of the experts"));
+        EXPECT_FALSE(step.messages.contains("routing of the step"));
+      }
+    });
+  }
+}
+
 }  // namespace
 }  // namespace megalith::testing

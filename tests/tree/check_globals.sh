@@ -11,6 +11,7 @@ allowed=(
   src/megalith/ops/kernel/host_values.cc:copies_queued  # copies are numbered over all threads; the number is for observers only
   src/megalith/nn/activation_offload.cc:engine  # libtorch asks one engine per process for the hooks of saved tensors
   src/megalith/nn/activation_offload.cc:saving  # which pass the thread is in; autograd passes no argument on
+  src/megalith/nn/recompute.cc:running_region  # which region the thread runs, for layers that autograd runs a second time
   src/megalith/run/run_context.cc:runtime     # the default Runtime of initialize_megatron; the library takes a context
 )
 

@@ -125,7 +125,7 @@ struct MoeConfig {
   std::optional<bool> shared_expert_gate;
   bool shared_expert_overlap = false;
   // The exchange of tokens, and how many an expert takes.
-  TokenDispatcher token_dispatcher = TokenDispatcher::kAllGather;
+  TokenDispatcher token_dispatcher = TokenDispatcher::kAllToAll;
   std::optional<bool> grouped_gemm;
   std::optional<double> expert_capacity_factor;
   std::optional<bool> pad_expert_input_to_capacity;

@@ -18,8 +18,13 @@ Mlp::Mlp(const ParameterScope& scope, const MlpShape& shape, const TensorParalle
       down_(scope, "down", shape.width, shape.hidden, shape.bias, shape.out_init, tp) {}
 
 at::Tensor Mlp::forward(const at::Tensor& x, const at::Tensor& residual) const {
-  // A plain activation adds the bias itself, in the same pass; gated ones take gate and up with their biases added.
-  const at::Tensor before = up_.forward(x, /*add_bias=*/shape_.gated);
+  return forward_down(forward_up(x), residual);
+}
+
+// A plain activation adds the bias itself, in the same pass; gated ones take gate and up with their biases added.
+at::Tensor Mlp::forward_up(const at::Tensor& x) const { return up_.forward(x, /*add_bias=*/shape_.gated); }
+
+at::Tensor Mlp::forward_down(const at::Tensor& before, const at::Tensor& residual) const {
   const auto activate = [bias = up_.bias(), gated = shape_.gated, kind = shape_.activation](const at::Tensor& y) {
     if (gated) return ops::gated_activation(y, kind);
     return bias ? ops::bias_activation(y, bias->value, kind, bias->grad.target()) : ops::bias_activation(y, {}, kind);

@@ -40,6 +40,10 @@ class Mlp : public BlockPart {
   at::Tensor forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& /*input*/) const override {
     return forward(x, residual);
   }
+  // The two halves of it, for a caller with other work between them: the up projection [t, 2f/tp] (f/tp if not gated)
+  // before its activation; activation, down projection and residual.
+  at::Tensor forward_up(const at::Tensor& x) const;
+  at::Tensor forward_down(const at::Tensor& up, const at::Tensor& residual) const;
 
  private:
   MlpShape shape_;

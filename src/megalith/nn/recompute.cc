@@ -30,6 +30,20 @@ using torch::autograd::variable_list;
 
 namespace {
 
+thread_local RegionNotes* running_region = nullptr;
+
+// Makes `notes` those of the running region for its lifetime.
+class RunningRegion {
+ public:
+  explicit RunningRegion(RegionNotes& notes) : before_(std::exchange(running_region, &notes)) {}
+  ~RunningRegion() { running_region = before_; }
+  RunningRegion(const RunningRegion&) = delete;
+  RunningRegion& operator=(const RunningRegion&) = delete;
+
+ private:
+  RegionNotes* const before_;
+};
+
 struct RecomputeState {
   std::function<at::Tensor(const TensorList&)> fn;
   parallel::RngTracker* rng;
@@ -37,6 +51,7 @@ struct RecomputeState {
   comm::Group split_over;           // valid if any input is split
   std::vector<bool> split;          // per input: only this rank's share is kept
   std::vector<bool> requires_grad;  // per input
+  RegionNotes notes{};
 };
 
 // Sets the random streams to `state` for its lifetime, then back to what they were.
@@ -80,6 +95,7 @@ struct Recompute : Function<Recompute> {
     at::Tensor out;
     {
       const at::NoGradGuard no_grad;
+      const RunningRegion region(state.notes);
       out = state.fn(inputs);
     }
     for (size_t i = 0; i < count; ++i)
@@ -101,6 +117,8 @@ struct Recompute : Function<Recompute> {
     {
       const RngReplay replay(state.rng, state.rng_before);
       const at::AutoGradMode with_grad(true);
+      state.notes.begin_second_run();
+      const RunningRegion region(state.notes);
       out = state.fn(inputs);
     }
     // A nested pass, at once: gradients of parameters go where hooks and main_grad send them, those of inputs come back
@@ -114,6 +132,8 @@ struct Recompute : Function<Recompute> {
 };
 
 }  // namespace
+
+RegionNotes* RegionNotes::current() { return running_region; }
 
 at::Tensor recompute(std::function<at::Tensor(const TensorList&)> fn, const TensorList& inputs,
                      parallel::RngTracker* rng, KeepInputs keep) {

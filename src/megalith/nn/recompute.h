@@ -4,7 +4,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <any>
 #include <functional>
+#include <map>
 #include <vector>
 
 #include "megalith/comm/group.h"
@@ -28,6 +30,29 @@ struct KeepInputs {
 // backward of the region is a separate autograd pass: a parameter used in several regions is reported complete by each.
 at::Tensor recompute(std::function<at::Tensor(const TensorList&)> fn, const TensorList& inputs,
                      parallel::RngTracker* rng, KeepInputs keep = {});
+
+// Values that the first run of a region leaves for its second run, such as counts that the host had to wait for. Each
+// is kept under the object that leaves it, until the graph is freed.
+class RegionNotes {
+ public:
+  // Returns the notes of the innermost region that recompute() is running on this thread; nullptr outside of regions.
+  static RegionNotes* current();
+
+  // Leaves a note in the first run. An object leaves at most one per region.
+  void leave(const void* owner, std::any note) { notes_[owner] = std::move(note); }
+  // Returns the note of the first run; nullptr in the first run itself.
+  template <typename T>
+  const T* find(const void* owner) const {
+    const auto found = notes_.find(owner);
+    return again_ && found != notes_.end() ? std::any_cast<T>(&found->second) : nullptr;
+  }
+  void begin_second_run() { again_ = true; }
+  bool is_first_run() const { return !again_; }
+
+ private:
+  std::map<const void*, std::any> notes_;
+  bool again_ = false;
+};
 
 // Frees the storage of `value` after its consumer has run, and recomputes it by `make` just before the consumer's
 // backward needs it. `make` computes `value` from tensors that are kept anyway (a norm from the residual stream).

@@ -44,15 +44,19 @@ std::optional<int64_t> trained_tokens(const std::vector<MicrobatchLoss>& losses,
   return count;
 }
 
-// Collects this rank's share of all reported numbers but those of routers. On the last stage every context-parallel
-// rank adds its part of the losses, but only the first one adds counts: the others count the same tokens. The list of
-// names must be the same on every rank, so it is made from the configuration, not from what this rank saw.
-MetricSums sums_of(const std::vector<MicrobatchLoss>& losses, const data::StepBatch& batch,
-                   const MicrobatchRunner& runner, const StopFlag* stop) {
+// Collects this rank's share of all reported numbers. Every rank adds those of its routers. On the last stage every
+// context-parallel rank adds its part of the losses, but only the first one adds counts: the others count the same
+// tokens. The list of names must be the same on every rank, so it is made from the configuration, not from what this
+// rank saw.
+MetricSums sums_of(const model::VirtualModels& models, const std::vector<MicrobatchLoss>& losses,
+                   const data::StepBatch& batch, const MicrobatchRunner& runner, const StopFlag* stop) {
   std::vector<std::string> names{kLossSum, kTokens, kTrained, kStop, kClock};
   for (std::string& key : runner.objective().metrics_keys(Phase::kTraining)) names.push_back(std::move(key));
   for (std::string& name : runner.attached_losses()) names.push_back(std::move(name));
+  const bool per_layer = runner.router_losses_by_layer();
+  for (std::string& name : routing_metrics(models.config(), per_layer)) names.push_back(std::move(name));
   MetricSums sums(std::move(names));
+  add_routing_metrics(models, sums, per_layer);
   if (stop && stop->requested()) sums.add(kStop, 1, 1);
   sums.add(kClock, static_cast<double>(comm::monotonic_ns()) / 1e9, 1);
   if (!runner.speaks_for_replica()) return sums;  // only the clock and the stop request concern all ranks
@@ -88,17 +92,6 @@ void read_totals(std::vector<MetricTotal> totals, StepReport& report) {
   report.metrics.assign(std::make_move_iterator(totals.begin() + 5), std::make_move_iterator(totals.end()));
 }
 
-// Ends the step of the routers, which change with it, so only once the step is accepted. Their numbers therefore travel
-// by themselves. Does nothing for a model without experts.
-void add_routing_metrics(const model::VirtualModels& models, const MicrobatchRunner& runner, StepReport& report) {
-  std::vector<std::string> names = routing_metrics(models.config(), runner.router_losses_by_layer());
-  if (names.empty()) return;
-  MetricSums sums(std::move(names));
-  end_routing_step(models, sums, runner.router_losses_by_layer());
-  for (MetricTotal& total : sums.reduce(runner.context(), "routing of the step"))
-    report.metrics.push_back(std::move(total));
-}
-
 // Hooks may be empty.
 void call_hook(const std::function<void()>& event) {
   if (event) event();
@@ -126,6 +119,7 @@ StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuar
   guard.run(number, [&] {
     begun = false;
     model.zero_grad();
+    begin_routing_step(model.models());
     std::optional<ForbidDeviceWaits> search(std::in_place, looks_for_waits(number));
     results.begin(number, batch.microbatches.size());
     // An update may be queued before the results have been read only if the device can judge them. The same on all
@@ -142,7 +136,8 @@ StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuar
     if (!ahead) model.check_gradients();
     totals.emplace(StepTotals::Share{.veto = results.veto(losses, unread, context.device()),
                                      .terms = model.norm_terms(),
-                                     .metrics = sums_of(losses, batch, runner, stop)},
+                                     .metrics = sums_of(model.models(), losses, batch, runner, stop),
+                                     .loads = expert_loads(model.models())},
                    context);
     if (ahead) {  // the device continues while the host waits for the totals
       call_hook(events.pre_optimizer_step);
@@ -169,7 +164,8 @@ StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuar
   }
   call_hook(events.optimizer_step);
   read_totals(totals->metrics(), report);
-  add_routing_metrics(model.models(), runner, report);
+  set_max_load(report.metrics, totals->loads_on_host());
+  end_routing_step(model.models(), totals->loads());  // routers change with the step, so only once it is accepted
   if (!std::isfinite(report.loss.sum) && runner.speaks_for_replica()) results.warn_of_skipped_step();
   return report;
 }

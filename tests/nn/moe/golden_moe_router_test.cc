@@ -127,20 +127,26 @@ void expect_losses(const Losses& actual, const json& expected) {
   }
 }
 
+std::vector<int64_t> numbers_of(const at::Tensor& x) {
+  const at::Tensor flat = x.contiguous();
+  return {flat.const_data_ptr<int64_t>(), flat.const_data_ptr<int64_t>() + flat.numel()};
+}
+
 // The experts and weights of each token after dropping and filling up, ascending.
 struct Assigned {
   Lists experts;
   std::vector<std::vector<double>> weights;
 };
 Assigned assigned(const ExpertLists& lists, const at::Tensor& weights) {
-  Assigned all{Lists(static_cast<size_t>(lists.tokens)), {}};
-  all.weights.resize(static_cast<size_t>(lists.tokens));
-  for (size_t expert = 0; expert + 1 < lists.first.size(); ++expert)
-    for (int64_t i = lists.first[expert]; i < lists.first[expert + 1]; ++i) {
-      const auto token = static_cast<size_t>(lists.token[static_cast<size_t>(i)]);
-      const int64_t place = lists.place[static_cast<size_t>(i)];
-      all.experts[token].push_back(static_cast<int64_t>(expert));
-      all.weights[token].push_back(place < 0 ? 0 : weights[static_cast<int64_t>(token)][place].item<double>());
+  Assigned all{Lists(static_cast<size_t>(lists.tokens())), {}};
+  all.weights.resize(static_cast<size_t>(lists.tokens()));
+  const std::vector<int64_t> first = numbers_of(lists.first), tokens = numbers_of(lists.map.token);
+  for (size_t expert = 0; expert + 1 < first.size(); ++expert)
+    for (int64_t row = first[expert]; row < first[expert + 1]; ++row) {
+      const int64_t token = tokens[static_cast<size_t>(row)];
+      all.experts[static_cast<size_t>(token)].push_back(static_cast<int64_t>(expert));
+      const at::Tensor here = lists.map.row[token].eq(row);  // all false for a filler
+      all.weights[static_cast<size_t>(token)].push_back((weights[token] * here).sum().item<double>());
     }
   return all;
 }
@@ -155,7 +161,8 @@ void expect_routing(const json& item, const Routing& routing, const ExpertLists&
     for (size_t j = 0; j < expected[token].size(); ++j)
       expect_close(actual.weights[token][j], expected[token][j], fmt::format("weight of token {}", token), kNear, 1e-7);
   if (item.contains("local_tokens_per_expert"))
-    expect_close(load(lists), at::tensor(item.at("local_tokens_per_expert").get<std::vector<double>>()), "load");
+    expect_close(lists.load.to(at::kFloat), at::tensor(item.at("local_tokens_per_expert").get<std::vector<double>>()),
+                 "load");
 }
 
 TEST(GoldenMoeRouter, routing_of_moe_router) {
@@ -229,41 +236,28 @@ TEST(GoldenMoeRouter, sinkhorn_of_moe_router) {
   }
 }
 
-// Choices of unequal number as rows of k, missing ones marked by no place in the lists.
-ExpertLists lists_of(const Lists& routing, int64_t experts) {
-  ExpertLists lists{.first = {0}, .token = {}, .place = {}, .tokens = static_cast<int64_t>(routing.size()), .topk = 0};
-  for (const auto& row : routing) lists.topk = std::max(lists.topk, static_cast<int64_t>(row.size()));
-  for (int64_t expert = 0; expert < experts; ++expert) {
-    for (size_t token = 0; token < routing.size(); ++token)
-      for (size_t j = 0; j < routing[token].size(); ++j)
-        if (routing[token][j] == expert) {
-          lists.token.push_back(static_cast<int64_t>(token));
-          lists.place.push_back(static_cast<int64_t>(j));
-        }
-    lists.first.push_back(static_cast<int64_t>(lists.token.size()));
-  }
-  return lists;
-}
-
+// Choices of unequal number as rows of k, missing ones as if they had been dropped: weights 0, capacity for the others.
 TEST(GoldenMoeRouter, permute_of_moe_router) {
   const json file = testing::golden_json("parallel/moe_router.json");
   for (const json& item : testing::golden_member(file, "permute")) {
     const auto routing = item.at("routing").get<Lists>();
-    const int64_t experts = item.at("experts");
-    const ExpertLists lists = lists_of(routing, experts);
-    std::vector<int64_t> series, counts;
-    for (int64_t expert = 0; expert < experts; ++expert) {
-      series.push_back(expert);
-      counts.push_back(lists.count(expert));
-    }
-    EXPECT_EQ(counts, item.at("tokens_per_expert").get<std::vector<int64_t>>());
-    const ops::RowMap map = rows_of(lists, series, 1);
-    EXPECT_TRUE(map.token.equal(at::tensor(item.at("sorted_token").get<std::vector<int64_t>>(), at::kLong)));
-    at::Tensor weights = at::zeros({lists.tokens, lists.topk});
     const auto probs = item.at("probs").get<std::vector<std::vector<double>>>();
-    for (size_t token = 0; token < probs.size(); ++token)
-      for (size_t j = 0; j < probs[token].size(); ++j)
-        weights[static_cast<int64_t>(token)][static_cast<int64_t>(j)] = probs[token][j];
+    const int64_t experts = item.at("experts");
+    size_t most = 0;
+    for (const auto& row : routing) most = std::max(most, row.size());
+    const auto tokens = static_cast<int64_t>(routing.size()), topk = static_cast<int64_t>(most);
+    const at::Tensor chosen = at::full({tokens, topk}, experts, at::kLong), weights = at::zeros({tokens, topk});
+    for (int64_t token = 0; token < tokens; ++token)
+      for (size_t j = 0; j < routing[static_cast<size_t>(token)].size(); ++j) {
+        chosen[token][static_cast<int64_t>(j)] = routing[static_cast<size_t>(token)][j];
+        weights[token][static_cast<int64_t>(j)] = probs[static_cast<size_t>(token)][j];
+      }
+    const ops::SortedChoices sorted = ops::sort_choices(chosen, experts + 1);
+    const at::Tensor counts = sorted.first.narrow(0, 0, experts + 1).diff();
+    EXPECT_EQ(numbers_of(counts), item.at("tokens_per_expert").get<std::vector<int64_t>>());
+    const int64_t rows = counts.sum().item<int64_t>();
+    const ops::RowMap map{sorted.map.token.narrow(0, 0, rows), sorted.map.row.masked_fill(chosen.eq(experts), -1)};
+    EXPECT_EQ(numbers_of(map.token), item.at("sorted_token").get<std::vector<int64_t>>());
     expect_close(ops::sum_rows(matrix(item.at("expert_out")), weights, map), matrix(item.at("combined")), "combined",
                  kNear);
   }

@@ -41,11 +41,12 @@ std::vector<MoeGrid> grids() {
   return all;
 }
 
-// Shares of 0 … 9 tokens, one of them nothing.
-std::vector<int64_t> unequal(int ranks, std::mt19937_64& random) {
+// Shares of 0 … 9 tokens, one of them nothing; every `equal` ranks in a row have the same.
+std::vector<int64_t> unequal(int ranks, std::mt19937_64& random, int equal = 1) {
   std::vector<int64_t> counts;
   for (int i = 0; i < ranks; ++i) counts.push_back(static_cast<int64_t>(random() % 10));
   if (ranks > 1) counts[random() % counts.size()] = 0;
+  for (int i = 0; i < ranks; ++i) counts[static_cast<size_t>(i)] = counts[static_cast<size_t>(i / equal * equal)];
   return counts;
 }
 
@@ -77,7 +78,9 @@ TEST(MoeLayer, EveryRouterInEveryLayout) {
       MoeShape shape = small_shape(router.experts, router.topk);
       shape.router = router;
       const FullTensors weights = random_moe_weights(shape, random());
-      const MoeTokens tokens = random_tokens(unequal(grid.world, random), shape.hidden, random());
+      // Ranks of one replica divide its tokens evenly, and with padding rely on it.
+      const int equal = router.pad_to_capacity ? grid.tp : 1;
+      const MoeTokens tokens = random_tokens(unequal(grid.world, random, equal), shape.hidden, random());
       expect_same(spread_moe(shape, weights, tokens, grid), dense_moe(shape, weights, tokens),
                   fmt::format("{} {} of {} experts", grid.name(), router.topk, router.experts));
     }
@@ -86,12 +89,12 @@ TEST(MoeLayer, EveryRouterInEveryLayout) {
 TEST(MoeLayer, SharedExpertsWithAndWithoutGate) {
   std::mt19937_64 random(13);
   for (const bool gate : {false, true})
-    for (const bool twice : {false, true})
+    for (const auto& [overlap, twice] : {std::pair(false, false), std::pair(true, false), std::pair(true, true)})
       for (MoeGrid grid : grids()) {
         MoeShape shape = small_shape(4, 2);
         shape.shared_width = 8;
         shape.shared_gate = gate;
-        grid.options.overlap_shared = twice;
+        grid.options.overlap_shared = overlap;
         grid.options.recompute_shared = grid.options.recompute_activation = twice;
         const FullTensors weights = random_moe_weights(shape, random());
         const MoeTokens tokens =
@@ -116,11 +119,13 @@ TEST(MoeLayer, DispatchAndCombineAreTheIdentity) {
         Routing routing = choose_experts(random_tensor({t, 4}, own + 1), router, {}, true);
         const ExpertLists lists = list_tokens(routing, router);
         const auto ranks = ExpertRanks::of(context);
-        const auto plan = grid.options.dispatcher == Dispatcher::kAllToAll ? plan_all_to_all(lists, ranks)
-                                                                           : plan_all_gather(lists, ranks);
+        const Dispatcher dispatcher = grid.options.dispatcher;
+        const bool known = knows_sizes(lists, ranks, dispatcher);
+        const auto plan =
+            plan_dispatch(lists, ranks, dispatcher, known ? nullptr : gather_loads(lists, ranks, dispatcher));
         // Experts that do nothing, each etp rank a part of it.
         const at::Tensor rows = plan->dispatch(x, nullptr);
-        const at::Tensor y = plan->combine(rows / grid.etp, routing.weights, {});
+        const at::Tensor y = plan->combine(rows / grid.etp, routing.weights, [] { return at::Tensor(); });
         expect_close(y, x, grid.name());
         const at::Tensor dy = random_tensor({t, 6}, own + 2);
         y.backward(dy);
@@ -129,8 +134,8 @@ TEST(MoeLayer, DispatchAndCombineAreTheIdentity) {
     }
 }
 
-// Lists that stay on the device (here the CPU) are those that the host makes.
-TEST(MoeLayer, ListsOfTheDeviceAreThoseOfTheHost) {
+// On one rank the host knows nothing but the number of rows, and the experts can make and weigh them.
+TEST(MoeLayer, RowsOfOneRankCanBeMadeAgain) {
   testing::run_ranks(1, [](const testing::Rank& r) {
     const parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 1}));
     const auto ranks = ExpertRanks::of(context);
@@ -140,17 +145,18 @@ TEST(MoeLayer, ListsOfTheDeviceAreThoseOfTheHost) {
       logits.select(1, 4).fill_(-100);  // an expert that nobody wants
       const Routing routing = choose_experts(logits, router, {}, true);
       const ExpertLists lists = list_tokens(routing, router);
-      ExpertLists there{.first = {}, .token = {}, .place = {}, .tokens = t, .topk = 2};
-      there.on_device = ops::sort_choices(routing.experts, router.experts);
-      EXPECT_EQ(there.experts(), lists.experts());
-      EXPECT_TRUE(load(there).equal(load(lists)));
-      const auto plan = plan_all_to_all(lists, ranks), local = plan_all_to_all(there, ranks);
-      EXPECT_EQ(local->counts().on_host(), plan->counts().on_host());
+      EXPECT_TRUE(knows_sizes(lists, ranks, Dispatcher::kAllToAll));
+      const auto plan = plan_dispatch(lists, ranks, Dispatcher::kAllToAll, nullptr);
       const at::Tensor x = random_tensor({t, 5}, 4);
       const at::Tensor rows = plan->dispatch(x, nullptr);
-      EXPECT_TRUE(local->dispatch(x, nullptr).equal(rows));
-      EXPECT_TRUE(local->local(x, routing.weights).recompute().equal(rows));
-      expect_close(local->combine(rows, routing.weights, {}), plan->combine(rows, routing.weights, {}), "combined");
+      const LocalRows local = plan->local(x, routing.weights);
+      EXPECT_TRUE(local.recompute().equal(rows));
+      const auto none = [] { return at::Tensor(); };
+      expect_close(plan->combine(rows * local.weights.unsqueeze(1), {}, none),
+                   plan->combine(rows, routing.weights, none), "combined");
+      std::vector<int64_t> counts(6, 0);
+      for (int64_t i = 0; i < 2 * t; ++i) ++counts[static_cast<size_t>(routing.experts.flatten()[i].item<int64_t>())];
+      EXPECT_EQ(plan->counts().on_host(), counts);
     }
   });
 }
@@ -282,6 +288,7 @@ TEST(MoeLayer, CountsTheLoadAndMovesTheBias) {
     EXPECT_TRUE(seen.spread[1].sum.equal(chosen.max()));
     layer.router()->end_step(seen.load.clone());
     expect_close(set.find("router.bias")->value, at::tensor({8.5, 0.5, 0.5, 0.5}, at::kFloat), "bias");
+    layer.router()->begin_step();
     EXPECT_EQ(layer.router()->statistics().micro_batches, 0);
   });
 }

@@ -28,8 +28,7 @@ void add_experts(OptionList& list) {
       .describes_new_model();
   moe.add("moe_shared_expert_overlap", &MoeConfig::shared_expert_overlap,
           "run the shared expert beside the token exchange; alltoall only");
-  // allgather moves all tokens to all ranks and is simple and fast for few ranks; alltoall moves each token only to
-  // the ranks of its experts.
+  // allgather moves all tokens to all ranks; alltoall, the default, moves each token only to the ranks of its experts.
   moe.add("moe_token_dispatcher_type", &MoeConfig::token_dispatcher, "how tokens reach their experts")
       .refuse({"flex"}, "the flex dispatcher needs DeepEP; use alltoall");
   moe.add("moe_grouped_gemm", &MoeConfig::grouped_gemm, "one kernel for all local experts")

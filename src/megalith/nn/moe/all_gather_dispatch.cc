@@ -2,12 +2,12 @@
 // reduce-scatters the weighted sums. Moves all tokens, whether they are needed or not; pays off if most tokens choose
 // experts on most ranks. Collectives need equal sizes, so that each rank pads its tokens to the largest count.
 //
-//   plan       all-gather of the lengths, then of the choices [longest, k]; each rank lists the rows of its experts
-//   dispatch   all-gather of x [longest, h]              backward: reduce-scatter of the gradients
+//   dispatch   all-gather of the choices [longest, k], from which each rank sorts the rows of its experts;
+//              all-gather of x [longest, h]              backward: reduce-scatter of the gradients
 //   combine    all-gather of the weights [longest, k], weighted sums, reduce-scatter [members · longest, h]
 #include <ATen/ATen.h>
 
-#include <algorithm>
+#include <numeric>
 
 #include "megalith/nn/moe/dispatcher.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
@@ -16,79 +16,66 @@ namespace megalith::nn {
 
 namespace {
 
-// Returns int64 [t, k]: the expert of each choice, -1 if it was dropped.
-at::Tensor chosen(const ExpertLists& lists) {
-  at::Tensor experts = at::full({lists.tokens, lists.topk}, -1, at::kLong);
-  auto* data = experts.mutable_data_ptr<int64_t>();
-  for (size_t expert = 0; expert + 1 < lists.first.size(); ++expert)
-    for (int64_t i = lists.first[expert]; i < lists.first[expert + 1]; ++i)
-      if (lists.place[i] >= 0) data[lists.token[i] * lists.topk + lists.place[i]] = static_cast<int64_t>(expert);
-  return experts;
-}
-
 // Works on the tokens of all ranks, padded to the longest: [t, …] -> [members · longest, …].
 class AllGatherPlan : public DispatchPlan {
  public:
-  AllGatherPlan(const ExpertLists& lists, const ExpertRanks& ranks, at::Device device)
-      : group_(ranks.group), tokens_(lists.tokens) {
-    const at::Tensor length = at::full({1}, lists.tokens, at::TensorOptions(at::kLong).device(device));
-    longest_ = all_gather_rows(length, group_, "tokens of each rank").max().item<int64_t>();
-    at::Tensor choices = chosen(lists).to(device);
-    if (tokens_ < longest_) choices = at::constant_pad_nd(choices, {0, 0, 0, longest_ - tokens_}, -1);
-    const at::Tensor all = all_gather_rows(choices, group_, "choices of experts").cpu();
-    const int64_t count = lists.experts() / ranks.ep;
-    take(all, ranks.ep_rank[static_cast<size_t>(group_.rank())] * count, count);
-    here_ = here_.to(device);
+  AllGatherPlan(const ExpertLists& lists, const ExpertRanks& ranks, std::shared_ptr<const MemberLoads> loads)
+      : ranks_(ranks),
+        loads_(std::move(loads)),
+        per_rank_(lists.experts() / ranks.ep),
+        tokens_(lists.tokens()),
+        choices_(lists.chosen.masked_fill(lists.map.row.lt(0), -1)) {}
+
+  at::Tensor dispatch(const at::Tensor& x, const std::function<void()>& meanwhile) override {
+    if (meanwhile) meanwhile();  // before the wait: the device has something to do
+    const at::Tensor& loads = loads_->on_host();
+    longest_ = loads.select(1, loads.size(1) - 1).max().const_data_ptr<int64_t>()[0];
+    take(all_gather_rows(filled_up(choices_, -1), ranks_.group, "choices of experts"));
+    return ops::copy_rows(gather_tokens(filled_up(x, 0), ranks_.group), here_);
   }
 
-  at::Tensor dispatch(const at::Tensor& x, const std::function<void()>& meanwhile) const override {
-    const at::Tensor rows = ops::copy_rows(gather_tokens(filled_up(x), group_), here_);
-    if (meanwhile) meanwhile();
-    return rows;
-  }
-
-  at::Tensor combine(const at::Tensor& rows, const at::Tensor& weights, const at::Tensor& residual) const override {
-    const at::Tensor all = ops::sum_rows(rows, gather_tokens(filled_up(weights), group_), here_);
-    const at::Tensor sum = reduce_scatter_tokens(all, group_).narrow(0, 0, tokens_);
-    return residual.defined() ? residual + sum : sum;
+  at::Tensor combine(const at::Tensor& rows, const at::Tensor& weights,
+                     const std::function<at::Tensor()>& residual) const override {
+    const at::Tensor all = ops::sum_rows(rows, gather_tokens(filled_up(weights, 0), ranks_.group), here_);
+    const at::Tensor sum = reduce_scatter_tokens(all, ranks_.group).narrow(0, 0, tokens_), base = residual();
+    return base.defined() ? base + sum : sum;
   }
 
  private:
-  // Pads this rank's tokens with zeros up to the longest rank.
-  at::Tensor filled_up(const at::Tensor& x) const {
-    return tokens_ == longest_ ? x : at::constant_pad_nd(x, {0, 0, 0, longest_ - tokens_}, 0);
+  // Pads this rank's tokens up to the longest rank.
+  at::Tensor filled_up(const at::Tensor& x, int64_t value) const {
+    return tokens_ == longest_ ? x : at::constant_pad_nd(x, {0, 0, 0, longest_ - tokens_}, value);
   }
 
-  // Builds the rows for experts [first, first + count) from the choices of all tokens; padding (-1) matches none.
-  void take(const at::Tensor& all, int64_t first, int64_t count) {
-    const auto* expert = all.const_data_ptr<int64_t>();
-    const int64_t topk = all.size(1);
-    ExpertLists lists{.first = {0}, .token = {}, .place = {}, .tokens = all.size(0), .topk = topk};
-    std::vector<int64_t> series, rows;
-    for (int64_t e = 0; e < count; ++e) {
-      for (int64_t i = 0; i < all.numel(); ++i)
-        if (expert[i] == first + e) {
-          lists.token.push_back(i / topk);
-          lists.place.push_back(i % topk);
-        }
-      lists.first.push_back(static_cast<int64_t>(lists.token.size()));
-      series.push_back(e);
-      rows.push_back(lists.count(e));
-    }
-    counts_ = std::move(rows);
-    here_ = rows_of(lists, series, 1);
+  // Makes the rows for this rank's experts from the choices of all tokens. Those of other experts, and padding (-1),
+  // are sorted as if they had chosen a last expert, whose rows are then cut off.
+  void take(const at::Tensor& all) {
+    const int64_t first = ranks_.own_first(per_rank_);
+    const at::Tensor own = all - first, others = own.lt(0).logical_or(own.ge(per_rank_));
+    const ops::SortedChoices sorted = ops::sort_choices(own.masked_fill(others, per_rank_), per_rank_ + 1);
+    std::vector<int64_t> counts(static_cast<size_t>(per_rank_), 0);
+    for (int64_t member = 0; member < ranks_.group.size(); ++member)
+      for (int64_t i = 0; i < per_rank_; ++i) counts[static_cast<size_t>(i)] += loads_->rows(member, first + i, 1);
+    const int64_t rows = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    here_ = {sorted.map.token.narrow(0, 0, rows).clone(), sorted.map.row.masked_fill(others, -1)};
+    counts_ = ops::GroupCounts::on_both(std::move(counts), sorted.first.narrow(0, 1, per_rank_).to(at::kInt));
   }
 
-  comm::Group group_;
-  int64_t tokens_, longest_ = 0;
+  const ExpertRanks& ranks_;
+  const std::shared_ptr<const MemberLoads> loads_;
+  const int64_t per_rank_;  // experts
+  const int64_t tokens_;
+  const at::Tensor choices_;  // int64 [t, k], -1 if dropped
+  // Set by dispatch().
+  int64_t longest_ = 0;
   ops::RowMap here_;
 };
 
 }  // namespace
 
-std::unique_ptr<DispatchPlan> plan_all_gather(const ExpertLists& lists, const ExpertRanks& ranks, at::Device device) {
-  if (lists.on_device) return plan_all_to_all(lists, ranks, device);
-  return std::make_unique<AllGatherPlan>(lists, ranks, device);
+std::unique_ptr<DispatchPlan> plan_all_gather(const ExpertLists& lists, const ExpertRanks& ranks,
+                                              std::shared_ptr<const MemberLoads> loads) {
+  return std::make_unique<AllGatherPlan>(lists, ranks, std::move(loads));
 }
 
 }  // namespace megalith::nn

@@ -1,12 +1,12 @@
-// Route, dispatch, compute, combine. The shared experts do not depend on routing: they run first, or, with
-// overlap_shared, while the tokens are in flight. Their output includes the residual and takes its place, so that
-// combine() adds everything.
+// Route, dispatch, compute, combine. The shared experts do not depend on routing: they are queued before the host waits
+// for the sizes of the dispatch or, with overlap_shared, in halves beside the rows in flight. Their output includes the
+// residual and takes its place, so that combine() adds everything.
 //
-//   x ─► router ─► lists ─► plan ─► dispatch ─► experts ─► combine ─► + base
-//   └──► shared experts (+ residual) ─────────────────────────────────► base
+//   x ─► router ─► lists ─► loads ─► dispatch ─► experts ─► combine ─► + base
+//   └──► shared experts: up ······· beside it ······· down ·· beside it ─► base
 //
-// Collectives over the ranks of the experts, in this order on all of them: counts (in the plan), rows out (dispatch),
-// rows back (combine); those of the shared experts are over tp. Backward runs them in reverse.
+// Collectives over the ranks of the experts, in this order on all of them: loads, rows out (dispatch), rows back
+// (combine); those of the shared experts are over tp. Backward runs them in reverse, without the loads.
 #include "megalith/nn/moe/moe_layer.h"
 
 #include <ATen/ATen.h>
@@ -54,24 +54,59 @@ MoeLayer::MoeLayer(const ParameterScope& scope, const MoeShape& shape, const Moe
   if (shape.shared_width == 0) return;
   shared_.emplace(scope.child("shared"), shared_shape(shape), tp);
   if (shape.shared_gate)
-    shared_gate_ = &scope.add({.name = "shared_gate.weight",
-                               .init = shape.init,
-                               .use = WeightUse::kRouter,
-                               .partial_grad_over_tp = tp.splits_tokens(),
-                               .replica = tp.rank()},
-                              {1, shape.hidden});
+    shared_gate_weight_ = &scope.add({.name = "shared_gate.weight",
+                                      .init = shape.init,
+                                      .use = WeightUse::kRouter,
+                                      .partial_grad_over_tp = tp.splits_tokens(),
+                                      .replica = tp.rank()},
+                                     {1, shape.hidden});
+}
+
+at::Tensor MoeLayer::shared_gate(const at::Tensor& x) const {
+  if (!shared_gate_weight_) return {};
+  return with_low_rank(at::mm(x, shared_gate_weight_->value.t()), x, *shared_gate_weight_, tp_.splits_tokens());
+}
+
+at::Tensor MoeLayer::shared_down(const at::Tensor& up, const at::Tensor& gate, const at::Tensor& residual) const {
+  if (!gate.defined()) return shared_->forward_down(up, residual);
+  const at::Tensor out = shared_->forward_down(up, {}) * gate.sigmoid();
+  return residual.defined() ? residual + out : out;
 }
 
 at::Tensor MoeLayer::shared(const at::Tensor& x, const at::Tensor& residual, bool training) const {
   const auto run = [this](const at::Tensor& in, const at::Tensor& added) {
-    if (!shared_gate_) return shared_->forward(in, added);
-    const at::Tensor gate = with_low_rank(at::mm(in, shared_gate_->value.t()), in, *shared_gate_, tp_.splits_tokens());
-    const at::Tensor out = shared_->forward(in, {}) * gate.sigmoid();
-    return added.defined() ? added + out : out;
+    return shared_down(shared_->forward_up(in), shared_gate(in), added);
   };
   if (!options_.recompute_shared || !training) return run(x, residual);
   if (!residual.defined()) return recompute([run](const TensorList& in) { return run(in[0], {}); }, {x}, nullptr);
   return recompute([run](const TensorList& in) { return run(in[0], in[1]); }, {x, residual}, nullptr);
+}
+
+namespace {
+
+// A dispatch whose sizes the host has read, for the second run of a recomputed layer. It repeats the choices as well:
+// if a score changed in its last bit, the sizes would no longer fit.
+struct KnownDispatch {
+  at::Tensor experts;  // int16 [t, k]
+  std::shared_ptr<const MemberLoads> loads;
+};
+
+}  // namespace
+
+Routing MoeLayer::route(const at::Tensor& x, const LayerInput& input, std::unique_ptr<DispatchPlan>& plan) const {
+  RegionNotes* const region = RegionNotes::current();
+  const auto* known = region ? region->find<KnownDispatch>(this) : nullptr;
+  Routing routing = router_.forward(x, input, known ? known->experts.to(at::kLong) : at::Tensor());
+  if (x.scalar_type() != at::kDouble) routing.weights = routing.weights.to(at::kFloat);  // a router may be in fp64
+  const ExpertLists lists = list_tokens(routing, router_.shape());
+  std::shared_ptr<const MemberLoads> loads = known ? known->loads : nullptr;
+  if (!loads && !knows_sizes(lists, ranks_, options_.dispatcher)) {
+    loads = gather_loads(lists, ranks_, options_.dispatcher);
+    if (region && region->is_first_run()) region->leave(this, KnownDispatch{routing.experts.to(at::kShort), loads});
+  }
+  router_.note(lists, input);
+  plan = plan_dispatch(lists, ranks_, options_.dispatcher, std::move(loads));
+  return routing;
 }
 
 at::Tensor MoeLayer::forward(const at::Tensor& x, const at::Tensor& residual, const LayerInput& input) const {
@@ -79,21 +114,24 @@ at::Tensor MoeLayer::forward(const at::Tensor& x, const at::Tensor& residual, co
       tp_.size() == 1 || tp_.splits_tokens() || !input.training,
       "a model with experts cannot be trained at tensor_model_parallel_size {} without sequence_parallel; switch it on",
       tp_.size());
-  Routing routing = router_.forward(x, input);
-  if (x.scalar_type() != at::kDouble) routing.weights = routing.weights.to(at::kFloat);  // a router may be in fp64
-  const ExpertLists lists = list_tokens(routing, router_.shape(), ranks_.group.size() == 1);
-  router_.note(lists, input);
-  const auto plan = options_.dispatcher == MoeOptions::Dispatcher::kAllToAll
-                        ? plan_all_to_all(lists, ranks_, x.device())
-                        : plan_all_gather(lists, ranks_, x.device());
-  at::Tensor base = residual;
+  std::unique_ptr<DispatchPlan> plan;
+  const Routing routing = route(x, input, plan);
+  at::Tensor base = residual, shared_up, gate;
   const auto run_shared = [&] { base = shared(x, residual, input.training); };
-  const bool overlap = shared_ && options_.overlap_shared;
-  if (shared_ && !overlap) run_shared();
-  const at::Tensor rows = plan->dispatch(x, overlap ? std::function<void()>(run_shared) : nullptr);
-  const LocalRows local = plan->local(x, routing.weights);
+  const auto run_shared_up = [&] {
+    shared_up = shared_->forward_up(x);
+    gate = shared_gate(x);
+  };
+  const bool overlap = shared_ && options_.overlap_shared, halves = overlap && !options_.recompute_shared;
+  if (shared_ && !overlap) run_shared();  // the device runs it while the host waits in dispatch()
+  std::function<void()> meanwhile;
+  if (overlap) meanwhile = halves ? std::function<void()>(run_shared_up) : run_shared;
+  const at::Tensor rows = plan->dispatch(x, meanwhile);
+  // On a GPU memory is scarce, and copying the rows again in backward is cheap.
+  const LocalRows local = x.is_cuda() ? plan->local(x, routing.weights) : LocalRows{};
   const at::Tensor outputs = experts_.forward(rows, plan->counts(), local);
-  return plan->combine(outputs, local.weights.defined() ? at::Tensor() : routing.weights, base);
+  return plan->combine(outputs, local.weights.defined() ? at::Tensor() : routing.weights,
+                       [&] { return halves ? shared_down(shared_up, gate, residual) : base; });
 }
 
 }  // namespace megalith::nn

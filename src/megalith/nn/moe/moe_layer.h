@@ -34,7 +34,12 @@ class MoeLayer : public BlockPart {
   const Router* router() const override { return &router_; }
 
  private:
+  // Routes x and lists the tokens of each expert; returns the plan of their dispatch.
+  Routing route(const at::Tensor& x, const LayerInput& input, std::unique_ptr<DispatchPlan>& plan) const;
+  // The shared experts in one go, and in halves (overlap_shared).
   at::Tensor shared(const at::Tensor& x, const at::Tensor& residual, bool training) const;
+  at::Tensor shared_down(const at::Tensor& up, const at::Tensor& gate, const at::Tensor& residual) const;
+  at::Tensor shared_gate(const at::Tensor& x) const;  // undefined without a gate
 
   MoeOptions options_;
   TensorParallel tp_;
@@ -42,7 +47,7 @@ class MoeLayer : public BlockPart {
   Router router_;
   Experts experts_;
   std::optional<Mlp> shared_;
-  Parameter* shared_gate_ = nullptr;  // [1, h]
+  Parameter* shared_gate_weight_ = nullptr;  // [1, h]
 };
 
 // Returns the shape of the shared experts, which form one MLP. It does not recompute its activation by itself:

@@ -112,16 +112,16 @@ at::Tensor Router::logits(const at::Tensor& x, const LayerInput& input) const {
   return active_update(*weight_) ? with_low_rank(plain, in.to(dtype), *weight_, tp_.splits_tokens()) : plain;
 }
 
-at::Tensor Router::decided() const {
+at::Tensor Router::replayed() const {
   if (replayed_.empty() || (shape_.replay && !at::GradMode::is_enabled())) return {};
   at::Tensor first = replayed_.front();
   replayed_.pop_front();
   return first;
 }
 
-Routing Router::forward(const at::Tensor& x, const LayerInput& input) const {
+Routing Router::forward(const at::Tensor& x, const LayerInput& input, const at::Tensor& decided) const {
   const at::Tensor scores = logits(x, input);
-  const at::Tensor before = decided();
+  const at::Tensor recorded = replayed(), before = recorded.defined() ? recorded : decided;
   check(!before.defined() || (before.size(0) == x.size(0) && before.size(1) == shape_.topk),
         "a routing decision of {} tokens is replayed for {}", before.defined() ? before.size(0) : 0, x.size(0));
   Routing routing = choose_experts(scores, shape_, bias_ ? bias_->value : at::Tensor(), input.training, before);
@@ -183,20 +183,22 @@ at::Tensor Router::with_losses(const at::Tensor& weights, const at::Tensor& logi
 
 void Router::note(const ExpertLists& lists, const LayerInput& input) const {
   if (!counts(input)) return;
-  const at::Tensor now = load(lists, weight_->value.device());
+  const at::Tensor now = lists.load.to(at::kFloat);
   statistics_.load = statistics_.load.defined() ? statistics_.load + now : now;
-  statistics_.choices += lists.tokens * lists.topk;
-  statistics_.dropped += lists.dropped;
+  statistics_.choices += lists.tokens() * lists.topk();
   ++statistics_.micro_batches;
+}
+
+void Router::begin_step() const {
+  statistics_ = {};
+  global_choices_.reset();
+  global_passes_ = 0;
 }
 
 void Router::end_step(const at::Tensor& load) const {
   const at::NoGradGuard no_grad;
   if (bias_ && shape_.bias_update_rate != 0)
-    bias_->value.copy_(updated_bias(bias_->value, load.to(bias_->value.device()), shape_.bias_update_rate));
-  statistics_ = {};
-  global_choices_.reset();
-  global_passes_ = 0;
+    bias_->value.copy_(updated_bias(bias_->value, load, shape_.bias_update_rate));
 }
 
 void Router::start_recording() const {

@@ -24,8 +24,8 @@ struct RouterStatistics {
     at::Tensor sum;
   };
   int64_t micro_batches = 0;
-  at::Tensor load;  // fp32 [E], on the model's device: tokens per expert after dropping
-  int64_t choices = 0, dropped = 0;
+  at::Tensor load;            // fp32 [E], on the model's device: tokens per expert after dropping
+  int64_t choices = 0;        // before dropping
   std::vector<Value> losses;  // loss_names(), without the coefficients
   std::vector<Value> spread;  // spread_names()
 };
@@ -46,16 +46,19 @@ class Router {
   Router(const ParameterScope& scope, const RouterShape& shape, int64_t hidden, Init init, const TensorParallel& tp,
          parallel::ParallelContext& context);
 
-  // Routes x [t, h]. In training the losses are attached to the weights, each multiplied by input.aux_loss_scale.
-  Routing forward(const at::Tensor& x, const LayerInput& input) const;
+  // Routes x [t, h]. In training the losses are attached to the weights, each multiplied by input.aux_loss_scale. With
+  // `decided`, the choices of an earlier run of the same pass, int64 [t, k], only their weights are computed.
+  Routing forward(const at::Tensor& x, const LayerInput& input, const at::Tensor& decided = {}) const;
   // Adds the outcome to the statistics. Counts only training passes that record a graph, so that a recomputed layer
   // counts once.
   void note(const ExpertLists& lists, const LayerInput& input) const;
 
-  // The configuration, and what has accumulated since the last end_step().
+  // The configuration, and what has accumulated since begin_step().
   const RouterShape& shape() const { return shape_; }
   const RouterStatistics& statistics() const { return statistics_; }
-  // Ends a step: resets the statistics and, with expert_bias, updates the bias by `load` (fp32 [E], over all ranks).
+  // Begins a step, or begins it again: resets the statistics.
+  void begin_step() const;
+  // Ends a step: with expert_bias, updates the bias by `load` ([E], over all ranks).
   void end_step(const at::Tensor& load) const;
 
   // Manual routing replay: between start_recording() and take_recorded() the choices of every pass are kept; after
@@ -66,7 +69,7 @@ class Router {
 
  private:
   at::Tensor logits(const at::Tensor& x, const LayerInput& input) const;  // [t, E]
-  at::Tensor decided() const;  // the choice to repeat; undefined if this pass is free to choose
+  at::Tensor replayed() const;  // the choice to repeat; undefined if this pass is free to choose
   // Returns the weights with all losses of the shape attached.
   at::Tensor with_losses(const at::Tensor& weights, const at::Tensor& logits, const LayerInput& input) const;
   at::Tensor sequence_numbers(const ops::SequenceLayout& layout, int64_t tokens) const;

@@ -1,19 +1,20 @@
 // Choosing experts, and listing the tokens of each expert.
 //
-// The lists exist in two forms. In general they are built on the host, where capacity, dropping and padding are simple
-// loops over choices; on CUDA this costs a wait for the device. If one rank holds all experts and nothing is dropped,
-// ops::sort_choices builds them on the device, and the host never learns how many tokens an expert got.
+// Lists are made by sorting, prefix sums and scatters of fixed sizes, so that they stay on the device, and the host
+// never learns how many tokens an expert got:
+//
+//   all choices      a stable sort by expert
+//   dropping         each choice gets its rank among those of its expert, by position or by weight; those beyond the
+//                    capacity are sorted as if they had chosen an expert E that does not exist
+//   padding          a table [t, E] marks the choices that are left; prefix sums over the tokens find the first others,
+//                    which fill up every expert, and the place of each in its list
 #include "megalith/nn/moe/routing.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <numeric>
 
-#include "megalith/base/error.h"
-#include "megalith/ops/kernel/host_values.h"
 #include "megalith/ops/moe/top_experts.h"
 
 namespace megalith::nn {
@@ -58,38 +59,6 @@ ops::ExpertChoice choice_of(const RouterShape& shape) {
   return choice;
 }
 
-// One choice in the list of an expert: the token, and which of its k choices it is.
-struct Entry {
-  int64_t token, place;
-  double weight;
-};
-
-// Keeps `capacity` entries in token order: the first ones, or those of the largest weight.
-void drop(std::vector<Entry>& entries, int64_t capacity, bool by_position) {
-  if (static_cast<int64_t>(entries.size()) <= capacity) return;
-  if (!by_position) {
-    // Largest weights first, ties by token; then the survivors back into token order.
-    std::ranges::stable_sort(entries, [](const Entry& a, const Entry& b) { return a.weight > b.weight; });
-    std::sort(entries.begin(), entries.begin() + capacity,
-              [](const Entry& a, const Entry& b) { return a.token < b.token; });
-  }
-  entries.resize(static_cast<size_t>(capacity));
-}
-
-// Pads the entries to `capacity` with the first tokens that are not among them, at weight 0.
-void fill(std::vector<Entry>& entries, int64_t capacity, int64_t tokens) {
-  std::vector<Entry> filled;
-  size_t next = 0;
-  int64_t missing = std::min(capacity, tokens) - static_cast<int64_t>(entries.size());
-  for (int64_t token = 0; token < tokens; ++token) {
-    if (next < entries.size() && entries[next].token == token)
-      filled.push_back(entries[next++]);
-    else if (missing-- > 0)
-      filled.push_back({token, -1, 0});
-  }
-  entries = std::move(filled);
-}
-
 }  // namespace
 
 Routing choose_experts(const at::Tensor& logits, const RouterShape& shape, const at::Tensor& bias, bool training,
@@ -122,82 +91,64 @@ int64_t expert_capacity(int64_t tokens, const RouterShape& shape) {
 
 namespace {
 
-// For one rank that holds all experts, if nothing is dropped.
-ExpertLists list_on_device(const at::Tensor& experts, const RouterShape& shape) {
-  ExpertLists lists{.first = {}, .token = {}, .place = {}, .tokens = experts.size(0), .topk = experts.size(1)};
-  lists.on_device = ops::sort_choices(experts, shape.experts);
-  return lists;
+// Returns the rank of each choice among those of its expert, int64 [n], for choices [n, 1] or [t, k] in this order.
+at::Tensor rank_in_expert(const at::Tensor& experts, int64_t count) {
+  const ops::SortedChoices sorted = ops::sort_choices(experts, count);
+  return sorted.map.row.flatten() - sorted.first.index_select(0, experts.flatten());
+}
+
+// Returns bool [t, k]: the choices that an expert takes, the first `capacity` or those of the largest weights; of equal
+// weights those of earlier tokens.
+at::Tensor within_capacity(const Routing& routing, const RouterShape& shape, int64_t capacity) {
+  const at::Tensor& experts = routing.experts;
+  if (shape.drop_by_position) return rank_in_expert(experts, shape.experts).lt(capacity).view(experts.sizes());
+  const at::Tensor order = std::get<1>(routing.weights.detach().flatten().sort(
+      /*stable=*/std::optional<bool>(true), /*dim=*/0, /*descending=*/true));
+  const at::Tensor rank = rank_in_expert(experts.flatten().index_select(0, order).unsqueeze(1), shape.experts);
+  return at::empty_like(rank).scatter_(0, order, rank).lt(capacity).view(experts.sizes());
+}
+
+// Fills up every expert to `size` <= t rows with the first tokens that are not among its own, at weight 0.
+ExpertLists padded_lists(const at::Tensor& experts, const at::Tensor& kept, int64_t count, int64_t size) {
+  const int64_t tokens = experts.size(0);
+  const auto number = experts.options();
+  const at::Tensor own = at::zeros({tokens, count}, number).scatter_(1, experts, kept.to(at::kLong));
+  const at::Tensor load = own.sum(0), others = own.eq(0);
+  const at::Tensor fillers = others.logical_and(others.cumsum(0).le(size - load));
+  const at::Tensor used = own.gt(0).logical_or(fillers);
+  const at::Tensor row = used.cumsum(0) - 1 + at::arange(count, number) * size;  // [t, E], where used
+  // Shifted by one, so that tokens which an expert does not have fall on an element that is cut off.
+  const at::Tensor token = at::zeros({count * size + 1}, number)
+                               .scatter_(0, (row + 1).masked_fill_(used.logical_not(), 0).flatten(),
+                                         at::arange(tokens, number).unsqueeze(1).expand({-1, count}).flatten())
+                               .narrow(0, 1, count * size);
+  return {.chosen = experts,
+          .map = {token, row.gather(1, experts).masked_fill_(kept.logical_not(), -1), /*every_row_used=*/false},
+          .first = at::arange(count + 1, number) * size,
+          .load = load,
+          .rows_per_expert = size};
 }
 
 }  // namespace
 
-ExpertLists list_tokens(const Routing& routing, const RouterShape& shape, bool one_rank) {
-  if (one_rank && routing.experts.is_cuda() && !shape.capacity_factor) return list_on_device(routing.experts, shape);
-  const at::Tensor experts = routing.experts.to(at::kCPU).contiguous();
-  const at::Tensor weights =
-      shape.capacity_factor ? routing.weights.detach().to(at::kCPU, at::kDouble).contiguous() : at::Tensor();
-  ExpertLists lists{.first = {}, .token = {}, .place = {}, .tokens = experts.size(0), .topk = experts.size(1)};
-  std::vector<std::vector<Entry>> by_expert(static_cast<size_t>(shape.experts));
-  const auto* expert = experts.const_data_ptr<int64_t>();
-  const double* weight = weights.defined() ? weights.const_data_ptr<double>() : nullptr;
-  for (auto& entries : by_expert) entries.reserve(static_cast<size_t>(2 * experts.numel() / shape.experts));
-  for (int64_t token = 0; token < lists.tokens; ++token)
-    for (int64_t place = 0; place < lists.topk; ++place) {
-      const int64_t at = token * lists.topk + place;
-      by_expert[static_cast<size_t>(expert[at])].push_back({token, place, weight ? weight[at] : 0});
-    }
-  lists.first.push_back(0);
-  for (auto& entries : by_expert) {
-    if (shape.capacity_factor) {
-      const auto before = static_cast<int64_t>(entries.size());
-      const int64_t capacity = expert_capacity(lists.tokens, shape);
-      drop(entries, capacity, shape.drop_by_position);
-      lists.dropped += before - static_cast<int64_t>(entries.size());
-      if (shape.pad_to_capacity) fill(entries, capacity, lists.tokens);
-    }
-    for (const Entry& entry : entries) {
-      lists.token.push_back(entry.token);
-      lists.place.push_back(entry.place);
-    }
-    lists.first.push_back(static_cast<int64_t>(lists.token.size()));
+ExpertLists list_tokens(const Routing& routing, const RouterShape& shape) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor& experts = routing.experts;
+  if (!shape.capacity_factor) {
+    ops::SortedChoices sorted = ops::sort_choices(experts, shape.experts);
+    return {.chosen = experts, .map = sorted.map, .first = sorted.first, .load = sorted.first.diff()};
   }
-  return lists;
-}
-
-// Example: lists {expert 0: tokens 0 1, expert 1: token 0}, experts {1, 0}, one copy: rows 0 (token 0), 1 and 2 (tokens
-// 0 and 1), so that token 0 has its choices in rows 1 and 0.
-ops::RowMap rows_of(const ExpertLists& lists, const std::vector<int64_t>& experts, int64_t copies) {
-  int64_t rows = 0;
-  for (const int64_t expert : experts) rows += lists.count(expert);
-  ops::RowMap map{at::empty({rows}, at::kLong), at::full({lists.tokens, lists.topk * copies}, -1, at::kLong), true};
-  auto* token = map.token.mutable_data_ptr<int64_t>();
-  auto* row = map.row.mutable_data_ptr<int64_t>();
-  std::vector<int64_t> seen(lists.first.size() - 1, 0);  // copies of each expert so far
-  int64_t next = 0;
-  for (const int64_t expert : experts) {
-    const int64_t copy = seen[static_cast<size_t>(expert)]++;
-    check(copy < copies, "expert {} occurs more than {} times", expert, copies);
-    for (int64_t i = lists.first[expert]; i < lists.first[expert + 1]; ++i, ++next) {
-      token[next] = lists.token[i];
-      if (lists.place[i] < 0)
-        map.every_row_used = false;
-      else
-        row[(lists.token[i] * lists.topk + lists.place[i]) * copies + copy] = next;
-    }
-  }
-  return map;
-}
-
-// On the device by differences of the ends; on the host by counting entries that are not padding.
-at::Tensor load(const ExpertLists& lists, at::Device device) {
-  if (lists.on_device) return lists.on_device->first.diff().to(device, at::kFloat);
-  at::Tensor counts = at::zeros({lists.experts()}, at::kFloat);
-  auto* count = counts.mutable_data_ptr<float>();
-  for (int64_t expert = 0; expert < counts.size(0); ++expert)
-    count[expert] = static_cast<float>(std::count_if(lists.place.begin() + lists.first[expert],
-                                                     lists.place.begin() + lists.first[expert + 1],
-                                                     [](int64_t place) { return place >= 0; }));
-  return ops::to_device(counts, device);
+  const int64_t capacity = expert_capacity(experts.size(0), shape);
+  const at::Tensor kept = within_capacity(routing, shape, capacity);
+  if (shape.pad_to_capacity) return padded_lists(experts, kept, shape.experts, std::min(capacity, experts.size(0)));
+  const at::Tensor dropped = kept.logical_not();
+  const ops::SortedChoices sorted = ops::sort_choices(experts.masked_fill(dropped, shape.experts), shape.experts + 1);
+  const at::Tensor first = sorted.first.narrow(0, 0, shape.experts + 1);
+  return {.chosen = experts,
+          .map = {sorted.map.token, sorted.map.row.masked_fill(dropped, -1)},
+          .first = first,
+          .load = first.diff(),
+          .dropping = true};
 }
 
 }  // namespace megalith::nn

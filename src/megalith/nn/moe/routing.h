@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "megalith/nn/moe/moe_shape.h"
 #include "megalith/ops/moe/permute.h"
@@ -33,32 +32,27 @@ at::Tensor balance_scores(const at::Tensor& logits, const RouterShape& shape);
 // autograd history.
 at::Tensor balance_counts(const at::Tensor& scores, int64_t topk);
 
-// The tokens of each expert, in token order, after dropping and padding. Either `on_device` is set, or `first`, `token`
-// and `place` are.
+// The tokens of each expert, in token order, after dropping and padding, on the device of the tokens. The host learns
+// no count unless padding makes them all equal.
+//
+//   experts of tokens 0, 1, 2 (k = 2)    {0 2}  {0 1}  {1 2}; expert 0 takes one token
+//   map.token, first                     0 | 1 2 | 0 2, then the dropped choice: 1;  first 0 1 3 5
+//   map.row                              {0 3}  {-1 1}  {2 4}
 struct ExpertLists {
-  std::vector<int64_t> first;  // [E + 1]: expert e has entries first[e] … first[e+1]-1
-  std::vector<int64_t> token;
-  std::vector<int64_t> place;  // index among the token's k choices; -1 for padding of weight 0
-  int64_t tokens = 0, topk = 0;
-  int64_t dropped = 0;  // choices that did not fit
-  // On CUDA, if nothing is dropped and one rank has all experts: the host knows only the three counts above.
-  std::optional<ops::SortedChoices> on_device = {};
+  at::Tensor chosen;      // int64 [t, k]: the expert of each choice, dropped ones included
+  ops::RowMap map;        // rows by expert; with `dropping`, the tokens of dropped choices follow them
+  at::Tensor first;       // int64 [E + 1]: expert e has rows first[e] … first[e+1]-1
+  at::Tensor load;        // int64 [E]: tokens per expert without padding
+  bool dropping = false;  // the number of rows is first[E], which only the device knows
+  std::optional<int64_t> rows_per_expert = {};  // if padded: the rows of every expert
 
-  int64_t experts() const { return (on_device ? on_device->first.size(0) : static_cast<int64_t>(first.size())) - 1; }
-  // Returns the entries of an expert; only without `on_device`.
-  int64_t count(int64_t expert) const { return first[expert + 1] - first[expert]; }
+  int64_t tokens() const { return map.tokens(); }
+  int64_t topk() const { return map.row.size(1); }
+  int64_t experts() const { return first.size(0) - 1; }
 };
-// Lists the tokens of each expert. On CUDA the host waits for the device to read experts and weights, unless `one_rank`
-// holds all experts: then the lists are built on the device without a wait.
-ExpertLists list_tokens(const Routing& routing, const RouterShape& shape, bool one_rank = false);
+// Lists the tokens of each expert. The host does not wait for the device.
+ExpertLists list_tokens(const Routing& routing, const RouterShape& shape);
 // Returns ⌈T k/E · factor⌉, the most tokens that an expert takes per rank.
 int64_t expert_capacity(int64_t tokens, const RouterShape& shape);
-
-// Returns the map from tokens to rows for the given sequence of experts, in which each occurs `copies` times. The map's
-// `row` is [t, k · copies], with the copies of a choice side by side. On the CPU.
-ops::RowMap rows_of(const ExpertLists& lists, const std::vector<int64_t>& experts, int64_t copies);
-
-// Returns the tokens per expert without padding, fp32 [E] on `device`, that of the tokens.
-at::Tensor load(const ExpertLists& lists, at::Device device = at::kCPU);
 
 }  // namespace megalith::nn

@@ -122,12 +122,19 @@ GroupCounts GroupCounts::on_device(Tensor ends) {
   return counts;
 }
 
+GroupCounts GroupCounts::on_both(std::vector<int64_t> counts, Tensor ends) {
+  GroupCounts both = on_device(std::move(ends));
+  check(std::ssize(counts) == both.groups(), "{} counts and {} ends of groups", counts.size(), both.groups());
+  both.known_->counts = std::move(counts);
+  return both;
+}
+
 int64_t GroupCounts::groups() const { return known_->counts ? std::ssize(*known_->counts) : known_->ends.size(0); }
 
 const std::vector<int64_t>& GroupCounts::on_host() const {
   if (!known_->counts) {
-    // Counts are the differences of the ends. This copy waits for the device.
-    const Tensor ends = known_->ends.to(at::kCPU).contiguous();
+    // Counts are the differences of the ends.
+    const Tensor ends = known_->ends.is_cpu() ? known_->ends.contiguous() : HostTensor(known_->ends).value();
     const auto* end = ends.const_data_ptr<int>();
     known_->counts.emplace(end, end + ends.numel());
     std::adjacent_difference(known_->counts->begin(), known_->counts->end(), known_->counts->begin());

@@ -25,6 +25,8 @@ class GroupCounts {
   GroupCounts(std::initializer_list<int64_t> counts) : GroupCounts(std::vector<int64_t>(counts)) {}
   // From `ends`, int32 [g]: one past the last row of each group. The caller guarantees that the last of them is r.
   static GroupCounts on_device(at::Tensor ends);
+  // The same where the host knows the counts, too.
+  static GroupCounts on_both(std::vector<int64_t> counts, at::Tensor ends);
 
   int64_t groups() const;
   // Returns the counts; waits for the device, once, if only it knows them.

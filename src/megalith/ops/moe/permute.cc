@@ -6,6 +6,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <array>
+
 #include "megalith/base/error.h"
 #include "megalith/ops/kernel/autograd_state.h"
 #include "megalith/ops/kernel/tensor_internal.h"
@@ -140,10 +142,7 @@ void check_map(const char* name, const RowMap& map, const Tensor& x, int64_t exp
 // `row` is the inverse permutation.
 RowMap permutation_map(const Tensor& order) {
   const Tensor token = order.contiguous();
-  Tensor row = at::empty_like(token);
-  const auto* from = token.const_data_ptr<int64_t>();
-  auto* to = row.mutable_data_ptr<int64_t>();
-  for (int64_t n = 0; n < token.size(0); ++n) to[from[n]] = n;
+  const Tensor row = at::empty_like(token).scatter_(0, token, at::arange(token.size(0), token.options()));
   return {token, row.unsqueeze(1)};
 }
 
@@ -169,7 +168,7 @@ Tensor sum_rows(const Tensor& rows, const Tensor& weights, const RowMap& map, co
 
 namespace {
 
-// Sorts with ATen's operations: on the CPU, and on CUDA for more experts than the kernel takes.
+// Sorts with ATen's operations, on CUDA: for more experts than the kernel takes, and where there is nothing to sort.
 SortedChoices composite(const at::Tensor& experts, int64_t count) {
   const at::Tensor flat = experts.flatten();
   const auto [sorted, order] = flat.sort(/*stable=*/std::optional<bool>(true), /*dim=*/0, /*descending=*/false);
@@ -179,28 +178,49 @@ SortedChoices composite(const at::Tensor& experts, int64_t count) {
   return {{order.div(experts.size(1), "floor"), row.view(experts.sizes()), true}, first};
 }
 
+SortedChoices empty_choices(const at::Tensor& chosen, int64_t count) {
+  return {{at::empty({chosen.numel()}, chosen.options()), at::empty_like(chosen), true},
+          at::empty({count + 1}, chosen.options())};
+}
+
 }  // namespace
 
 SortedChoices sort_choices(const at::Tensor& experts, int64_t count) {
   check(experts.dim() == 2 && experts.scalar_type() == at::kLong && count > 0,
         "sort_choices takes int64 numbers [t, k] of {} experts; it got {} of {}", count, shape_text(experts),
         c10::toString(experts.scalar_type()));
+  const at::Tensor chosen = experts.contiguous();
+  const int64_t n = chosen.numel(), k = chosen.size(1);
+  const auto* expert = chosen.const_data_ptr<int64_t>();
+  SortedChoices result;
+  const auto pointers = [&result] {
+    return std::array{result.map.token.mutable_data_ptr<int64_t>(), result.map.row.mutable_data_ptr<int64_t>(),
+                      result.first.mutable_data_ptr<int64_t>()};
+  };
+  if (chosen.is_cpu()) {
+    result = empty_choices(chosen, count);
+    const auto [token, row, first] = pointers();
+    sort_choices_cpu(expert, n, k, count, token, row, first);
+    return result;
+  }
   if constexpr (kCudaKernels) {
-    if (experts.is_cuda() && count <= kMostSortedExperts && experts.numel() > 0) {
-      const at::Tensor chosen = experts.contiguous();
-      const int64_t n = chosen.numel();
-      SortedChoices result;
-      result.map.token = at::empty({n}, chosen.options());
-      result.map.row = at::empty_like(chosen);
-      result.first = at::empty({count + 1}, chosen.options());
+    if (chosen.is_cuda() && count <= kMostSortedExperts && n > 0) {
+      result = empty_choices(chosen, count);
+      const auto [token, row, first] = pointers();
       const at::Tensor workspace = at::empty({sort_choices_workspace_cuda(n, count)}, chosen.options().dtype(at::kInt));
-      sort_choices_cuda(chosen.const_data_ptr<int64_t>(), n, chosen.size(1), count,
-                        result.map.token.mutable_data_ptr<int64_t>(), result.map.row.mutable_data_ptr<int64_t>(),
-                        result.first.mutable_data_ptr<int64_t>(), workspace.mutable_data_ptr<int>(), stream_of(chosen));
+      sort_choices_cuda(expert, n, k, count, token, row, first, workspace.mutable_data_ptr<int>(), stream_of(chosen));
       return result;
     }
   }
-  return composite(experts, count);
+  return composite(chosen, count);
+}
+
+// Row n of the result lies in the block whose end is the first one beyond n, as far from its start as in the source.
+at::Tensor rows_by_block(const at::Tensor& sizes, const at::Tensor& order, int64_t rows) {
+  const at::Tensor ends = sizes.index_select(0, order).cumsum(0);
+  const at::Tensor shift = (sizes.cumsum(0) - sizes).index_select(0, order) - (ends - sizes.index_select(0, order));
+  const at::Tensor n = at::arange(rows, sizes.options());
+  return n + shift.index_select(0, at::searchsorted(ends, n, /*out_int32=*/false, /*right=*/true));
 }
 
 }  // namespace megalith::ops

@@ -23,12 +23,10 @@ struct RowMap {
   at::Tensor row;              // int64 [t, k]; -1 where there is no copy
   bool every_row_used = true;  // all of 0 … r-1 occur in `row`; rows that do not are fillers, which no sum reads
 
-  // Returns a copy on a device; the sizes.
-  RowMap to(at::Device device) const { return {token.to(device), row.to(device), every_row_used}; }
   int64_t rows() const { return token.size(0); }
   int64_t tokens() const { return row.size(0); }
 };
-// Returns the map of a permutation: row n is token order[n]. `order` is int64 [n] on the CPU.
+// Returns the map of a permutation: row n is token order[n]. `order` is int64 [n].
 RowMap permutation_map(const at::Tensor& order);
 
 // Copies the tokens x [t, h] into rows [r, h]. Backward adds the gradients of a token's copies; fillers have none.
@@ -47,5 +45,13 @@ struct SortedChoices {
 // Sorts the choices of tokens by expert; the sort is stable. `experts` is int64 [t, k], all in [0, count). The host
 // does not wait for the device.
 SortedChoices sort_choices(const at::Tensor& experts, int64_t count);
+
+// Rearranges blocks of consecutive rows: result[n] is the row, among the blocks laid out one after another, that comes
+// n-th if they are laid out in the sequence `order` instead. `sizes` is int64 [b], the rows of each block; `order` is
+// int64 [c], in which a block may occur any number of times; `rows` is the sum of the sizes in it. Both tensors are on
+// one device, for which the host does not wait.
+//
+//   sizes 2 1 3, order 2 0 1     ->  3 4 5 | 0 1 | 2
+at::Tensor rows_by_block(const at::Tensor& sizes, const at::Tensor& order, int64_t rows);
 
 }  // namespace megalith::ops

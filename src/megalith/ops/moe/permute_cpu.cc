@@ -9,6 +9,8 @@
 // In elements: copies read and write r h; sums read r h (+ t h) and write t h; backward reads r h + t h, writes r h.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <vector>
 
 #include "megalith/ops/kernel/cpu_math.h"
 #include "megalith/ops/kernel/cpu_parallel.h"
@@ -115,6 +117,19 @@ void sum_rows_backward_cpu(const PermuteSizes& sizes, const void* rows, const vo
                                      begin, end, sizes.k, sizes.h);
     });
   });
+}
+
+// A counting sort: the numbers of choices become the starts of the experts, which then move on with each choice placed.
+void sort_choices_cpu(const int64_t* chosen, int64_t n, int64_t k, int64_t experts, int64_t* token, int64_t* row,
+                      int64_t* first) {
+  std::fill(first, first + experts + 1, 0);
+  for (int64_t i = 0; i < n; ++i) ++first[chosen[i] + 1];
+  std::partial_sum(first, first + experts + 1, first);
+  std::vector<int64_t> next(first, first + experts);
+  for (int64_t i = 0; i < n; ++i) {
+    row[i] = next[static_cast<size_t>(chosen[i])]++;
+    token[row[i]] = i / k;
+  }
 }
 
 }  // namespace megalith::ops

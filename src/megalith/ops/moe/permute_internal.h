@@ -21,6 +21,9 @@ void sum_rows_cpu(const PermuteSizes& sizes, const void* rows, const void* w, co
 // drows[row[i][j]] = w[i][j] dy[i]; dw[i][j] = dy[i] · rows[row[i][j]]. Does not write the fillers of drows.
 void sum_rows_backward_cpu(const PermuteSizes& sizes, const void* rows, const void* w, const int64_t* row,
                            const void* dy, void* drows, void* dw);
+// Sorts chosen [n], k per token, into token [n], row [n] and first [experts + 1]; stable.
+void sort_choices_cpu(const int64_t* chosen, int64_t n, int64_t k, int64_t experts, int64_t* token, int64_t* row,
+                      int64_t* first);
 
 // CUDA twins (fp32, bf16, fp16; at most 64 copies per token in backward) on `stream`, a cudaStream_t.
 void copy_rows_cuda(const PermuteSizes& sizes, const void* x, const int64_t* token, void* y, void* stream);
@@ -35,7 +38,7 @@ void sum_rows_backward_cuda(const PermuteSizes& sizes, const void* rows, const v
 inline constexpr int64_t kMostSortedExperts = 1024;
 // Returns the number of ints in the workspace of sort_choices_cuda for n choices.
 int64_t sort_choices_workspace_cuda(int64_t n, int64_t experts);
-// Sorts chosen [n], k per token, into token [n], row [n] and first [experts + 1].
+// The twin of sort_choices_cpu.
 void sort_choices_cuda(const int64_t* chosen, int64_t n, int64_t k, int64_t experts, int64_t* token, int64_t* row,
                        int64_t* first, int* workspace, void* stream);
 

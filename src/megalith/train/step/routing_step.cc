@@ -1,9 +1,15 @@
-// Routers count tokens during forward, per rank. At the end of a step one all-reduce of [layers, E] makes the counts
-// those of all ranks, from which both the reported imbalance and the new biases (loss-free balancing) follow.
+// Routers count tokens during forward, per rank. The counts of all layers form one matrix, which is added up over all
+// ranks together with the other totals of the step; both the reported imbalance and the new biases (loss-free
+// balancing) follow from it.
 #include "megalith/train/step/routing_step.h"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "megalith/base/error.h"
 
 namespace megalith::train {
 
@@ -34,17 +40,11 @@ std::vector<int64_t> layers_with_experts(const model::ModelConfig& config) {
   return layers;
 }
 
-// Returns the tokens per layer and expert over all ranks: fp32 [layers, E].
-at::Tensor loads_of(const RouterPlaces& places, const model::VirtualModels& models) {
-  const at::Device device = models.context().device();
-  std::vector<at::Tensor> loads;
-  for (const auto& [layer, router] : places) {
-    const at::Tensor& load = router->statistics().load;
-    loads.push_back(load.defined() ? load : at::zeros({router->shape().experts}, at::dtype(at::kFloat).device(device)));
-  }
-  const at::Tensor all = at::stack(loads);
-  models.context().group(layout::GroupKind::kTpDpCp).all_reduce(all, comm::ReduceOp::kSum, "load of the experts");
-  return all;
+// Returns the row of a layer in the loads.
+int64_t row_of(const std::vector<int64_t>& layers, int64_t layer) {
+  const auto found = std::ranges::find(layers, layer);
+  check(found != layers.end(), "layer {} has a router but is not one with experts", layer);
+  return found - layers.begin();
 }
 
 void add_statistics(const model::GptModel::RouterPlace& place, bool per_layer, MetricSums& sums) {
@@ -55,8 +55,9 @@ void add_statistics(const model::GptModel::RouterPlace& place, bool per_layer, M
     if (per_layer) sums.add(layer_name(loss.name, place.layer), loss.sum, passes);
   }
   for (const auto& value : seen.spread) sums.add(value.name, value.sum, passes);
-  if (place.router->shape().capacity_factor)
-    sums.add(kDropped, static_cast<double>(seen.dropped), static_cast<double>(seen.choices));
+  if (!place.router->shape().capacity_factor || !seen.load.defined()) return;
+  const auto choices = static_cast<double>(seen.choices);
+  sums.add(kDropped, choices - seen.load.to(at::kDouble).sum(), choices);
 }
 
 }  // namespace
@@ -74,17 +75,45 @@ std::vector<std::string> routing_metrics(const model::ModelConfig& config, bool 
   return names;
 }
 
-void end_routing_step(const model::VirtualModels& models, MetricSums& sums, bool per_layer) {
-  const RouterPlaces routers = routers_of(models);
-  if (routers.empty()) return;  // all ranks of a stage agree on this, so no collective is left hanging
-  // Load imbalance per layer: busiest expert over the mean. The clamp avoids 0/0 in a step without tokens.
-  const at::Tensor loads = loads_of(routers, models);
-  const at::Tensor busiest = loads.amax(1) / loads.mean(1).clamp_min(1e-9);
-  sums.add(kMaxLoad, busiest.sum(), static_cast<double>(routers.size()));
-  for (size_t i = 0; i < routers.size(); ++i) {
-    add_statistics(routers[i], per_layer, sums);
-    routers[i].router->end_step(loads[static_cast<int64_t>(i)]);
+void begin_routing_step(const model::VirtualModels& models) {
+  for (const auto& [layer, router] : routers_of(models)) router->begin_step();
+}
+
+void add_routing_metrics(const model::VirtualModels& models, MetricSums& sums, bool per_layer) {
+  for (const auto& place : routers_of(models)) add_statistics(place, per_layer, sums);
+}
+
+at::Tensor expert_loads(const model::VirtualModels& models) {
+  const model::ModelConfig& config = models.config();
+  if (!config.moe) return {};
+  const at::NoGradGuard no_grad;
+  const std::vector<int64_t> layers = layers_with_experts(config);
+  const at::Tensor loads = at::zeros({std::ssize(layers), config.moe->router.experts},
+                                     at::dtype(at::kDouble).device(models.context().device()));
+  for (const auto& [layer, router] : routers_of(models))
+    if (const at::Tensor& load = router->statistics().load; load.defined()) loads[row_of(layers, layer)].copy_(load);
+  return loads;
+}
+
+// Busiest expert over the mean, per layer that got tokens: one of multi-token prediction may be dense, or not run.
+void set_max_load(std::vector<MetricTotal>& metrics, const at::Tensor& loads) {
+  if (!loads.defined()) return;
+  MetricTotal total{.name = kMaxLoad};
+  const auto* load = loads.const_data_ptr<double>();
+  for (int64_t layer = 0; layer < loads.size(0); ++layer, load += loads.size(1)) {
+    const double all = std::accumulate(load, load + loads.size(1), 0.0);
+    if (all == 0) continue;
+    total.sum += *std::max_element(load, load + loads.size(1)) * static_cast<double>(loads.size(1)) / all;
+    total.weight += 1;
   }
+  for (MetricTotal& metric : metrics)
+    if (metric.name == kMaxLoad) metric = total;
+}
+
+void end_routing_step(const model::VirtualModels& models, const at::Tensor& loads) {
+  if (!loads.defined()) return;
+  const std::vector<int64_t> layers = layers_with_experts(models.config());
+  for (const auto& [layer, router] : routers_of(models)) router->end_step(loads[row_of(layers, layer)].to(at::kFloat));
 }
 
 }  // namespace megalith::train

@@ -12,7 +12,9 @@ namespace {
 // The shares of all ranks, added up.
 at::Tensor summed_over_world(const StepTotals::Share& share, const parallel::ParallelContext& context) {
   const at::NoGradGuard no_grad;
-  const at::Tensor all = at::cat({share.veto, share.terms, share.metrics.collect(context.device())});
+  std::vector<at::Tensor> parts{share.veto, share.terms, share.metrics.collect(context.device())};
+  if (share.loads.defined()) parts.push_back(share.loads.flatten());
+  const at::Tensor all = at::cat(parts);
   context.world().world().all_reduce(all, comm::ReduceOp::kSum, "totals of the step");
   return all;
 }
@@ -22,6 +24,7 @@ at::Tensor summed_over_world(const StepTotals::Share& share, const parallel::Par
 StepTotals::StepTotals(Share share, const parallel::ParallelContext& context)
     : names_(share.metrics),
       terms_end_(1 + share.terms.numel()),
+      load_sizes_(share.loads.defined() ? share.loads.sizes().vec() : std::vector<int64_t>{}),
       summed_(summed_over_world(share, context)),
       host_(summed_) {}
 
@@ -38,6 +41,19 @@ std::span<const double> StepTotals::part(int64_t begin, int64_t end) const {
 
 bool StepTotals::vetoed() const { return part(0, 1)[0] > 0; }
 optim::GradStats StepTotals::stats() const { return optim::stats_of(part(1, terms_end_)); }
-std::vector<MetricTotal> StepTotals::metrics() const { return names_.totals(part(terms_end_, summed_.numel())); }
+
+std::vector<MetricTotal> StepTotals::metrics() const {
+  return names_.totals(part(terms_end_, summed_.numel() - load_numel()));
+}
+
+int64_t StepTotals::load_numel() const { return load_sizes_.empty() ? 0 : c10::multiply_integers(load_sizes_); }
+
+at::Tensor StepTotals::loads_in(const at::Tensor& all) const {
+  if (load_sizes_.empty()) return {};
+  return all.narrow(0, all.numel() - load_numel(), load_numel()).view(load_sizes_);
+}
+
+at::Tensor StepTotals::loads() const { return loads_in(summed_); }
+at::Tensor StepTotals::loads_on_host() const { return loads_in(host_.value()); }
 
 }  // namespace megalith::train
