@@ -196,11 +196,16 @@ TEST(MoeLayerOnCuda, EqualsTheCpu) {
   if (!at::hasCUDA() || at::detail::getCUDAHooks().deviceCount() == 0) GTEST_SKIP() << "no GPU";
   testing::run_ranks(1, [](const testing::Rank& r) {
     parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 1}));
-    for (const bool wide_router : {false, true}) {
+    std::vector<RouterShape> routers(5, {.experts = 8, .topk = 3});
+    routers[1].dtype = at::kDouble;
+    for (size_t i = 2; i < routers.size(); ++i) routers[i].capacity_factor = 0.75;
+    routers[3].drop_by_position = true;
+    routers[4].pad_to_capacity = true;
+    for (const RouterShape& router : routers) {
       MoeShape shape = small_shape(8, 3);
       shape.hidden = 64;
       shape.width = 32;
-      if (wide_router) shape.router.dtype = at::kDouble;
+      shape.router = router;
       const auto run = [&](at::Device device) {
         ParameterSet set(at::kFloat, device);
         const MoeLayer layer(ParameterScope(set), shape, {}, {context.tp(), false}, context);

@@ -23,7 +23,8 @@ TEST_P(CudaKernel, CopiedAndSummedRowsMatchTheCpu) {
     compare(
         {random({t, h}), random({t * k, h}), at::rand({t, k}, generator_, at::kFloat), random({t, h})},
         [&](const Tensors& in) {
-          const RowMap here = map.to(in[0].device());
+          const at::Device device = in[0].device();
+          const RowMap here{map.token.to(device), map.row.to(device), map.every_row_used};
           return Tensors{copy_rows(in[0], here), sum_rows(in[1], in[2], here, in[3]), sum_rows(in[1], {}, here)};
         },
         fmt::format("rows of {}", h));
@@ -40,6 +41,15 @@ TEST_P(CudaKernel, ChoicesAreSortedAsOnTheCpu) {
       EXPECT_TRUE(cuda.map.row.cpu().equal(cpu.map.row)) << what;
       EXPECT_TRUE(cuda.first.cpu().equal(cpu.first)) << what;
     }
+}
+
+TEST_P(CudaKernel, BlocksAreLaidOutAsOnTheCpu) {
+  const Tensor sizes = at::randint(40, {24}, generator_, at::kLong), order = at::randperm(24, generator_, at::kLong);
+  const int64_t rows = sizes.sum().item<int64_t>();
+  const Tensor cpu = rows_by_block(sizes, order, rows);
+  const RowMap cuda = permutation_map(rows_by_block(sizes.to(at::kCUDA), order.to(at::kCUDA), rows));
+  EXPECT_TRUE(cuda.token.cpu().equal(cpu));
+  EXPECT_TRUE(cuda.row.cpu().equal(permutation_map(cpu).row));
 }
 
 }  // namespace
