@@ -47,6 +47,24 @@ TEST(Derive, SequenceParallelFollowsTp) {
   EXPECT_FALSE(derived({"--tp=2"}).args.parallel.sequence_parallel);
 }
 
+TEST(Derive, TensorParallelOverlapSaysWhatItLeavesWhole) {
+  const Words words{"--sequence_parallel", "--tp_comm_overlap", "--tp_comm_overlap_slices=2"};
+  const auto with = [&](Words more) {
+    more.insert(more.end(), words.begin(), words.end());
+    return derived(more);
+  };
+  const auto off = with({});
+  EXPECT_FALSE(off.args.parallel.tp_comm_overlap);
+  EXPECT_EQ(off.args.parallel.tp_comm_overlap_slices, std::nullopt);
+  EXPECT_TRUE(warns(off, "tp_comm_overlap is switched off: tensor_model_parallel_size is 1"));
+  const auto on = with({"--tp=2", "--finetuning_type=full"});
+  EXPECT_TRUE(on.args.parallel.tp_comm_overlap);
+  EXPECT_FALSE(warns(on, "tp_comm_overlap"));
+  EXPECT_TRUE(warns(with({"--tp=2", "--finetuning_type=lora"}), "tp_comm_overlap does not slice the products of"));
+  EXPECT_TRUE(warns(with({"--tp=2", "--finetuning_type=full", "--bf16", "--fp8=hybrid"}),
+                    "tp_comm_overlap does not slice products in fp8"));
+}
+
 TEST(Derive, VirtualSizeFromLayout) {
   EXPECT_EQ(derived({"--pp=2", "pipeline_model_parallel_layout=Et|t|t|tL"}).args.pipeline.vpp, 2);
   EXPECT_EQ(derived({"--pp=4", "pipeline_model_parallel_layout=Et|t|t|tL"}).args.pipeline.vpp, std::nullopt);

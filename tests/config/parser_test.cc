@@ -8,6 +8,7 @@
 #include "megalith/config/option_report.h"
 #include "megalith/config/option_table.h"
 #include "tests/config/parse_support.h"
+#include "tests/support/expect.h"
 
 namespace megalith::config {
 namespace {
@@ -185,9 +186,9 @@ TEST(Parser, SecretsAreNotShown) {
 
 TEST(Parser, ReportSaysWhatBecomesOfEachOption) {
   const ParseResult result = parse({"--tp=2", "--stage=ppo", "--flash_attn", "fa2", "--plot_loss=false", "--optim",
-                                    "lion_32bit", "--tp_comm_overlap", "--use_mca", "--seed", "42"});
+                                    "lion_32bit", "--use_mca", "--seed", "42"});
   const auto& uses = result.report.uses;
-  ASSERT_EQ(uses.size(), 8u);
+  ASSERT_EQ(uses.size(), 7u);
   EXPECT_EQ(uses[0].given, "--tp");
   EXPECT_EQ(uses[0].name, "tensor_model_parallel_size");
   EXPECT_EQ(uses[0].status, OptionStatus::kImplemented);
@@ -195,16 +196,14 @@ TEST(Parser, ReportSaysWhatBecomesOfEachOption) {
   EXPECT_EQ(result.args.run.stage, Stage::kSft);
   ASSERT_EQ(result.report.refused().size(), 2u);
   EXPECT_EQ(result.report.refused()[1]->name, "optim");
-  ASSERT_EQ(result.report.planned().size(), 1u);
-  EXPECT_EQ(result.report.planned()[0]->name, "tp_comm_overlap");
+  EXPECT_TRUE(result.report.planned().empty());
   ASSERT_EQ(result.notes.size(), 1u);
   EXPECT_TRUE(contains(result.notes[0], "--flash_attn = fa2 has no effect"));
   try {
     result.report.check_runnable();
     FAIL() << "a run must not start on these options";
   } catch (const ConfigError& error) {
-    for (const char* part : {"--stage = ppo", "--optim = lion_32bit", "--tp_comm_overlap"})
-      EXPECT_TRUE(contains(error.what(), part));
+    for (const char* part : {"--stage = ppo", "--optim = lion_32bit"}) EXPECT_TRUE(contains(error.what(), part));
   }
   EXPECT_NO_THROW(parse({"--tp=2", "--finetuning_type=full"}).report.check_runnable());
   EXPECT_THROW(parse({"--use_mca=false"}).report.check_not_refused(), ConfigError);
@@ -224,24 +223,42 @@ TEST(OptionReport, OfArgumentsThatAProgramHasSet) {
     EXPECT_TRUE(report_of(default_arguments(dialect)).uses.empty());
   TrainingArguments args = default_arguments(Dialect::kTrain);
   args.parallel.tp = 2;
-  args.parallel.tp_comm_overlap = true;
   args.fusion.cuda_graph_impl = "transformer_engine";
   args.comm.use_gloo_process_groups = false;
   const OptionReport report = report_of(args);
-  EXPECT_EQ(report.uses.size(), 4u);
+  EXPECT_EQ(report.uses.size(), 3u);
   ASSERT_EQ(report.refused().size(), 1u);
   EXPECT_EQ(report.refused()[0]->name, "cuda_graph_impl");
-  ASSERT_EQ(report.planned().size(), 1u);
-  EXPECT_EQ(report.planned()[0]->name, "tp_comm_overlap");
   ASSERT_EQ(report.notes().size(), 1u);
   EXPECT_TRUE(contains(report.notes()[0], "use_gloo_process_groups = false has no effect"));
   try {
     report.check_runnable();
     FAIL() << "a run must not start on these arguments";
   } catch (const ConfigError& error) {
-    for (const char* part : {"cuda_graph_impl = transformer_engine (set by the program)", "tp_comm_overlap = true"})
-      EXPECT_TRUE(contains(error.what(), part)) << error.what();
+    EXPECT_TRUE(contains(error.what(), "cuda_graph_impl = transformer_engine (set by the program)")) << error.what();
   }
+}
+
+// An option that nothing acts on yet stops a run, unless it is at its default.
+TEST(OptionReport, PlannedOptionsStopARun) {
+  OptionReport report;
+  report.uses.push_back({.given = "--later",
+                         .name = "later",
+                         .value = "true",
+                         .origin = "command line",
+                         .status = OptionStatus::kPlanned,
+                         .reason = "gpu",
+                         .is_default = false});
+  ASSERT_EQ(report.planned().size(), 1u);
+  EXPECT_NO_THROW(report.check_not_refused());
+  testing::expect_error<ConfigError>([&] { report.check_runnable(); }, {"--later = true", "(gpu) is not built yet"});
+  report.uses[0].is_default = true;
+  EXPECT_NO_THROW(report.check_runnable());
+}
+
+TEST(OptionTable, NothingIsPlanned) {
+  for (const Option& option : OptionTable::instance().options())
+    EXPECT_NE(option.status, OptionStatus::kPlanned) << option.name;
 }
 
 TEST(Parser, EveryStageIsBuilt) {

@@ -36,6 +36,7 @@ const std::vector<Rule>& rules() {
       {{"--pp=2", "pipeline_model_parallel_layout=Et|t|t|tL", "--vpp=3"}, "virtual"},
       {{"--pp=2", "--num_layers_per_virtual_pipeline_stage=2"}, "num_layers"},
       {{"--tp_comm_overlap"}, "sequence_parallel"},
+      {{"--tp=2", "--sequence_parallel", "--tp_comm_overlap_slices=2"}, "acts only with tp_comm_overlap"},
       {{"--cp=2", "--seq_length=1023"}, "seq_length"},
       {{"--cp=2", "--cp_comm_type=a2a+p2p"}, "hierarchical_context_parallel_sizes"},
       {{"--cp=4", "--num_attention_heads=6", "--cp_comm_type=a2a"}, "cp_comm_type p2p or all_gather"},

@@ -17,6 +17,8 @@ namespace {
 const Words kShards{"--use_distributed_optimizer", "--overlap_grad_reduce", "--overlap_param_gather",
                     "--ddp_bucket_size=6000"};
 const Words kSequenceParallel{"--sequence_parallel"};
+// The test's models are too small to be sliced by their size.
+const Words kOverlap{"--sequence_parallel", "--tp_comm_overlap", "--tp_comm_overlap_slices=3"};
 const Words kLora{"--finetuning_type=lora", "--lora_rank=4", "--lora_target=all"};
 const Words kPacked{"--sequence_packing"};
 const Words kPreferences{"--pref_beta=0.5"};
@@ -49,6 +51,13 @@ std::vector<RankCase> tensor_parallel_cases() {
       {.name = "tp2_sp", .tp = 2, .layout = kSequenceParallel},
       {.name = "tp2_sp_bf16", .tp = 2, .precision = Precision::kBf16, .layout = kSequenceParallel},
       {.name = "tp4_sp", .family = "qwen3", .tp = 4, .layout = kSequenceParallel},
+      {.name = "tp2_sp_overlap", .tp = 2, .layout = kOverlap},
+      {.name = "tp2_sp_overlap_bf16", .tp = 2, .precision = Precision::kBf16, .layout = kOverlap},
+      {.name = "tp4_sp_overlap", .family = "qwen3", .tp = 4, .layout = kOverlap},
+      {.name = "tp2_sp_overlap_recompute",
+       .family = "gpt2",
+       .tp = 2,
+       .layout = kOverlap + Words{"--recompute_granularity=full"}},
       {.name = "tp2_recompute", .tp = 2, .layout = {"--recompute_granularity=full"}},
       {.name = "tp2_selective",
        .tp = 2,
@@ -70,6 +79,10 @@ std::vector<RankCase> pipeline_cases() {
       {.name = "pp4", .pp = 4},
       {.name = "pp4_overlap", .family = "qwen2", .pp = 4, .layout = {"--overlap_p2p_comm"}},
       {.name = "tp2_pp2", .tp = 2, .pp = 2},
+      {.name = "tp2_pp2_zero_bubble_overlap",
+       .tp = 2,
+       .pp = 2,
+       .layout = kOverlap + Words{"--pipeline_schedule=zero_bubble"}},
       {.name = "gpt2_tp2_pp2", .family = "gpt2", .tp = 2, .pp = 2},
       {.name = "tp2_pp2_dp2", .tp = 2, .pp = 2, .dp = 2, .layout = kSequenceParallel + kShards},
   };
@@ -144,6 +157,11 @@ std::vector<RankCase> expert_cases() {
        .data = clear,
        .layout = kOwnExperts + Words{"--moe_token_dispatcher_type=alltoall"}},
       {.name = "latent_tp2_ep2", .family = "deepseek_v3", .tp = 2, .data = clear, .layout = kOwnExperts},
+      {.name = "latent_tp2_ep2_overlap",
+       .family = "deepseek_v3",
+       .tp = 2,
+       .data = clear,
+       .layout = kOverlap + Words{"--ep=2", "--etp=1"}},
       {.name = "latent_tp2_ep2_dp2", .family = "deepseek_v3", .tp = 2, .dp = 2, .data = clear, .layout = kOwnExperts},
       {.name = "delta_net_tp2",
        .family = "qwen3_next",
@@ -179,6 +197,11 @@ std::vector<RankCase> method_cases() {
       {.name = "packed_tp2_cp2", .tp = 2, .cp = 2, .data = samples, .layout = kSequenceParallel, .run = kPacked},
       {.name = "packed_cp2_ep2", .family = "qwen3_moe", .cp = 2, .data = samples, .layout = {"--ep=2"}, .run = kPacked},
       {.name = "lora_tp2", .tp = 2, .data = samples, .run = kLora},
+      {.name = "lora_tp2_sp_overlap",  // slices frozen weights, but not those with an update
+       .tp = 2,
+       .data = samples,
+       .layout = kOverlap,
+       .run = {"--finetuning_type=lora", "--lora_rank=4", "--lora_target=q_proj,down_proj"}},
       {.name = "lora_dp2_zero1_bf16",
        .dp = 2,
        .data = samples,

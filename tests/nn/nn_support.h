@@ -49,12 +49,16 @@ inline at::Tensor random_ids(int64_t count, int64_t vocab, uint64_t seed) {
 struct Layout {
   int tp;
   bool sequence_parallel;
-  std::string name() const { return "tp" + std::to_string(tp) + (sequence_parallel ? "_sp" : ""); }
+  bool overlap = false;
+  std::string name() const {
+    return "tp" + std::to_string(tp) + (sequence_parallel ? "_sp" : "") + (overlap ? "_overlap" : "");
+  }
 };
 
-// Returns every layout up to 4 ranks, with and without sequence parallelism.
+// Returns every layout up to 4 ranks: without sequence parallelism, with it, and with its collectives in slices.
 inline const std::vector<Layout>& all_layouts() {
-  static const std::vector<Layout> layouts{{1, false}, {1, true}, {2, false}, {2, true}, {4, false}, {4, true}};
+  static const std::vector<Layout> layouts{{1, false}, {1, true}, {2, false},      {2, true},
+                                           {4, false}, {4, true}, {2, true, true}, {4, true, true}};
   return layouts;
 }
 
@@ -63,7 +67,7 @@ inline void run_tp(const Layout& layout, const std::function<void(const TensorPa
   SCOPED_TRACE(layout.name());
   testing::run_ranks(layout.tp, [&](const testing::Rank& r) {
     SCOPED_TRACE(layout.name() + " rank " + std::to_string(r.rank));
-    body({r.world.world(), layout.sequence_parallel});
+    body({.group = r.world.world(), .sequence_parallel = layout.sequence_parallel, .overlap = layout.overlap});
   });
 }
 inline void run_all_layouts(const std::function<void(const TensorParallel&)>& body) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "megalith/comm/backend/nccl_settings.h"
 #include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
@@ -51,6 +53,18 @@ TEST(NcclOptions, AFileThatCannotBeUsedIsNamed) {
   expect_error<ConfigError>(parse("tpp: {max_ctas: 4}"), {"\"tpp\"", "tp_pp"});
   expect_error<ConfigError>([] { nccl_settings({.config_file = "/nowhere/n.yaml"}); },
                             {"nccl_communicator_config_path", "/nowhere/n.yaml"});
+}
+
+TEST(NcclOptions, OverlappedCollectivesLeaveTheGpuToProducts) {
+  const comm::NcclSettings settings = nccl_settings({.overlapped_tp = true});
+  EXPECT_EQ(settings.at("tp").max_ctas, kOverlappedCtas);
+  EXPECT_TRUE(settings.at("tp").high_priority_stream);
+  EXPECT_FALSE(settings.at("cp").max_ctas.has_value());
+  const testing::TempFolder folder;
+  std::ofstream(folder / "n.yaml") << "tp: {min_ctas: 2}\n";
+  EXPECT_FALSE(
+      nccl_settings({.config_file = (folder / "n.yaml").string(), .overlapped_tp = true}).at("tp").max_ctas.has_value())
+      << "the user's settings hold alone";
 }
 
 TEST(NcclOptions, SharpIsForTheReductionOfGradients) {

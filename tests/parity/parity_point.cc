@@ -196,7 +196,11 @@ ReferenceConfig parity_config(const std::string& family) {
 }
 
 std::string ParityPoint::layout() const {
-  std::string text = fmt::format("tp {}{}, pp {}", tp, sequence_parallel ? " sp" : "", pp);
+  std::string text = fmt::format("tp {}{}, pp {}", tp,
+                                 tp_overlap          ? " sp in slices"
+                                 : sequence_parallel ? " sp"
+                                                     : "",
+                                 pp);
   if (vpp > 1) text += fmt::format(", vpp {}", vpp);
   text += cp > 1 ? fmt::format(", cp {} ({})", cp, cp_comm_type) : std::string(", cp 1");
   if (has_experts(family)) text += fmt::format(", ep {}{}, etp {}", ep, all_gather_experts ? " (allgather)" : "", etp);
@@ -221,6 +225,7 @@ TrainerCase ParityPoint::trainer_case() const {
         all_gather_experts ? config::TokenDispatcher::kAllGather : config::TokenDispatcher::kAllToAll;
   }
   args.parallel.sequence_parallel = sequence_parallel;
+  args.parallel.tp_comm_overlap = tp_overlap;
   args.parallel.cp_comm_type = {cp_comm_type};
   if (cp_comm_type == "a2a+p2p") args.parallel.hierarchical_cp_sizes = {2, 2};
   if (recompute) args.recompute.granularity = config::RecomputeGranularity::kFull;

@@ -16,6 +16,7 @@ struct ParityPoint {
   int tp = 1, pp = 1, vpp = 1, cp = 1, dp = 1;
   int ep = 1, etp = 1;  // families with experts
   bool sequence_parallel = false;
+  bool tp_overlap = false;  // its collectives travel in slices
   bool packed = false;
   bool recompute = false;
   bool distributed_optimizer = false;

@@ -141,6 +141,22 @@ TEST(ParityVocabulary, SmoothedLabels) {
   fmt::print("{}", report.summary(vocabulary_points().size()));
 }
 
+// Collectives of tensor parallelism in slices beside the products: biases, experts with shared ones, latent attention,
+// prediction layers, recomputation, virtual stages, packed sequences.
+TEST(ParityTensorParallelOverlap, SlicesGiveTheNumbersOfTheWhole) {
+  ParityReport report;
+  std::vector<ParityPoint> points{
+      {.family = "llama", .tp = 4, .packed = true, .recompute = true},
+      {.family = "qwen2", .tp = 2, .pp = 2, .vpp = 2, .distributed_optimizer = true},
+      {.family = "gpt2", .tp = 2},
+      {.family = "qwen2_moe", .tp = 2, .ep = 2},
+      {.family = "deepseek_v3_mtp", .tp = 2, .cp = 2},
+  };
+  for (ParityPoint& point : points) point.sequence_parallel = point.tp_overlap = true;
+  report.run(points);
+  fmt::print("{}", report.summary(lattice_points().size()));
+}
+
 // The message of a failure.
 TEST(ParityLattice, FailureNamesLayoutParameterAndLayer) {
   ParityNumbers right;

@@ -135,6 +135,17 @@ TEST(PlannedMemory, KnowsOtherWaysToRun) {
                {"llama", {"--pp=2", again, "--recompute_modules=mlp_act"}, 2}});
 }
 
+// Gathers and scatters in slices: inputs of row-parallel layers are copied into the order of slices.
+TEST(PlannedMemory, KnowsSlicedCollectives) {
+  const std::string overlap = "--tp_comm_overlap", again = "--recompute_granularity=selective";
+  expect_ways({"--finetuning_type=full", "--per_device_train_batch_size=1", "--gradient_accumulation_steps=2",
+               "--max_steps=10", "--sequence_parallel"},
+              {{"llama", {"--tp=2", overlap}, 2},
+               {"llama", {"--tp=4", overlap, again, "--recompute_modules=mlp_act"}, 4},
+               {"gpt2", {"--tp=2", overlap}, 2},
+               {"qwen3", {"--tp=2", "--pp=2", overlap, "--pipeline_schedule=zero_bubble"}, 4}});
+}
+
 // The last stage keeps the logits of the micro-batches whose head waits for the flush.
 TEST(PlannedMemory, KnowsDeferredHeads) {
   const std::string defer = "--defer_embedding_wgrad_compute";

@@ -216,6 +216,22 @@ TEST(StepTime, FollowsTheLayout) {
   EXPECT_GT(with({}, 64).dp, dp.dp);
 }
 
+TEST(StepTime, SlicesHideTensorParallelTraffic) {
+  const auto with = [](std::vector<std::string> words) {
+    words.insert(words.end(), {"--tp=8", "--sequence_parallel=true", "--per_device_train_batch_size=1"});
+    return time_of(llama_70b(), 8, words, 8192, find_cluster("h100-80g"));
+  };
+  const StepTime whole = with({}), sliced = with({"--tp_comm_overlap=true"});
+  EXPECT_LT(sliced.tp, 0.6 * whole.tp);
+  EXPECT_GT(sliced.tp, 0.1 * whole.tp) << "a first gather and a last scatter are exposed";
+  EXPECT_LT(sliced.total(), whole.total());
+  EXPECT_GT(sliced.memory_bound, whole.memory_bound) << "inputs are copied into the order of slices";
+  const StepTime one_slice = with({"--tp_comm_overlap=true", "--tp_comm_overlap_slices=1"});
+  EXPECT_EQ(one_slice.tp, whole.tp);
+  EXPECT_EQ(one_slice.total(), whole.total());
+  EXPECT_EQ(with({"--tp_comm_overlap=true", "--fp8=hybrid"}).tp, with({"--fp8=hybrid"}).tp);
+}
+
 // Measured: docs/gpu.md, one H200.
 TEST(StepTime, IsWhatAnH200Takes) {
   const auto llama = [](int hidden, int layers, int heads, int head, int width, bool tied) {

@@ -114,6 +114,11 @@ TEST(Rehearsal, SequenceParallel) {
   expect_operations_of_the_run({.words = {"--tp=2", "--sequence_parallel=true"}, .world = 2});
 }
 
+// Each product in 4 slices, since the CPU has no GPU to fill.
+TEST(Rehearsal, SequenceParallelInSlices) {
+  expect_operations_of_the_run({.words = {"--tp=2", "--sequence_parallel=true", "--tp_comm_overlap=true"}, .world = 2});
+}
+
 TEST(Rehearsal, EachStageOfAPipeline) {
   expect_operations_of_the_run({.words = {"--pp=2", "--gradient_accumulation_steps=4"}, .world = 2});
 }

@@ -85,13 +85,13 @@ TEST(RunContext, WithoutCudaItMustBeAllowed) {
   EXPECT_EQ(refusal_of({"--micro-batch-size=1", "--use-cpu"}, {}), "");
 }
 
-TEST(InitializeMegatron, RefusedAndPlannedOptionsStopAProgram) {
+TEST(InitializeMegatron, RefusedOptionsStopAProgram) {
   expect_contains(refusal_of({"--micro-batch-size=1", "--pure-bf16"}), "--pure-bf16");
-  expect_contains(refusal_of({"--micro-batch-size=1", "--tp-comm-overlap"}), "--tp-comm-overlap");
   config::TrainingArguments args;
-  args.parallel.tp_comm_overlap = true;
+  args.fusion.cuda_graph_impl = "transformer_engine";
   const auto start = [&] { run::initialize_megatron(args, {.allow_no_cuda = true, .skip_mpu_initialization = true}); };
-  expect_error<ConfigError>(start, {"tp_comm_overlap = true (set by the program)", "not built yet"});
+  expect_error<ConfigError>(start, {"cuda_graph_impl = transformer_engine (set by the program)"});
+  args.fusion = {};
   args.parallel = {.tp = 2};  // in a world of one rank
   expect_error<ConfigError>(start, {"world_size"});
 }

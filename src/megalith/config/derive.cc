@@ -39,6 +39,22 @@ void derive_sequence_parallel(TrainingArguments& args, bool experts, Warnings& w
   }
 }
 
+// Warns about products whose collectives stay whole.
+void derive_tp_overlap(TrainingArguments& args, Warnings& warnings) {
+  ParallelConfig& parallel = args.parallel;
+  if (!parallel.tp_comm_overlap) return;
+  if (*parallel.tp <= 1) {
+    parallel.tp_comm_overlap = false;
+    parallel.tp_comm_overlap_slices.reset();
+    warnings.emplace_back("tp_comm_overlap is switched off: tensor_model_parallel_size is 1");
+    return;
+  }
+  if (args.precision.fp8)
+    warnings.emplace_back("tp_comm_overlap does not slice products in fp8, whose scales depend on all tokens");
+  if (args.dialect == Dialect::kTrain && args.run.finetuning_type == FinetuningType::kLora)
+    warnings.emplace_back("tp_comm_overlap does not slice the products of weights that have an adapter");
+}
+
 // With num_layers the rules of Megatron's launcher decide; without, only a layout says how many stages there are.
 void derive_virtual_stages(TrainingArguments& args) {
   PipelineConfig& pipeline = args.pipeline;
@@ -208,6 +224,7 @@ EffectiveArguments derive(const TrainingArguments& args, bool experts) {
   Warnings& warnings = effective.warnings;
   derive_sizes(result);
   derive_sequence_parallel(result, experts, warnings);
+  derive_tp_overlap(result, warnings);
   derive_virtual_stages(result);
   derive_shape(result);
   derive_recompute(result);

@@ -32,6 +32,7 @@ struct ParallelConfig {
   int num_distributed_optimizer_instances = 1;
   bool use_tp_pp_dp_mapping = false;
   bool tp_comm_overlap = false;  // needs sequence_parallel
+  std::optional<int> tp_comm_overlap_slices;
   bool operator==(const ParallelConfig&) const = default;
 };
 

@@ -176,6 +176,8 @@ void check_parallel(const TrainingArguments& args, const ValidationContext& cont
   check_context(args, problems);
   problems.require(!args.parallel.tp_comm_overlap || args.parallel.sequence_parallel,
                    "tp_comm_overlap needs sequence_parallel; set sequence_parallel=true or leave tp_comm_overlap out");
+  problems.require(!args.parallel.tp_comm_overlap_slices || args.parallel.tp_comm_overlap,
+                   "tp_comm_overlap_slices acts only with tp_comm_overlap; set tp_comm_overlap=true or leave it out");
   check_deferral(args, problems);
 }
 

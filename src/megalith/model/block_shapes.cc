@@ -7,7 +7,7 @@
 namespace megalith::model {
 
 nn::TensorParallel tensor_parallel(const ModelOptions& options, const parallel::ParallelContext& context) {
-  return {context.tp(), options.sequence_parallel, options.fp8};
+  return {context.tp(), options.sequence_parallel, options.fp8, options.tp_overlap, options.tp_slices};
 }
 
 // The first and the last block are the most sensitive to rounding: their errors reach the logits almost directly.

@@ -50,6 +50,8 @@ struct ModelOptions {
   at::Device device = at::kCPU;
   // Norms, dropouts and the residual stream hold [t/tp, h] instead of [t, h].
   bool sequence_parallel = false;
+  bool tp_overlap = false;            // with it, collectives of linear layers travel in slices beside their products
+  int64_t tp_slices = 0;              // slices of each product; 0 = by its size
   int64_t vocab_multiple = 1;         // the padded vocabulary is a multiple of this times tp
   int64_t loss_chunk = 0;             // if > 0, projection and loss are fused, so many tokens at a time
   std::optional<ops::Fp8Recipe> fp8;  // for linear layers inside blocks; not for embedding, head, router, experts

@@ -123,6 +123,7 @@ comm::NcclSettings nccl_settings(const NcclOptions& options) {
     check<ConfigError>(file.good() && text << file.rdbuf(), "nccl_communicator_config_path: {} cannot be read", path);
     settings = parse_nccl_config(text.str(), path);
   }
+  if (options.overlapped_tp && !settings.contains("tp")) settings["tp"].max_ctas = kOverlappedCtas;
   for (const std::string& name : options.high_priority_groups) settings[name].high_priority_stream = true;
   // Reductions in the switches pay off for the large sums of gradients only.
   if (options.sharp)

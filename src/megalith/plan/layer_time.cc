@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "megalith/nn/tensor_parallel/sliced_product.h"
+
 namespace megalith::plan {
 
 namespace {
@@ -18,13 +20,15 @@ class TimeMeter : public nn::WorkMeter {
   void product(double rows, double out, double in) override { speeds_.add_product(time_, rows, out, in); }
 
   // A column-parallel product up and a row-parallel one down. With sequence parallelism forward all-gathers the input
-  // and reduce-scatters the output (equal times); without it forward all-reduces the output, and backward the input's
-  // gradient while it computes the weight gradient.
+  // and reduce-scatters the output (equal times), and backward gathers the output's gradient, each beside its product
+  // if they overlap; without it forward all-reduces the output, and backward the input's gradient while it computes
+  // the weight gradient.
   void branch(double up, double down) override {
-    const double gather = speeds_.tp.all_gather(rank_.whole());
     if (rank_.split_tokens) {
-      time_.forward.tp += 2 * gather;
-      time_.backward.tp += gather;  // gathers the output's gradient: nothing can start before it
+      const double gather = speeds_.tp.all_gather(rank_.whole());
+      time_.forward.tp += speeds_.exposed_beside(up, rank_.h) + speeds_.exposed_beside(rank_.h, down);
+      time_.backward.tp += speeds_.exposed_beside(down, rank_.h);
+      if (speeds_.slices(down) > 1) moves(0, 2 * rank_.t * down * rank_.bytes);  // the input, in the order of slices
       speeds_.add_product(time_, rank_.t, up, rank_.h, gather, gather);
     } else {
       const double reduce = speeds_.tp.all_reduce(rank_.whole());
@@ -137,6 +141,21 @@ void RankSpeeds::add_product(PassTimes& to, double rows, double out, double in, 
   const double weight_grad = cluster.gemm_seconds(out, in, rows, fp32);
   to.backward.gemm += input_grad + weight_grad;
   to.backward.tp += std::max(0.0, beside_input_grad - input_grad) + std::max(0.0, beside_weight_grad - weight_grad);
+}
+
+int64_t RankSpeeds::slices(double columns) const {
+  if (!rank.tp_overlap || rank.fp8 || rank.tp == 1) return 1;
+  return nn::slice_count(static_cast<int64_t>(rank.s), rank.tp, static_cast<int64_t>(columns), rank.machinery.cuda,
+                         rank.tp_slices);
+}
+
+// With slices of the collective that take c and of the product that take p each, either the product is longer, and all
+// but one slice of the collective is hidden, or the collective is, and all but one slice of the product hides it.
+double RankSpeeds::exposed_beside(double out, double in) const {
+  const auto n = static_cast<double>(slices(out));
+  const double collective = tp.all_gather(rank.whole() / n);
+  const double product = cluster.gemm_seconds(rank.t / n, out, in, rank.bytes == 4);
+  return std::max(collective, n * collective - (n - 1) * product);
 }
 
 LayerTimes::LayerTimes(const model::ModelFootprint& model, const Cluster& cluster)

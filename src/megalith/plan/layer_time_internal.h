@@ -35,6 +35,10 @@ struct RankSpeeds {
   // gradient; only the part that the gradient does not hide is added.
   void add_product(PassTimes& to, double rows, double out, double in, double beside_input_grad = 0,
                    double beside_weight_grad = 0) const;
+  // Returns the slices in which tokens travel beside a product with so many results per token; 1 if they do not.
+  int64_t slices(double columns) const;
+  // Returns the seconds of a gather or scatter of all tokens [t, h] that its product [t, in] -> [t, out] does not hide.
+  double exposed_beside(double out, double in) const;
 };
 
 // Adds up the times of layers of one model on one rank. Immutable after construction.

@@ -15,6 +15,8 @@ nn::RankSizes rank_sizes(const RunShape& run) {
           .ep = run.grid.ep,
           .etp = run.grid.expert_tp(),
           .split_tokens = options.sequence_parallel && run.grid.tp > 1,
+          .tp_overlap = options.tp_overlap,
+          .tp_slices = options.tp_slices,
           .discards_norms = options.recompute.norms,
           .accumulates = run.microbatches > 1,
           .frozen = options.adapter.has_value(),

@@ -16,6 +16,7 @@
 #include "megalith/layout/grid_shape.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/virtual_models.h"
+#include "megalith/nn/tensor_parallel/sliced_product.h"
 #include "megalith/observe/units.h"
 #include "megalith/run/resolve/adapter_source.h"
 #include "megalith/run/resolve/model_from_options.h"
@@ -129,6 +130,20 @@ void check_memory(const RunSettings& run, const model::ModelConfig& model, const
                     " fit, --force starts it anyway",
                     shortage));
   if (context.rank() == 0) log_warning("{}; --force: it is started anyway", shortage);
+}
+
+std::string overlap_note(const RunSettings& run, const model::ModelConfig& model, at::Device device) {
+  const model::ModelOptions& options = run.shape.options;
+  if (!options.tp_overlap || run.sequence_length < 1) return "";
+  plan::RunShape shape = run.shape;  // open, as for runs that the planner does not support: tokens are all it is for
+  shape.sequence_length = run.sequence_length;
+  const auto rows = static_cast<int64_t>(shape.shard_tokens());
+  if (nn::slice_count(rows, shape.grid.tp, model.hidden_size, device.is_cuda(), options.tp_slices) > 1) return "";
+  return fmt::format(
+      "tp_comm_overlap: micro-batches of {:.0f} tokens at hidden_size {} are too small to be sliced, so their "
+      "collectives"
+      " stay exposed; use larger ones, or set tp_comm_overlap_slices",
+      shape.tokens(), model.hidden_size);
 }
 
 }  // namespace megalith::run

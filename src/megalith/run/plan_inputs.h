@@ -50,4 +50,8 @@ std::optional<plan::RankMemory> planned_memory(const RunSettings& run, const mod
 // memory). With --force it only warns.
 void check_memory(const RunSettings& run, const model::ModelConfig& model, const parallel::ParallelContext& context);
 
+// Returns a sentence that says why tp_comm_overlap does not slice the products with the residual stream: on a GPU,
+// micro-batches may be too small. Empty if it does, or was not asked for.
+std::string overlap_note(const RunSettings& run, const model::ModelConfig& model, at::Device device);
+
 }  // namespace megalith::run

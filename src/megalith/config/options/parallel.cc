@@ -47,8 +47,12 @@ void add_sizes(OptionList& list) {
       .add("cp_comm_type", &ParallelConfig::cp_comm_type,
            "how context-parallel attention exchanges keys and values (none: p2p); one for all layers or one per layer")
       .choices({"p2p", "a2a", "all_gather", "allgather", "a2a+p2p"});
-  parallel.add("tp_comm_overlap", &ParallelConfig::tp_comm_overlap, "overlap tp collectives with matrix products")
-      .planned("gpu");
+  parallel.add("tp_comm_overlap", &ParallelConfig::tp_comm_overlap,
+               "gather and scatter the tokens of sequence_parallel in slices, beside the matrix products");
+  parallel
+      .add("tp_comm_overlap_slices", &ParallelConfig::tp_comm_overlap_slices,
+           "slices of each product with tp_comm_overlap (none: by its size, at most 4)")
+      .at_least(1);
 }
 
 void add_pipeline(OptionList& list) {

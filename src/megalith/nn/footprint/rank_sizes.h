@@ -37,6 +37,8 @@ struct RankSizes {
   // Ranks that share the heads, the tokens of a sequence, the experts, and each expert.
   int64_t tp = 1, cp = 1, ep = 1, etp = 1;
   bool split_tokens = false;    // sequence parallelism, over more than one rank
+  bool tp_overlap = false;      // its collectives travel in slices beside the products
+  int64_t tp_slices = 0;        // slices of each product; 0 = by its size
   bool discards_norms = false;  // outputs of norms are freed after forward and recomputed in backward
   bool accumulates = false;     // several micro-batches: gradients are added to those in the buffer
   bool frozen = false;          // adapters are trained, weights are not

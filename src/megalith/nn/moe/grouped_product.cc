@@ -41,12 +41,13 @@ class GroupedProduct final : public Product {
   std::vector<at::Tensor> grad_weights(const OutputGrad& dy, const Saved& saved,
                                        const MakeInput& make_x) const override {
     if (!weight_.value.requires_grad()) return {at::Tensor()};
-    return {weight_.grad.now_or_later([&weight = weight_, counts = counts_, dy = dy.dy, x = input_of(saved, make_x)] {
-      const at::Tensor input = x();
-      const GradientWriter grad(weight);
-      ops::grouped_weight_grad(group_matrices(grad.into(), counts), dy, input, counts, grad.beta());
-      return grad.done();
-    })};
+    return {weight_.grad.now_or_later(
+        [&weight = weight_, counts = counts_, dy = dy.dy, x = input_of(saved, make_x, weight_)] {
+          const at::Tensor input = x();
+          const GradientWriter grad(weight);
+          ops::grouped_weight_grad(group_matrices(grad.into(), counts), dy, input, counts, grad.beta());
+          return grad.done();
+        })};
   }
 
  private:

@@ -18,7 +18,12 @@ WeightGradQueue::Recording::Recording(WeightGradQueue& queue) : queue_(queue) {
 
 void WeightGradQueue::add(Job job) {
   check(recording_, "a weight gradient is deferred outside a recorded backward pass");
-  passes_.back().jobs.push_back(std::move(job));
+  passes_.back().jobs.push_back({std::exchange(start_of_next_, nullptr), std::move(job)});
+}
+
+void WeightGradQueue::start_ahead(Job start) {
+  check(recording_ && !start_of_next_, "a job of a deferred weight gradient is started twice, or outside its pass");
+  start_of_next_ = std::move(start);
 }
 
 void WeightGradQueue::add_report(Job job) {
@@ -31,9 +36,14 @@ void WeightGradQueue::run_oldest() {
   const at::NoGradGuard no_grad;  // these jobs are part of a backward pass
   Pass pass = std::move(passes_.front());
   passes_.pop_front();
-  for (Job& job : pass.jobs) {
-    job();
-    job = nullptr;  // frees its tensors as soon as they are used
+  const auto start = [&](size_t job) {
+    if (job < pass.jobs.size() && pass.jobs[job].start) pass.jobs[job].start();
+  };
+  start(0);
+  for (size_t i = 0; i < pass.jobs.size(); ++i) {
+    start(i + 1);
+    pass.jobs[i].run();
+    pass.jobs[i] = {};  // frees its tensors as soon as they are used
   }
   // Reports last: a bucket whose gradients are all reported may start its reduction at once.
   for (const Job& report : pass.reports) report();
@@ -42,6 +52,7 @@ void WeightGradQueue::run_oldest() {
 void WeightGradQueue::clear() {
   passes_.clear();
   recording_ = false;
+  start_of_next_ = nullptr;
 }
 
 }  // namespace megalith::nn

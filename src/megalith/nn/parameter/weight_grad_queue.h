@@ -38,6 +38,9 @@ class WeightGradQueue {
 
   // Adds a job that computes a weight gradient.
   void add(Job job);
+  // Gives the next job that is added a first half: `start` runs one job earlier, so that a transfer that it starts
+  // overlaps with that job. The second half waits for it.
+  void start_ahead(Job start);
   // Adds a job that runs after all weight gradients of the pass and reports that gradients are complete. Outside of a
   // recording it becomes a pass of its own, so that it runs after those that wait.
   void add_report(Job job);
@@ -50,13 +53,19 @@ class WeightGradQueue {
   void clear();
 
  private:
+  struct Entry {
+    Job start;  // may be empty
+    Job run;
+  };
   // One backward pass.
   struct Pass {
-    std::vector<Job> jobs, reports;
+    std::vector<Entry> jobs;
+    std::vector<Job> reports;
   };
   bool keeps_logits_;
   std::deque<Pass> passes_;
   bool recording_ = false;
+  Job start_of_next_;  // see start_ahead
 };
 
 }  // namespace megalith::nn

@@ -83,8 +83,9 @@ class Fp8Product final : public Product {
                                        const MakeInput& make_x) const override {
     if (!weight_.value.requires_grad()) return {at::Tensor()};
     if (!recipe_.weight_gradients)
-      return {weight_.grad.now_or_later(
-          [&weight = weight_, dy = dy.dy, x = input_of(saved, make_x)] { return weight.add_weight_grad(dy, x()); })};
+      return {weight_.grad.now_or_later([&weight = weight_, dy = dy.dy, x = input_of(saved, make_x, weight_)] {
+        return weight.add_weight_grad(dy, x());
+      })};
     return {weight_.grad.now_or_later(
         [&weight = weight_, dy = dy.in_fp8, x = saved.own[kInputColumns],
          x_inverse_scale = saved.own[kInputInverseScale]] { return add_weight_grad(weight, dy, x, x_inverse_scale); })};

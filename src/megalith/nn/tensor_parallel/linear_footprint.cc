@@ -4,11 +4,13 @@
 //   ColumnFootprint::forward    ColumnLinear::forward: gather x (SP), product, drop the gathered x
 //   ColumnFootprint::backward   ColumnLinear::backward: start_gathering, dy W, start_reducing, grad_weights, wait
 //   RowFootprint::forward       RowLinear::forward: product, sum over the ranks
-//   RowFootprint::backward      RowLinear::backward: gather dy (SP), grad_weights (with a recomputed x), dx
+//   RowFootprint::backward      RowLinear::backward: gather dy (SP), grad_weights (with a recomputed x), dx; or, in
+//                               slices, gather dy and compute dx, then grad_weights from a reordered x
 #include "megalith/nn/tensor_parallel/linear_footprint.h"
 
 #include "megalith/nn/parameter/low_rank_footprint.h"
 #include "megalith/nn/tensor_parallel/fp8_history.h"
+#include "megalith/nn/tensor_parallel/sliced_product.h"
 
 namespace megalith::nn {
 
@@ -96,12 +98,15 @@ void RowFootprint::forward(LayerWalk& walk, bool keep) const {
 void RowFootprint::backward(LayerWalk& walk, const RowInput& input) const {
   const RankSizes& rank = walk.rank();
   const double in_bytes = rank.t * in_ * rank.bytes, remade = walk.defers() ? 0 : input.made_again;
+  const bool sliced = gathers_in_slices(rank);
   if (rank.split_tokens) walk.take(rank.whole(), Use::kCommunication);
+  if (sliced) walk.take(in_bytes);  // dx is computed beside the gathers, before the weight gradient
   walk.take(remade, Use::kWorkspace);
+  if (sliced && !rank.frozen && !walk.defers()) walk.touch(in_bytes, Use::kWorkspace);  // x in the order of slices
   walk.weight_grad(in_ * out_);
   take_hidden_grad(walk, update_, rank.t);
   walk.give(remade, Use::kWorkspace);
-  walk.take(in_bytes);
+  if (!sliced) walk.take(in_bytes);
   give_hidden(walk, update_, rank.t, in_bytes);
   // A deferred weight gradient holds its input and dy; without sequence parallelism dy is the stream's own gradient.
   if (walk.defers()) {
@@ -114,6 +119,12 @@ void RowFootprint::backward(LayerWalk& walk, const RowInput& input) const {
   }
   if (rank.split_tokens) walk.give(rank.whole(), Use::kCommunication);
   if (input.give) walk.give(in_bytes);
+}
+
+bool RowFootprint::gathers_in_slices(const RankSizes& rank) const {
+  if (!rank.tp_overlap || !rank.split_tokens || rank.fp8 || update_.any()) return false;
+  return slice_count(static_cast<int64_t>(rank.s), rank.tp, static_cast<int64_t>(in_), rank.machinery.cuda,
+                     rank.tp_slices) > 1;
 }
 
 ReplicatedFootprint::ReplicatedFootprint(const FootprintScope& scope, int64_t in, const std::vector<OutputPart>& out,

@@ -59,6 +59,9 @@ class RowFootprint {
   void backward(LayerWalk& walk, const RowInput& input) const;
 
  private:
+  // Whether the gradient of the output travels in slices; see slices_for in linear_function.cc.
+  bool gathers_in_slices(const RankSizes& rank) const;
+
   double in_, out_;
   UpdateSize update_;
 };

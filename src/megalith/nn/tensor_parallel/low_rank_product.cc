@@ -59,7 +59,7 @@ class LowRankProduct final : public Product {
     if (update_.a->value.requires_grad()) {
       // x must have the tokens of dy.hidden. A layer that gathers x has reduced dy.hidden to its own tokens: these are
       // the rows of saved.x, while make_x returns all tokens.
-      const MakeInput x = input_of(saved, saved.x.defined() ? MakeInput() : make_x);
+      const MakeInput x = input_of(saved, saved.x.defined() ? MakeInput() : make_x, *update_.a);
       a = update_.a->grad.now_or_later([factors = factors_, hidden_grad = dy.hidden, x, mask = mask_of(saved)] {
         return factors->a_grad(hidden_grad, masked(x(), mask));
       });

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include "megalith/base/error.h"
 #include "megalith/nn/parameter/low_rank.h"
 #include "megalith/nn/tensor_parallel/fp8_history.h"
 #include "megalith/nn/tensor_parallel/product_internal.h"
@@ -46,6 +47,11 @@ struct LocalProduct : torch::autograd::Function<LocalProduct> {
   }
 };
 
+// by_blocks() is false for this kind of product.
+[[noreturn]] void throw_not_by_blocks() {
+  throw InternalError("a product was asked for blocks that it cannot compute");
+}
+
 }  // namespace
 
 // x comes first, so that from() can tell it apart whatever the number of the product's own tensors.
@@ -68,10 +74,14 @@ at::Tensor Product::grad_input(const OutputGrad& dy, const Saved& saved) const {
   return dx;
 }
 
-// The function may outlive backward, in a queue: it holds x by value, and without its history, which holds more.
-MakeInput input_of(const Saved& saved, const MakeInput& make_x) {
+void Product::save_for_blocks(const at::Tensor&, Saved&) const { throw_not_by_blocks(); }
+void Product::multiply_blocks(const at::Tensor&, const at::Tensor&) const { throw_not_by_blocks(); }
+void Product::multiply_grad_blocks(const at::Tensor&, const at::Tensor&, const Saved&) const { throw_not_by_blocks(); }
+
+// The function holds x by value. If it outlives backward, in a queue, it holds x without its history, which holds more.
+MakeInput input_of(const Saved& saved, const MakeInput& make_x, const Parameter& parameter) {
   if (make_x) return make_x;
-  return [x = saved.x.defined() ? saved.x.detach() : saved.x] { return x; };
+  return [x = saved.x.defined() && parameter.grad.defers() ? saved.x.detach() : saved.x] { return x; };
 }
 
 void add_addends_(const at::Tensor& y, const ops::Addends& added) {

@@ -96,6 +96,17 @@ class Product {
   virtual at::Tensor grad_through_weight(const OutputGrad& dy, const Saved& saved) const = 0;
   virtual void add_grad_through_update(const OutputGrad& /*dy*/, const Saved& /*saved*/,
                                        const at::Tensor& /*dx*/) const {}
+
+  // ---- By blocks of rows, for layers that overlap a product with collectives (sliced_product.h)
+  // Returns whether the functions below can replace forward and grad_through_weight. Only a product that is nothing but
+  // x Wᵀ can: scales of fp8 depend on all rows, and an update needs them for products of its own.
+  virtual bool by_blocks() const { return false; }
+  // Fills `saved` as forward does; the caller computes the product by calls of multiply_blocks.
+  virtual void save_for_blocks(const at::Tensor& x, Saved& saved) const;
+  // [blocks, rows, i] -> [blocks, rows, o]: x Wᵀ.
+  virtual void multiply_blocks(const at::Tensor& y, const at::Tensor& x) const;
+  // [blocks, rows, o] -> [blocks, rows, i]: dy W.
+  virtual void multiply_grad_blocks(const at::Tensor& dx, const at::Tensor& dy, const Saved& saved) const;
 };
 using ProductPtr = std::shared_ptr<const Product>;
 

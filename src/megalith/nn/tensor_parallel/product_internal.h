@@ -19,8 +19,9 @@ ProductPtr fp8_product(Parameter& weight, const ops::Fp8Recipe& recipe, bool rec
 ProductPtr low_rank_product(ProductPtr base, const LowRank& update, std::shared_ptr<const LowRankFactors> factors,
                             const ProductInput& input);
 
-// Returns the source of x for grad_weights: `make_x`, or a function that returns saved.x.
-MakeInput input_of(const Saved& saved, const MakeInput& make_x);
+// Returns the source of x for grad_weights: `make_x`, or a function that returns saved.x. `parameter` is the one whose
+// gradient is computed from it, now or later.
+MakeInput input_of(const Saved& saved, const MakeInput& make_x, const Parameter& parameter);
 
 // y += bias + residual in place, skipping those that are absent; for products that cannot add them themselves.
 void add_addends_(const at::Tensor& y, const ops::Addends& added);

@@ -16,6 +16,8 @@ struct TensorParallel {
   comm::Group group;
   bool sequence_parallel = false;
   std::optional<ops::Fp8Recipe> fp8 = {};  // for products of linear layers; nullopt = in the dtype of their tensors
+  bool overlap = false;  // collectives of sequence parallelism travel in slices beside the products (sliced_product.h)
+  int64_t slices = 0;    // slices of each product, if it has as many rows; 0 = by its size
 
   // This rank in the group, the size of the group, and whether tokens are split over several ranks.
   int rank() const { return group.rank(); }

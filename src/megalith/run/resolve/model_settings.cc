@@ -148,6 +148,8 @@ model::ModelOptions model_options(const config::TrainingArguments& args, at::Dev
   model::ModelOptions options;
   options.dtype = args.precision.bf16 ? at::kBFloat16 : args.precision.fp16 ? at::kHalf : at::kFloat;
   options.sequence_parallel = args.parallel.sequence_parallel;
+  options.tp_overlap = args.parallel.tp_comm_overlap;
+  options.tp_slices = args.parallel.tp_comm_overlap_slices.value_or(0);
   options.vocab_multiple = args.shape.make_vocab_size_divisible_by;
   if (args.fusion.cross_entropy_loss) options.loss_chunk = 1;  // options_on sets the size
   options.neftune_alpha = args.optimizer.neftune_noise_alpha.value_or(0);

@@ -25,13 +25,15 @@ std::chrono::milliseconds connect_timeout(const config::CommConfig& comm, const 
   return comm::default_connect_timeout(world.one_machine);
 }
 
-parallel::NcclOptions nccl_options(const config::CommConfig& comm) {
+parallel::NcclOptions nccl_options(const config::TrainingArguments& args) {
+  const config::CommConfig& comm = args.comm;
   parallel::NcclOptions options;
   if (comm.high_priority_stream_groups)
     options.high_priority_groups =
         parallel::nccl_groups_named(*comm.high_priority_stream_groups, "high_priority_stream_groups");
   options.config_file = comm.nccl_communicator_config_path;
   options.sharp = comm.use_sharp;
+  options.overlapped_tp = args.parallel.tp_comm_overlap;
   return options;
 }
 
@@ -54,7 +56,7 @@ parallel::RuntimeSettings runtime_settings(const config::TrainingArguments& args
           .device = device_settings(args.comm),
           .collective_timeout = collective_timeout(args.comm),
           .connect_timeout = connect_timeout(args.comm, world),
-          .nccl = nccl_options(args.comm)};
+          .nccl = nccl_options(args)};
 }
 
 }  // namespace megalith::run
