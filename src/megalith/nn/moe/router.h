@@ -7,6 +7,7 @@
 
 #include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "megalith/nn/layer_input.h"
@@ -55,6 +56,11 @@ class Router {
   // The configuration, and what has accumulated since the last end_step().
   const RouterShape& shape() const { return shape_; }
   const RouterStatistics& statistics() const { return statistics_; }
+  // Replaces what has accumulated and returns it: a caller that runs a pass by other means than forward(), such as a
+  // CUDA graph, notes the pass itself.
+  RouterStatistics exchange_statistics(RouterStatistics statistics) const {
+    return std::exchange(statistics_, std::move(statistics));
+  }
   // Ends a step: resets the statistics and, with expert_bias, updates the bias by `load` (fp32 [E], over all ranks).
   void end_step(const at::Tensor& load) const;
 
