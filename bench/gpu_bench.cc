@@ -12,7 +12,8 @@
 //   …-fp8…      linear layers inside blocks run in fp8, the head in bf16; the peer is the bf16 one
 //   …-lora      trains an adapter of rank 16 on all linear layers; compared with our own full step, as --peft's script
 //               compares its two
-//   …-graphs    runs with cuda_graph_impl local; compared with the same run without
+//   …-graphs    runs with cuda_graph_impl local; compared with the same run without. Those of several ranks share the
+//               GPU, as in tests/nccl: the ratio counts, not the rate
 //   …-full      trains a whole model whose fp32 state would not fit, with two-byte gradients and state; no peer runs it
 //   …-packed    packs samples of random lengths (mean 1024, at most a row) into rows; compared with rows that are
 //               filled by one sample
@@ -35,6 +36,7 @@
 
 #include "bench/options.h"
 #include "bench/peer_process.h"
+#include "bench/ranks_on_gpu.h"
 #include "bench/train_inputs.h"
 #include "tests/support/subprocess.h"
 #include "tests/support/temp_folder.h"
@@ -50,9 +52,11 @@ struct Case {
   std::string name;
   int batch, length;
   json config;
-  std::vector<std::string> options;  // our options besides those of all runs
-  int accumulation = 1;              // micro-batches per step
-  bool short_samples = false;        // samples have random lengths and are packed; otherwise each fills a row
+  std::vector<std::string> options;   // our options besides those of all runs
+  int accumulation = 1;               // micro-batches per step
+  bool short_samples = false;         // samples have random lengths and are packed; otherwise each fills a row
+  std::vector<std::string> common{};  // options of both runs that are compared
+  int ranks = 1;                      // processes that share the GPU, connected by NCCL
 };
 
 // The fields that llama, qwen2 and qwen3_moe share.
@@ -95,6 +99,16 @@ std::vector<Case> all_cases() {
   const json wide = llama(128256, 4096, 4, 32, 8, 128, 14336, false, 5e5);
   const json whole = llama(128256, 4096, 32, 32, 8, 128, 14336, false, 5e5);
   const json tiny = llama(32000, 512, 8, 8, 8, 64, 1408, true, 1e4);  // the host is slower than the device
+  json few_experts = llama(32000, 512, 8, 8, 8, 64, 1408, true, 1e4);
+  few_experts.update({{"model_type", "qwen3_moe"},
+                      {"num_experts", 8},
+                      {"num_experts_per_tok", 2},
+                      {"moe_intermediate_size", 704},
+                      {"norm_topk_prob", true},
+                      {"decoder_sparse_step", 1},
+                      {"mlp_only_layers", json::array()},
+                      {"router_aux_loss_coef", 0.0}});
+  const std::vector<std::string> scaled{"--fp8=hybrid", "--fp8_recipe=delayed"};
   const std::vector<std::string> graphs{"--cuda_graph_impl=local"};
   const std::vector<std::string> lean{"--recompute_granularity=selective", "--recompute_modules=mlp_act"};
   const std::vector<std::string> two_bytes{"--use_distributed_optimizer", "--use_precision_aware_optimizer",
@@ -112,7 +126,10 @@ std::vector<Case> all_cases() {
           {"llama-8b-full", 2, 4096, whole, two_bytes},
           {"moe-small", 4, 4096, experts, {}},
           {"llama-40m-graphs", 2, 512, tiny, graphs},
-          {"llama-40m-accumulated-graphs", 2, 512, tiny, graphs, 8}};
+          {"llama-40m-accumulated-graphs", 2, 512, tiny, graphs, 8},
+          {"llama-40m-fp8-graphs", 2, 512, tiny, graphs, 1, false, scaled},
+          {"moe-40m-graphs", 2, 512, few_experts, graphs},
+          {"llama-40m-dp2-graphs", 2, 512, tiny, graphs, 8, false, {}, /*ranks=*/2}};
 }
 
 // Scripts of peers, and what to run; an empty path leaves that peer out.
@@ -152,7 +169,7 @@ std::vector<std::string> shape_words(const Case& c) {
   std::vector<std::string> words{"--bf16", "--cross_entropy_loss_fusion", fmt::format("--cutoff_len={}", c.length),
                                  fmt::format("--per_device_train_batch_size={}", c.batch),
                                  fmt::format("--gradient_accumulation_steps={}", c.accumulation)};
-  words.insert(words.end(), c.options.begin(), c.options.end());
+  for (const auto& some : {c.common, c.options}) words.insert(words.end(), some.begin(), some.end());
   return words;
 }
 
@@ -180,7 +197,7 @@ std::vector<std::string> our_command(const Settings& s, const Case& c, const Tem
 }
 
 Measured run_ours(const Settings& s, const Case& c, const TempFolder& folder) {
-  const auto result = testing::run_process(our_command(s, c, folder, kSteps), {}, std::chrono::minutes(5));
+  const auto result = run_ranks_on_gpu(our_command(s, c, folder, kSteps), c.ranks, std::chrono::minutes(5));
   if (result.exit_code != 0) throw std::runtime_error("megalith train failed:\n" + result.err);
   // The zero stands for a run without any rate, whose median would not exist.
   std::vector<double> rates{0};

@@ -63,10 +63,14 @@ TEST(ForwardStep, OfLanguageModelingAllowsGraphs) {
   const auto own = forward_step([](const train::ForwardStepInput& step) { return train::gpt_forward_step(step); });
   const model::ModelConfig config = model::read_model_config(golden_folder("llama"));
   const auto obstacle = [&](const train::Objective& objective) {
-    return train::graph_obstacle({}, config, {}, /*on_cuda=*/true, objective.sums_token_losses());
+    return train::graph_obstacle({}, config, {.on_cuda = true, .recordable_loss = objective.recordable()});
   };
   EXPECT_EQ(obstacle(*standard), "");
-  EXPECT_EQ(obstacle(*own), "the objective is not plain language modeling");
+  EXPECT_EQ(obstacle(*own), "the objective does not say that the device can compute it alone");
+  const train::ForwardStepObjective stated(
+      {.forward_step = [](const train::ForwardStepInput& step) { return train::gpt_forward_step(step); },
+       .recordable = true});
+  EXPECT_EQ(obstacle(stated), "");
 }
 
 }  // namespace

@@ -188,7 +188,10 @@ std::unique_ptr<World> World::connect(Rendezvous place, const WorldOptions& opti
 
   const std::string backend = resolve_backend(options.backend, options.device.is_cuda(), nccl_available());
   prepare_c10d(backend);
-  if (backend == "nccl") pass_interface_to_nccl();
+  if (backend == "nccl") {
+    pass_interface_to_nccl();
+    keep_nccl_buffers_in_graphs();
+  }
   if (options.device.is_cuda()) use_expandable_segments();
   const auto connect_timeout = options.connect_timeout.value_or(default_connect_timeout(place.one_machine()));
   auto store = connect_store(place, connect_timeout);

@@ -66,7 +66,7 @@ class MlpKind : public PartKind {
 };
 
 // Routed and shared experts. Divisibility by ep and etp is checked by nn::problems, which knows the expert layout, so
-// tensor_parallel_problems stays empty. Token counts per expert are read by the host, which no CUDA graph can hold.
+// tensor_parallel_problems stays empty.
 class ExpertsKind : public PartKind {
  public:
   explicit ExpertsKind(const ModelConfig& config) : shape_(moe_shape(config)) {}
@@ -75,10 +75,7 @@ class ExpertsKind : public PartKind {
     return std::make_unique<nn::MoeLayer>(scope, shape_, site.options.moe, site.tp, site.context);
   }
   PartFacts facts() const override {
-    return {.random = shape_.router.jitter > 0,
-            .cached = true,
-            .whole_sequences = "",
-            .host_work = "the host reads how many tokens each expert gets"};
+    return {.random = shape_.router.jitter > 0, .cached = true, .whole_sequences = "", .host_work = host_work()};
   }
   bool repeated(const RecomputePlan& plan) const override { return plan.moe; }
   std::unique_ptr<nn::PartFootprint> footprint(const nn::FootprintScope& scope,
@@ -87,6 +84,20 @@ class ExpertsKind : public PartKind {
   }
 
  private:
+  // Whether the experts of a layer are on one rank, and in bf16, is a matter of the run (train::graph_obstacle).
+  std::string host_work() const {
+    const nn::RouterShape& router = shape_.router;
+    if (router.capacity_factor) return "moe_expert_capacity_factor drops tokens of experts on the host";
+    if (router.sinkhorn) return "the host decides when Sinkhorn's balancing of experts has converged";
+    for (const nn::BalanceLoss& loss : router.losses) {
+      if (loss.kind == nn::BalanceLoss::Kind::kSequence)
+        return "seq_aux_loss numbers the sequences of tokens for the experts on the host";
+      if (loss.kind == nn::BalanceLoss::Kind::kGlobal)
+        return "global_aux_loss counts the choices of experts over the micro-batches of a step on the host";
+    }
+    return "";
+  }
+
   const nn::MoeShape shape_;
 };
 

@@ -149,7 +149,8 @@ Prepared prepare(RunContext& run, model::VirtualModels& models, const PretrainFu
                                             .report_keys = functions.report_keys,
                                             .extra_keys = functions.extra_keys,
                                             .perplexity = functions.perplexity,
-                                            .per_token = run.settings().trainer.step.per_token_loss});
+                                            .per_token = run.settings().trainer.step.per_token_loss,
+                                            .recordable = functions.recordable});
   Prepared prepared;
   train::TrainerSetup& setup = prepared.setup;
   if (datasets.train) {

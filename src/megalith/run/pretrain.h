@@ -48,6 +48,7 @@ struct PretrainFunctions {
   std::vector<std::string> report_keys{};  // see LossResult::report; losses end in "loss"
   std::vector<std::string> extra_keys{};   // extra tensors that forward_step reads (MicroBatch::extra)
   bool perplexity = true;                  // the loss is a mean of -log p
+  bool recordable = false;                 // CUDA graphs may replay forward_step: see train::Objective::recordable
   data::CollateFunction collate{};         // a collator of one's own; empty for rows of seq_length
   // The program's own optimizer and schedule: see train::TrainerSetup. Progress is counted in samples.
   std::shared_ptr<const optim::UpdateRule> update_rule{};

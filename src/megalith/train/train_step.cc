@@ -105,7 +105,8 @@ std::vector<MicrobatchLoss> run_microbatches(const OptimizedModel& model, Microb
                       {.chunks = model.chunks(),
                        .loss_scale = model.loss_scale(),
                        .substep_end = events.substep_end,
-                       .on_loss = [&results](const MicrobatchLoss& loss) { results.add_loss(loss); }});
+                       .on_loss = [&results](const MicrobatchLoss& loss) { results.add_loss(loss); },
+                       .gathers_params = model.gathers_in_forward()});
 }
 
 }  // namespace

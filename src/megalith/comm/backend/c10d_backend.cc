@@ -6,7 +6,7 @@
 //
 // For NCCL, each operation gets two marks on the stream (StreamMarks), before it and after the wait, which tell the
 // watchdog where the device is without asking the driver. Barriers are the exception: there the host must know, so it
-// polls.
+// polls. Operations that are recorded into a CUDA graph have no marks, and our watchdog does not see their replays.
 #include "megalith/comm/backend/c10d_backend.h"
 
 #include <ATen/ops/empty_like.h>
@@ -78,6 +78,7 @@ class C10dPending : public PendingOp {
         marks_(std::move(marks)),
         arrival_(std::move(arrival)),
         waits_on_host_(marks_ == nullptr),
+        recorded_(marks_ != nullptr && marks_->recording()),
         is_transfer_(is_point_to_point(kind)),
         is_barrier_(kind == OpKind::kBarrier) {}
 
@@ -105,7 +106,8 @@ class C10dPending : public PendingOp {
     return true;
   }
 
-  bool done() override { return work_->isCompleted(); }
+  // c10d would query an event that only the graph knows.
+  bool done() override { return recorded_ || work_->isCompleted(); }
   bool runs_behind() const override { return !waits_on_host_ && !is_barrier_; }
   std::shared_ptr<Completion> arrival() override { return arrival_; }
   std::shared_ptr<Completion> completion() override { return marks_->mark(); }
@@ -175,6 +177,7 @@ class C10dPending : public PendingOp {
   const std::shared_ptr<StreamMarks> marks_;
   const std::shared_ptr<Completion> arrival_;
   const bool waits_on_host_;
+  const bool recorded_;  // into a graph: nothing runs, and c10d's watchdog does not know the operation either
   const bool is_transfer_;
   const bool is_barrier_;
   at::Tensor staged_, target_;

@@ -19,7 +19,11 @@ class StreamMarks {
   virtual ~StreamMarks() = default;
   // Places a mark after everything that the device's current stream has been given so far: done once the device has
   // passed it. Querying it is a memory read. A device that has failed never gets there.
+  // While the stream is recorded, the mark is done at once.
   virtual std::shared_ptr<Completion> mark() = 0;
+  // Whether the device's current stream is being recorded into a CUDA graph. The device runs nothing meanwhile, and
+  // each replay would write the marks again, into words that belong to others by then.
+  virtual bool recording() const = 0;
 };
 
 // Throws InternalError in a build without CUDA.

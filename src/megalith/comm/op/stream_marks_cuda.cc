@@ -1,6 +1,7 @@
 // Marks by cuStreamWriteValue32: the device writes a 32-bit value into pinned host memory when the stream gets there.
 // Compiled only with MEGALITH_CUDA.
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -46,6 +47,7 @@ class CudaStreamMarks : public StreamMarks, public std::enable_shared_from_this<
   }
 
   std::shared_ptr<Completion> mark() override {
+    if (recording()) return std::make_shared<NoMark>();
     Word word = take();
     while (word.at == nullptr) {
       add_page();
@@ -63,6 +65,12 @@ class CudaStreamMarks : public StreamMarks, public std::enable_shared_from_this<
                                   static_cast<int>(result)));
     }
     return mark;
+  }
+
+  // Asks about the current device's stream; another thread (autograd's) may not have set the device yet.
+  bool recording() const override {
+    C10_CUDA_CHECK(cudaSetDevice(device_.index()));
+    return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
   }
 
  private:
@@ -87,6 +95,12 @@ class CudaStreamMarks : public StreamMarks, public std::enable_shared_from_this<
    private:
     const std::shared_ptr<CudaStreamMarks> owner_;
     const Word word_;
+  };
+
+  // The mark of an operation that is only recorded.
+  class NoMark : public Completion {
+   public:
+    bool done() override { return true; }
   };
 
   // A word that is still to be written waits in `retired_`.

@@ -28,6 +28,13 @@ void ignore_broken_pipes() {
   if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
 }
 
+// Uses the call, which works at any time: an environment variable may have been read when the libraries were loaded,
+// which for ranks of our launcher was before the fork.
+void set_expandable_segments(bool on) {
+  if (env_string("PYTORCH_ALLOC_CONF") || env_string("PYTORCH_CUDA_ALLOC_CONF")) return;
+  c10::CachingAllocator::setAllocatorSettings(on ? "expandable_segments:True" : "expandable_segments:False");
+}
+
 }  // namespace
 
 void prepare_c10d(const std::string& backend) {
@@ -60,11 +67,9 @@ void pass_interface_to_nccl() {
   if (interface) setenv("NCCL_SOCKET_IFNAME", ("=" + *interface).c_str(), /*overwrite=*/0);
 }
 
-void use_expandable_segments() {
-  if (env_string("PYTORCH_ALLOC_CONF") || env_string("PYTORCH_CUDA_ALLOC_CONF")) return;
-  // Uses the call, which works at any time: an environment variable may have been read when the libraries were loaded,
-  // which for ranks of our launcher was before the fork.
-  c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
-}
+void keep_nccl_buffers_in_graphs() { setenv("NCCL_GRAPH_REGISTER", "0", /*overwrite=*/0); }
+
+void use_expandable_segments() { set_expandable_segments(true); }
+void use_plain_segments() { set_expandable_segments(false); }
 
 }  // namespace megalith::comm

@@ -24,8 +24,16 @@ void pass_interface_to_nccl();
 
 // Makes libtorch reserve the memory of a CUDA device in segments that grow (expandable_segments), so that tensors of
 // varying length do not fragment it, unless PYTORCH_ALLOC_CONF or PYTORCH_CUDA_ALLOC_CONF is set. Call it before the
-// first tensor on a device. For runs of several ranks: runs of one may record CUDA graphs, whose private pools have
-// hung with such segments in other trainers.
+// first tensor on a device. For runs of several ranks.
 void use_expandable_segments();
+// Ends that, unless PYTORCH_ALLOC_CONF or PYTORCH_CUDA_ALLOC_CONF is set; memory that is already reserved stays as it
+// is. For runs that record CUDA graphs, whose private pools have hung with such segments in other trainers. Call it
+// before the first recording.
+void use_plain_segments();
+
+// Makes NCCL use its own buffers in CUDA graphs, too, unless NCCL_GRAPH_REGISTER is set. It would register the tensors
+// of a graph with the network otherwise, which fails for expandable segments, and would choose other algorithms than
+// outside of graphs. Call it before the first communicator is created.
+void keep_nccl_buffers_in_graphs();
 
 }  // namespace megalith::comm

@@ -151,7 +151,8 @@ void add_fusion(OptionList& list) {
   // CUDA graphs replay a recorded micro-batch without launching its kernels one by one.
   fusion
       .add("cuda_graph_impl", &FusionConfig::cuda_graph_impl,
-           "local: forward and backward of micro-batches of equal shape as CUDA graphs; one GPU, no experts")
+           "local: forward and backward of micro-batches of equal shape as CUDA graphs, where the device can run them "
+           "alone")
       .alias({"enable_cuda_graph"})
       .choices({"none", "local", "transformer_engine"})
       .bool_words("local", "none")

@@ -7,6 +7,7 @@
 
 #include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "megalith/nn/layer_input.h"
@@ -56,6 +57,11 @@ class Router {
   // The configuration, and what has accumulated since begin_step().
   const RouterShape& shape() const { return shape_; }
   const RouterStatistics& statistics() const { return statistics_; }
+  // Replaces what has accumulated and returns it: a caller that runs a pass by other means than forward(), such as a
+  // CUDA graph, notes the pass itself.
+  RouterStatistics exchange_statistics(RouterStatistics statistics) const {
+    return std::exchange(statistics_, std::move(statistics));
+  }
   // Begins a step, or begins it again: resets the statistics.
   void begin_step() const;
   // Ends a step: with expert_bias, updates the bias by `load` ([E], over all ranks).

@@ -58,6 +58,7 @@ class ForwardStepObjective : public Objective {
     std::vector<std::string> extra_keys{};   // extra tensors that forward_step reads
     bool perplexity = true;                  // report a perplexity: the loss is a mean of -log p
     bool per_token = false;                  // calculate_per_token_loss: num_tokens is required
+    bool recordable = false;  // Objective::recordable(): CUDA graphs may replay forward_step and its loss
   };
   // The functions are called on the thread of the rank, once per micro-batch and chunk.
   explicit ForwardStepObjective(Settings settings) : settings_(std::move(settings)) {}
@@ -72,6 +73,7 @@ class ForwardStepObjective : public Objective {
   // True for gpt_forward_step: the head then runs once per micro-batch, and graphs can be recorded, as in `train`. A
   // program's own function may compute any loss.
   bool sums_token_losses() const override;
+  bool recordable() const override { return settings_.recordable || sums_token_losses(); }
   void begin(std::span<const data::MicroBatch> batches, Phase phase) override;
   at::Tensor run_stage(const data::MicroBatch& batch, const model::GptModel& chunk, at::Tensor hidden, int microbatch,
                        Phase phase) const override;

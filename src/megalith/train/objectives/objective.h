@@ -97,6 +97,11 @@ class Objective {
   // Returns whether loss() is the plain sum of the token losses, so that their gradient is known before the forward
   // pass. True for this class itself, and for derived classes that say so.
   virtual bool sums_token_losses() const;
+  // Returns whether a training pass is device work alone, which follows from the micro-batch's shape, its number of
+  // labels and the contents of its tensors: then it may be recorded as a CUDA graph and replayed for micro-batches of
+  // the same shape, without calling run_stage() and run_head() again. Neither the host's state nor the micro-batch's
+  // number may matter, and nothing may read values on the host. Extra tensors are replaced like ids and labels.
+  virtual bool recordable() const { return sums_token_losses(); }
   // Sets the factor by which backward scales the loss of a micro-batch with `count` labels; an empty function means
   // that it is not known in advance.
   void set_loss_grad(std::function<double(int64_t count)> of) { loss_grad_ = std::move(of); }

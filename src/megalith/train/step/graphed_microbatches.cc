@@ -1,24 +1,14 @@
-// Recording and replaying micro-batches.
-//
-// A graph refers to memory by address. So each shape owns the tensors that its graphs read (`batch`, `angles`): a
-// micro-batch is first copied into them, then the graph is replayed. Parameters and gradient buffers stay in place
-// during a run anyway. All graphs share one memory pool, which is safe because they run one after another.
-//
-// State of the host is not part of a graph: what `work` changes there, it changes only while recording. The only such
-// state is Parameter::grad.stale (whether backward overwrites a gradient or adds to it). Graphs are therefore looked up
-// by the flags before the pass, and a replay sets the flags that recording left.
+// Decides which micro-batches are recorded, and when. Recording itself, with its effects on the host, is the work of
+// GraphRecorder; RecordedBatch owns the memory that graphs read. Parameters and gradient buffers stay in place during a
+// run anyway.
 #include "megalith/train/step/graphed_microbatches.h"
 
 #include <ATen/ATen.h>
-#include <ATen/DeviceAccelerator.h>
 
 #include <algorithm>
 
-#include "megalith/base/error.h"
 #include "megalith/base/log.h"
-#include "megalith/base/text.h"
 #include "megalith/model/block_parts.h"
-#include "megalith/ops/kernel/host_values.h"
 
 namespace megalith::train {
 
@@ -27,147 +17,111 @@ namespace {
 // At this many shapes, those without a graph are forgotten: the list would otherwise grow with the data.
 constexpr size_t kShapesRemembered = 64;
 
+// The experts of a layer can be recorded where nothing about them depends on how many tokens each of them gets: on one
+// rank, by kernels that read the counts on the device.
+std::string expert_obstacle(const model::ModelOptions& options, const layout::GridShape& grid) {
+  if (grid.ep > 1 || grid.expert_tp() > 1) return "the host reads how many tokens each expert gets from other ranks";
+  if (options.dtype != at::kBFloat16)
+    return "the host reads how many tokens each expert gets, unless the model is in bf16";
+  return "";
+}
+
+// A replay changes the losses, so it copies their values for the caller.
+MicrobatchLoss copy_of(const MicrobatchLoss& recorded) {
+  MicrobatchLoss loss = recorded;
+  loss.sum = recorded.sum.clone();
+  for (MicrobatchMetric& metric : loss.metrics) metric.sum = metric.sum.clone();
+  return loss;
+}
+
 }  // namespace
 
 // A graph replays kernels only, so a pass that computes something on the host cannot be recorded.
-std::string graph_obstacle(const model::ModelOptions& options, const model::ModelConfig& config,
-                           const layout::GridShape& grid, bool on_cuda, bool plain_objective) {
-  if (!on_cuda) return "the run is on the CPU";
-  if (grid.world_size > 1) return fmt::format("{} ranks exchange tensors within a step", grid.world_size);
-  if (!plain_objective) return "the objective is not plain language modeling";
+std::string graph_obstacle(const model::ModelOptions& options, const model::ModelConfig& config, const GraphRun& run) {
+  if (!run.on_cuda) return "the run is on the CPU";
+  if (run.grid.tp * run.grid.cp > 1 && !run.nccl)
+    return "tensor- and context-parallel ranks exchange tensors through the host (NCCL does not)";
+  if (run.grid.pp > 1) return "pipeline stages run several micro-batches at a time";
+  if (!run.recordable_loss) return "the objective does not say that the device can compute it alone";
   if (std::string problem = model::capture_problem(config); !problem.empty()) return problem;
+  if (config.moe)
+    if (std::string problem = expert_obstacle(options, run.grid); !problem.empty()) return problem;
   if (config.mtp_layers > 0) return "multi-token prediction counts its targets on the host";
   const bool adapter_dropout = options.adapter && options.adapter->dropout > 0;
+  const bool jitter = config.moe && config.moe->router.jitter > 0;
   if (config.attention_dropout > 0 || config.hidden_dropout > 0 || config.embedding_dropout > 0 || adapter_dropout ||
-      options.neftune_alpha > 0)
+      options.neftune_alpha > 0 || jitter)
     return "dropout and noise draw their seeds on the host";
-  if (options.recompute.any()) return "recompute_granularity runs parts of the model during backward";
   if (options.offload.num_layers > 0) return "cpu_offloading frees memory that a replay would write to";
-  if (options.fp8) return "fp8 carries scales from step to step";
   return "";
 }
 
 struct GraphedMicrobatches::Graph {
-  std::vector<bool> before, after;  // stale flags before and after the pass
-  std::unique_ptr<DeviceGraph> device;
-  at::Tensor loss;  // written by each replay, hence cloned for the caller
+  std::unique_ptr<RecordedGraph> recorded;
+  MicrobatchLoss loss;  // written by each replay
 };
 
 struct GraphedMicrobatches::Shape {
-  std::vector<int64_t> cumulative;  // lengths of the sequences, as offsets
-  double factor = 0;
-  int64_t met = 0;  // micro-batches seen with this shape
-  // Set when the first graph is recorded.
-  data::MicroBatch batch;  // on the device; its tensors are read by the graphs
-  ops::RopeAngles angles;  // angles of its layout; read by the graphs
+  BatchKey key;
+  ops::SequenceLayout layout;          // that of the first micro-batch, which runs without a graph
+  int64_t met = 0;                     // micro-batches seen with this key
+  std::optional<RecordedBatch> batch;  // set when the first graph is recorded
   std::vector<std::unique_ptr<Graph>> graphs;
 };
 
-GraphedMicrobatches::GraphedMicrobatches(model::GptModel& chunk, int warm_up_steps, MakeDeviceGraph make)
-    : chunk_(chunk), warm_up_steps_(warm_up_steps), make_(std::move(make)) {}
+GraphedMicrobatches::GraphedMicrobatches(model::GptModel& chunk, int warm_up_steps, AgreeOnGraphs agree,
+                                         MakeDeviceGraph make)
+    : chunk_(chunk), recorder_({&chunk}, std::move(agree), std::move(make)), warm_up_steps_(warm_up_steps) {}
 GraphedMicrobatches::~GraphedMicrobatches() = default;
 
-int GraphedMicrobatches::recorded() const {
-  size_t count = 0;
-  for (const auto& shape : shapes_) count += shape->graphs.size();
-  return static_cast<int>(count);
-}
-
-// stale() reads and set_stale() writes the flags of all parameters, in the order of the model.
-std::vector<bool> GraphedMicrobatches::stale() const {
-  std::vector<bool> all;
-  for (const auto& parameter : chunk_.parameters().all()) all.push_back(parameter->grad.stale);
-  return all;
-}
-
-void GraphedMicrobatches::set_stale(const std::vector<bool>& stale) const {
-  const auto& all = chunk_.parameters().all();
-  for (size_t i = 0; i < all.size(); ++i) all[i]->grad.stale = stale[i];
-}
-
 // Returns std::nullopt during warm-up, for new shapes, and whenever graphs cannot be used.
-std::optional<at::Tensor> GraphedMicrobatches::run(const data::MicroBatch& batch, double factor, const Work& work) {
-  if (broken_) return std::nullopt;
-  if (!batch.extras.empty()) {
-    log_warning(
-        "cuda_graph_impl local is not used: micro-batches have extra tensors (\"{}\"), which graphs do not support",
-        batch.extras.begin()->first);
-    broken_ = true;
-    return std::nullopt;
-  }
-  Shape& shape = shape_of(batch, factor);
+std::optional<MicrobatchLoss> GraphedMicrobatches::run(const data::MicroBatch& batch, std::vector<double> constants,
+                                                       const Work& work) {
+  if (!recorder_.usable()) return std::nullopt;
+  Shape& shape = shape_of(BatchKey(batch, std::move(constants)), batch);
   const bool known = shape.met++ > 0;
-  if (steps_ <= warm_up_steps_ || !known || !start(shape, batch)) return std::nullopt;
+  if (steps_ <= warm_up_steps_ || !known || !recorder_.settled() || !start(shape, batch)) return std::nullopt;
   const Graph* graph = graph_of(shape, work);
   if (graph == nullptr) return std::nullopt;
-  graph->device->replay();
-  set_stale(graph->after);
-  return graph->loss.clone();
+  recorder_.replay(*graph->recorded);
+  return copy_of(graph->loss);
 }
 
-GraphedMicrobatches::Shape& GraphedMicrobatches::shape_of(const data::MicroBatch& batch, double factor) {
+GraphedMicrobatches::Shape& GraphedMicrobatches::shape_of(BatchKey key, const data::MicroBatch& batch) {
   for (const auto& shape : shapes_)
-    if (shape->factor == factor && shape->cumulative == batch.layout.cumulative()) return *shape;
+    if (shape->key == key) return *shape;
   if (shapes_.size() >= kShapesRemembered)
     std::erase_if(shapes_, [](const auto& shape) { return shape->graphs.empty(); });
   shapes_.push_back(std::make_unique<Shape>());
-  shapes_.back()->cumulative = batch.layout.cumulative();
-  shapes_.back()->factor = factor;
+  shapes_.back()->key = std::move(key);
+  shapes_.back()->layout = batch.layout;
   return *shapes_.back();
 }
 
 // Copies the micro-batch to where graphs read it. Returns false if there is no room for another shape.
 bool GraphedMicrobatches::start(Shape& shape, const data::MicroBatch& batch) const {
-  const at::Device device = chunk_.options().device;
-  const at::Tensor ids = ops::to_device(batch.ids, device), labels = ops::to_device(batch.labels, device);
-  if (shape.batch.ids.defined()) {
-    shape.batch.ids.copy_(ids);
-    shape.batch.labels.copy_(labels);
+  if (shape.batch) {
+    shape.batch->load(batch);
     return true;
   }
   const auto used = std::ranges::count_if(shapes_, [](const auto& other) { return !other->graphs.empty(); });
   if (used >= kMostShapes) return false;
-  shape.batch = batch;
-  shape.batch.ids = ids.clone();
-  shape.batch.labels = labels.clone();
-  // Tensors that a layout creates on first use must exist before recording: a graph must not own them.
-  shape.batch.layout.positions(device);
-  shape.batch.layout.cumulative_tensor(device);
-  shape.angles = chunk_.angles(shape.batch.layout);
+  shape.batch.emplace(batch, shape.layout, chunk_.options().device);
   return true;
 }
 
 // Returns the graph for the current stale flags, recording it if necessary; nullptr if it cannot be recorded.
 const GraphedMicrobatches::Graph* GraphedMicrobatches::graph_of(Shape& shape, const Work& work) {
-  const std::vector<bool> before = stale();
+  const std::vector<bool> before = recorder_.stale();
   for (const auto& graph : shape.graphs)
-    if (graph->before == before) return graph.get();
-  const DeviceGraph* other = nullptr;
-  for (const auto& recorded_shape : shapes_)
-    if (!recorded_shape->graphs.empty()) other = recorded_shape->graphs.front()->device.get();
-  chunk_.angles(shape.batch.layout);  // sets the model's angles, which another shape may have replaced
-  // Return cached memory first: the graphs' pool cannot use it, and it would stay reserved beside the pool.
-  const at::Device device = chunk_.options().device;
-  if (other == nullptr && device.is_cuda()) at::accelerator::emptyCache();
+    if (graph->recorded->before == before) return graph.get();
+  shape.batch->hold_angles({&chunk_});
   auto graph = std::make_unique<Graph>();
-  graph->before = before;
-  try {
-    graph->device = make_(other);
-    graph->device->record([to = graph.get(), batch = &shape.batch, work] { to->loss = work(*batch); });
-  } catch (const c10::OutOfMemoryError&) {
-    // Passed on: the caller explains what to do when memory runs out.
-    throw;
-  } catch (const std::exception& error) {
-    log_warning("cuda_graph_impl local: a micro-batch cannot be recorded ({}); the run continues without graphs",
-                first_line(error.what()));
-    broken_ = true;
-    set_stale(before);
-    return nullptr;
-  }
-  graph->after = stale();
-  set_stale(before);  // recording runs nothing
+  graph->recorded =
+      recorder_.record([to = graph.get(), batch = &shape.batch->batch(), work] { to->loss = work(*batch); });
+  if (!graph->recorded) return nullptr;
   log_text(LogLevel::kDebug, fmt::format("recorded a graph of a micro-batch of {} tokens in step {} of this run",
-                                         shape.batch.tokens(), steps_));
+                                         shape.batch->batch().tokens(), steps_));
   shape.graphs.push_back(std::move(graph));
   return shape.graphs.back().get();
 }

@@ -2,8 +2,6 @@
 // helps small models, for which the host cannot launch kernels as fast as the device runs them.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -14,59 +12,66 @@
 #include "megalith/data/micro_batch.h"
 #include "megalith/layout/grid_shape.h"
 #include "megalith/model/gpt_model.h"
-#include "megalith/train/device/device_graph.h"
+#include "megalith/train/objectives/objective.h"
+#include "megalith/train/step/graph_recorder.h"
+#include "megalith/train/step/recorded_batch.h"
 
 namespace megalith::train {
 
-// Returns the reason why CUDA graphs cannot be used, as a phrase for a message; empty if they can. Does not check
-// whether they were requested.
-std::string graph_obstacle(const model::ModelOptions& options, const model::ModelConfig& config,
-                           const layout::GridShape& grid, bool on_cuda, bool plain_objective);
+// The facts about a run, beside its model, that decide about graphs.
+struct GraphRun {
+  layout::GridShape grid;
+  bool on_cuda = false;
+  bool nccl = false;             // collectives of several ranks run on the device
+  bool recordable_loss = false;  // Objective::recordable()
+};
 
-// A graph holds one shape (the lengths of the sequences) and one factor of the loss, since both are baked into its
-// kernels. For each pair there is one graph that overwrites gradients (the first micro-batch of a step) and one that
-// adds to them. Replaying a graph gives, bit for bit, the results of launching its kernels one by one.
+// Returns the reason why CUDA graphs cannot be used, as a phrase for a message; empty if they can. Does not check
+// whether they were requested. The same on all ranks.
+std::string graph_obstacle(const model::ModelOptions& options, const model::ModelConfig& config, const GraphRun& run);
+
+// A graph holds one BatchKey: one shape (the lengths of the sequences) and one factor of the loss, since both are baked
+// into its kernels. For each key there is one graph that overwrites gradients (the first micro-batch of a step) and one
+// that adds to them. Replaying a graph gives, bit for bit, the results of launching its kernels one by one.
 //
-// The first steps (cuda_graph_warmup_steps) and the first micro-batch of each shape run without graphs: that is when
-// kernels are chosen and caches filled. At most kMostShapes shapes are recorded; others always run without. If a
-// recording fails, the run says so once and continues without graphs; likewise when a micro-batch has extra tensors,
-// whose shapes do not follow from the lengths.
+// The first steps (cuda_graph_warmup_steps) and the first micro-batch of each key run without graphs: that is when
+// kernels are chosen, caches filled and connections made. At most kMostShapes keys are recorded; others always run
+// without. If a recording fails, the run says so once and continues without graphs.
 //
-// One thread per rank. `chunk` outlives it. The caller's current stream must be an OwnStream.
+// For models without pipeline stages: a graph holds forward and backward. One thread per rank. `chunk` outlives it. The
+// caller's current stream must be an OwnStream.
 class GraphedMicrobatches {
  public:
   static constexpr int kMostShapes = 4;
 
-  // Runs forward and backward of a micro-batch by device work alone. Returns the sum of its losses, detached.
-  using Work = std::function<at::Tensor(const data::MicroBatch&)>;
+  // Runs forward and backward of a micro-batch by device work alone. Returns its loss, whose tensors are detached.
+  using Work = std::function<MicrobatchLoss(const data::MicroBatch&)>;
 
   // `make` makes the graphs; tests pass their own.
-  GraphedMicrobatches(model::GptModel& chunk, int warm_up_steps, MakeDeviceGraph make = make_device_graph);
+  GraphedMicrobatches(model::GptModel& chunk, int warm_up_steps, AgreeOnGraphs agree = nullptr,
+                      MakeDeviceGraph make = make_device_graph);
   ~GraphedMicrobatches();
 
   // Counts steps for the warm-up; called once before the micro-batches of a step.
   void begin_step() { ++steps_; }
-  // Returns the sum of the losses of the micro-batch, or std::nullopt when the caller has to run it. `factor` is the
-  // factor by which `work` multiplies the loss before backward.
-  std::optional<at::Tensor> run(const data::MicroBatch& batch, double factor, const Work& work);
+  // Returns the loss of the micro-batch, or std::nullopt when the caller has to run it. `constants` are the numbers
+  // beside the micro-batch that `work` depends on: factors by which it multiplies losses.
+  std::optional<MicrobatchLoss> run(const data::MicroBatch& batch, std::vector<double> constants, const Work& work);
 
-  int recorded() const;  // number of graphs
+  int recorded() const { return recorder_.recorded(); }  // number of graphs
 
  private:
   struct Graph;
   struct Shape;
 
-  Shape& shape_of(const data::MicroBatch& batch, double factor);
-  const Graph* graph_of(Shape& shape, const Work& work);
+  Shape& shape_of(BatchKey key, const data::MicroBatch& batch);
   bool start(Shape& shape, const data::MicroBatch& batch) const;
-  std::vector<bool> stale() const;
-  void set_stale(const std::vector<bool>& stale) const;
+  const Graph* graph_of(Shape& shape, const Work& work);
 
   model::GptModel& chunk_;
+  GraphRecorder recorder_;
   const int warm_up_steps_;
-  const MakeDeviceGraph make_;
   int64_t steps_ = 0;
-  bool broken_ = false;                         // no more graphs after an error
   std::vector<std::unique_ptr<Shape>> shapes_;  // in the order of their first use
 };
 

@@ -14,6 +14,7 @@
 #include <algorithm>
 
 #include "megalith/base/log.h"
+#include "megalith/comm/store/process_settings.h"
 #include "megalith/nn/parameter/weight_grad_queue.h"
 #include "megalith/train/step/rank_microbatches.h"
 
@@ -225,36 +226,95 @@ void MicrobatchRunner::run_schedule(std::span<const data::MicroBatch> batches, c
 }
 
 bool MicrobatchRunner::start_graphs() {
-  const std::string why = graph_obstacle(models_[0].options(), models_.config(), context_.grid().shape(),
-                                         context_.device().is_cuda(), objective_.sums_token_losses());
-  if (why.empty())
-    graphs_ = std::make_unique<GraphedMicrobatches>(models_[0], settings_.graph_warmup_steps);
-  else if (context_.rank() == 0)
-    log_warning("cuda_graph_impl local is not used: {}", why);
-  return uses_graphs();
+  const GraphRun run{.grid = context_.grid().shape(),
+                     .on_cuda = context_.device().is_cuda(),
+                     .nccl = context_.world().backend() == "nccl",
+                     .recordable_loss = objective_.recordable()};
+  const std::string why = graph_obstacle(models_[0].options(), models_.config(), run);
+  if (!why.empty()) {
+    if (context_.rank() == 0) log_warning("cuda_graph_impl local is not used: {}", why);
+    return false;
+  }
+  comm::use_plain_segments();
+  use_graphs(make_device_graph);
+  return true;
+}
+
+void MicrobatchRunner::use_graphs(MakeDeviceGraph make) {
+  const comm::Group sharers = context_.group(layout::GroupKind::kTpCp);
+  AgreeOnGraphs agree;
+  if (sharers.size() > 1)
+    agree = [sharers](bool mine) {
+      const at::Tensor all = at::full({}, mine ? 1 : 0, at::TensorOptions(at::kFloat).device(sharers.device()));
+      sharers.all_reduce(all, comm::ReduceOp::kMin, "success of recording a graph");
+      return ops::HostScalar(all).value() > 0;
+    };
+  graphs_ = std::make_unique<GraphedMicrobatches>(models_[0], settings_.graph_warmup_steps, std::move(agree),
+                                                  std::move(make));
+}
+
+// An objective that is not known may read more of a micro-batch on the host than the factor of the loss.
+std::vector<double> MicrobatchRunner::graph_constants(const data::MicroBatch& batch, float loss_scale,
+                                                      size_t microbatches) const {
+  std::vector<double> constants{backward_factor(batch.loss_tokens, loss_scale, microbatches),
+                                aux_loss_scale(loss_scale, microbatches)};
+  if (!objective_.sums_token_losses())
+    for (const int64_t count : {batch.loss_tokens, batch.real_tokens, batch.samples})
+      constants.push_back(static_cast<double>(count));
+  return constants;
+}
+
+bool MicrobatchRunner::communicates(size_t microbatch, size_t microbatches, const BackwardPass& pass) const {
+  const bool reduces =
+      pass.chunks[0]->settings().overlap_grad_reduce && context_.group(layout::GroupKind::kDpCp).size() > 1;
+  return (microbatch == 0 && pass.gathers_params) || (microbatch + 1 == microbatches && reduces);
+}
+
+void MicrobatchRunner::warn_if_never_graphed(size_t microbatches, const BackwardPass& pass) const {
+  if (warned_of_overlap_) return;
+  for (size_t i = 0; i < microbatches; ++i)
+    if (!communicates(i, microbatches, pass)) return;
+  warned_of_overlap_ = true;
+  if (context_.rank() == 0)
+    log_warning(
+        "cuda_graph_impl local is not used in steps of {} micro-batch(es): overlap_grad_reduce takes the last one{},"
+        " during which ranks communicate; use more micro-batches (gradient_accumulation_steps), or switch it off",
+        microbatches, pass.gathers_params ? " and overlap_param_gather the first" : "");
 }
 
 void MicrobatchRunner::run_graphs(std::span<const data::MicroBatch> batches, const BackwardPass& pass,
                                   std::vector<MicrobatchLoss>& losses) const {
+  warn_if_never_graphed(batches.size(), pass);
   graphs_->begin_step();
+  optim::DistributedDataParallel& gradients = *pass.chunks[0];
   const auto work = [&](const data::MicroBatch& batch) {
-    const MicrobatchLoss loss = objective_.run_head(batch, models_[0], {}, /*microbatch=*/0, Phase::kTraining);
+    MicrobatchLoss loss = objective_.run_head(batch, models_[0], {}, /*microbatch=*/0, Phase::kTraining);
     start_of_backward(loss, pass.loss_scale, batches.size()).backward();
-    return loss.sum.detach();
+    loss.sum = loss.sum.detach();
+    for (MicrobatchMetric& metric : loss.metrics) metric.sum = metric.sum.detach();
+    return loss;
   };
-  // Gradients are reduced after the last micro-batch. Graphs require a single rank, where reducing only means to check
-  // them.
-  const optim::DistributedDataParallel::NoSync accumulate(*pass.chunks[0]);
   for (size_t i = 0; i < batches.size(); ++i) {
     if (i > 0 && pass.substep_end) pass.substep_end();
     const auto span =
         trace_.span({.name = "forward-backward-graph", .level = 2, .microbatch = static_cast<int>(i), .chunk = 0});
-    const double factor = backward_factor(batches[i].loss_tokens, pass.loss_scale, batches.size());
-    const std::optional<at::Tensor> sum = graphs_->run(batches[i], factor, work);
-    losses.push_back({.sum = sum ? *sum : work(batches[i]), .count = batches[i].loss_tokens, .metrics = {}});
+    std::optional<MicrobatchLoss> loss;
+    if (communicates(i, batches.size(), pass)) {
+      gradients.set_sync(i + 1 == batches.size());
+      loss = work(batches[i]);
+    } else {
+      // Gradients only accumulate; finalize_gradients reduces those that no backward pass has started to reduce.
+      const optim::DistributedDataParallel::NoSync accumulate(gradients);
+      gradients.finish_param_gather();  // a recorded pass must not wait for what it does not hold
+      loss = graphs_->run(batches[i], graph_constants(batches[i], pass.loss_scale, batches.size()), work);
+      if (!loss) loss = work(batches[i]);
+    }
+    if (objective_.sums_token_losses()) loss->count = batches[i].loss_tokens;  // not that of the recorded micro-batch
+    losses.push_back(std::move(*loss));
     losses.back().on_host.emplace(losses.back().sum);
     if (pass.on_loss) pass.on_loss(losses.back());
   }
+  gradients.set_sync(true);
 }
 
 // Forward only: the same engine and schedule without backward actions, and never with graphs.

@@ -26,6 +26,7 @@ struct BackwardPass {
   // Called on the last stage for each micro-batch once the copy of its loss to the host has been started; before its
   // backward pass, unless graphs are replayed.
   std::function<void(const MicrobatchLoss&)> on_loss{};
+  bool gathers_params = false;  // parameters arrive while the first micro-batch runs (overlap_param_gather)
 };
 
 // Returns the settings with which the pipeline's engine sends the hidden states of a model.
@@ -50,9 +51,15 @@ class MicrobatchRunner {
 
   // Makes train() record micro-batches and replay them (graphed_microbatches.h); the current stream must be an
   // OwnStream until stop_graphs(). Returns false, after a warning that says why, if this run cannot use graphs.
+  //
+  // Gradients are reduced and parameters gathered outside of graphs. Where both overlap with passes, those passes run
+  // without a graph: the first micro-batch of a step with overlap_param_gather, the last with overlap_grad_reduce.
   bool start_graphs();
+  // Does the same with graphs of `make` and without looking for obstacles, for tests.
+  void use_graphs(MakeDeviceGraph make);
   void stop_graphs() { graphs_.reset(); }
   bool uses_graphs() const { return graphs_ != nullptr; }
+  int recorded_graphs() const { return graphs_ ? graphs_->recorded() : 0; }
 
   // Runs forward only. Micro-batches without samples, which fill up a group, have a loss of count 0.
   std::vector<MicrobatchLoss> evaluate(std::span<const data::MicroBatch> batches);
@@ -91,6 +98,11 @@ class MicrobatchRunner {
   double aux_loss_scale(float loss_scale, size_t microbatches) const;
   at::Tensor start_of_backward(const MicrobatchLoss& loss, float loss_scale, size_t microbatches) const;
   double backward_factor(int64_t count, float loss_scale, size_t microbatches) const;
+  // Returns the numbers beside a micro-batch that are baked into a graph of it.
+  std::vector<double> graph_constants(const data::MicroBatch& batch, float loss_scale, size_t microbatches) const;
+  // Returns whether communication overlaps with a micro-batch of a step, so that no graph can hold it.
+  bool communicates(size_t microbatch, size_t microbatches, const BackwardPass& pass) const;
+  void warn_if_never_graphed(size_t microbatches, const BackwardPass& pass) const;
 
   model::VirtualModels& models_;
   const StepSettings settings_;
@@ -99,6 +111,7 @@ class MicrobatchRunner {
   TraceRecorder& trace_;
   pipeline::ForwardBackward engine_;
   std::unique_ptr<GraphedMicrobatches> graphs_;  // nullptr when graphs are not used
+  mutable bool warned_of_overlap_ = false;       // has said that overlap leaves no micro-batch for graphs
 };
 
 }  // namespace megalith::train

@@ -22,7 +22,11 @@ std::vector<nn::Parameter*> parameters_of(model::GptModel& chunk) {
 
 OptimizedModel::OptimizedModel(model::VirtualModels& models, const UpdateSettings& settings,
                                optim::RunSchedule schedule, const parallel::ParallelContext& context)
-    : models_(models), context_(context), schedule_(std::move(schedule)), scaler_(settings.scaler) {
+    : models_(models),
+      context_(context),
+      schedule_(std::move(schedule)),
+      scaler_(settings.scaler),
+      gathers_in_forward_(settings.param_gather != optim::ParamGather::kInStep) {
   for (size_t chunk = 0; chunk < models.size(); ++chunk) {
     const auto gradients =
         optim::settings_of_chunk(settings.gradients, context.is_first_stage(), static_cast<int>(chunk));
@@ -34,7 +38,7 @@ OptimizedModel::OptimizedModel(model::VirtualModels& models, const UpdateSetting
   optimizer_ = std::make_unique<optim::Optimizer>(chunks_, settings.optimizer, context, settings.param_gather);
   scheduler_ = std::make_unique<optim::ParamScheduler>(schedule_.schedule, schedule_.groups, schedule_.load);
   apply_rates();
-  if (settings.param_gather == optim::ParamGather::kInStep) return;
+  if (!gathers_in_forward_) return;
   // With overlap_param_gather each part of the model waits for its own parameters just before it uses them.
   for (size_t chunk = 0; chunk < models.size(); ++chunk)
     models[chunk].set_before_part(

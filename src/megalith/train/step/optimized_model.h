@@ -60,6 +60,7 @@ class OptimizedModel {
   // With overlap_param_gather, parameters are still in flight after update(), and the model waits for them part by
   // part. Any other reader (evaluation, export) must call this first.
   void finish_param_gather();
+  bool gathers_in_forward() const { return gathers_in_forward_; }  // overlap_param_gather
   // Call after loading weights into the model: refreshes the optimizer's fp32 copies.
   void reload_parameters() { optimizer_->reload_main_params(); }
 
@@ -81,6 +82,7 @@ class OptimizedModel {
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::ParamScheduler> scheduler_;  // drives RunSchedule::groups
   optim::GradScaler scaler_;
+  const bool gathers_in_forward_;
 };
 
 }  // namespace megalith::train
