@@ -1,4 +1,4 @@
-// Spans of a device that runs behind the host: they become known late, in any order, and nobody waits for them but the
+// Spans of a device whose host is far ahead: they become known late, in any order, and nobody waits for them but the
 // timeline at its end.
 #include <gtest/gtest.h>
 
@@ -71,7 +71,7 @@ TEST_F(DeviceTrace, TheTimelineWaitsOnceAtItsEnd) {
   trace.stop_timeline();
   device->pass(0, 10);
   device->pass(1, 20);
-  device->now = 90;  // where the device is when the host has waited for it
+  device->now = 90;  // the device's time when the host has waited for it
   const auto spans = trace.take_spans();
   ASSERT_EQ(spans.size(), 2U);
   EXPECT_EQ(spans[0].begin_ns, 10);

@@ -38,7 +38,7 @@ class FakeDeviceClock : public DeviceClock {
 
   std::vector<std::shared_ptr<Mark>> placed;
   std::string current = "compute";
-  int64_t now = 0;             // of the device
+  int64_t now = 0;             // the device's time
   bool records_graph = false;  // the current stream takes no marks
   bool failed = false;
   int waits = 0, aligned = 0;

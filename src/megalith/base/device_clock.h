@@ -14,7 +14,7 @@ namespace megalith {
 class DeviceMark {
  public:
   virtual ~DeviceMark() = default;
-  // Returns when the device passed the mark, in nanoseconds of the host's clock; std::nullopt until it has, and for ever
+  // Returns when the device passed the mark, in nanoseconds of the host's clock; std::nullopt until it has, and forever
   // if the device has failed. Does not wait.
   virtual std::optional<int64_t> time_ns() noexcept = 0;
   // Waits until the device has passed the mark or failed.

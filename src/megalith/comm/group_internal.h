@@ -37,7 +37,7 @@ struct RankState {
   std::shared_ptr<StatusBoard> board;
   OpRecorder recorder;
   std::atomic<int64_t> waited_ns{0};  // time that the rank's thread has waited for operations
-  OpMarks marks;                      // of operations that streams wait for
+  OpMarks marks;                      // measures operations that streams wait for
 
   // Ends the run: from now on every operation fails with this reason instead of waiting for its limit.
   void end_run(const std::string& reason);

@@ -1,8 +1,8 @@
 // The clock of a GPU, for TraceRecorder::set_device_clock.
 //
-// Marks are CUDA events, taken from a pool. Events tell differences only, so the clock now and then places an anchor: an
-// event on a stream of its own, which is idle, at a time that the host has noted. Nobody waits for it: it is looked at
-// when a mark after it is read.
+// Marks are CUDA events from a pool. Events tell differences only, so the clock now and then places an anchor: an event
+// on a stream of its own, which is idle, at a time that the host has noted. Nobody waits for it: it is looked at when a
+// mark after it is read.
 //
 //   time of a mark = host's time of the newest anchor before it + time from that anchor to the mark on the device
 //

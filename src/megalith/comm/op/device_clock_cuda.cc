@@ -1,6 +1,6 @@
 // Marks by CUDA events. Compiled only with MEGALITH_CUDA.
 //
-// Nothing here throws into a span's destructor: a device that has failed gives no marks and no times, and the run's next
+// Nothing here throws into a span's destructor: a device that has failed gives no marks and no times, and the next
 // operation on it reports the failure.
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>

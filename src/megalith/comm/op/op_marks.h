@@ -51,7 +51,7 @@ class OpMarks {
   std::atomic<TraceRecorder*> trace_ = nullptr;
   std::mutex mutex_;  // never taken by the watchdog: it is held while the device is asked
   // Guarded by mutex_.
-  std::map<c10::StreamId, std::shared_ptr<DeviceMark>> newest_end_;  // of the operations of each stream
+  std::map<c10::StreamId, std::shared_ptr<DeviceMark>> newest_end_;  // by stream: the end of its last operation
   std::vector<Wait> waits_;                                          // not known yet
   int64_t waited_ns_ = 0;
 };
