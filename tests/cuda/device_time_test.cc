@@ -129,7 +129,7 @@ TEST_F(OnCudaDeviceTime, ARunIsTimedWithoutWaiting) {
   const std::map<std::string, std::string> forbidden{{"MEGALITH_FORBID_DEVICE_WAITS", "1"}};
   for (const std::string graphs : {"none", "local"}) {
     const auto run = runs.train("timed_" + graphs,
-                                {"--cutoff_len=128", "--max_steps=8", "--per_device_train_batch_size=4",
+                                {"--cutoff_len=128", "--max_steps=8", "--per_device_train_batch_size=4", "--timing",
                                  "--timing_log_level=2", "--trace=5-6", "--cuda_graph_impl=" + graphs},
                                 forbidden);
     ASSERT_EQ(run.exit_code, 0) << run.err;

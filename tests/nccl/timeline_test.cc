@@ -49,7 +49,7 @@ std::set<std::string> rows_in_use(const json& trace) {
 
 TEST_F(RanksInTime, CommunicatorsHaveRowsOfTheirOwn) {
   const RankCase how{.name = "tp2_timeline", .tp = 2};
-  const json trace = trace_of(how, {"--trace=2-3", "--timing_log_level=1", "--logging_steps=1"});
+  const json trace = trace_of(how, {"--trace=2-3", "--timing", "--logging_steps=1"});
   const std::set<std::string> rows = rows_in_use(trace);
   EXPECT_TRUE(rows.contains("compute"));
   EXPECT_TRUE(rows.contains("communication tp")) << trace.dump().substr(0, 2000);

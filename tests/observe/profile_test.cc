@@ -57,6 +57,15 @@ TEST(ShortKernelName, KeepsWhatTellsKernelsApart) {
   EXPECT_EQ(short_kernel_name("abcdefgh", 6), "abc...");
 }
 
+TEST(ShortOperatorName, NamesFunctionsOfOurOwn) {
+  EXPECT_EQ(short_operator_name("aten::mm"), "aten::mm");
+  EXPECT_EQ(short_operator_name("torch::autograd::CppNode<megalith::nn::(anonymous namespace)::ColumnFunction>"),
+            "ColumnFunction (backward)");
+  EXPECT_EQ(short_operator_name("autograd::engine::evaluate_function: torch::autograd::CppNode<megalith::ops::Rope>"),
+            "engine: Rope (backward)");
+  EXPECT_EQ(short_operator_name("abcdefgh", 6), "abc...");
+}
+
 //            0    10   20   30   40   50   60   70   80
 // products   ██████████          █████
 // products                              (idle)     █████

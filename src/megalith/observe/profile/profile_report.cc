@@ -174,9 +174,9 @@ std::string text_of(const std::vector<OperatorCost>& operators, int64_t steps, s
       fmt::format("{:<50}{:>8}{:>12}{:>12}{:>11}\n", "costliest operators of a step", "calls", "own ms", "ms", "share");
   for (size_t i = 0; i < std::min(rows, operators.size()); ++i) {
     const OperatorCost& cost = operators[i];
-    text +=
-        fmt::format("{:<50}{:>8}{:>12.3f}{:>12.3f}{:>9.1f} %\n", cost.name.substr(0, 49), calls_text(cost.calls, steps),
-                    milliseconds(cost.self_ns, steps), milliseconds(cost.total_ns, steps), percent(cost.self_ns, all));
+    text += fmt::format("{:<50}{:>8}{:>12.3f}{:>12.3f}{:>9.1f} %\n", short_operator_name(cost.name),
+                        calls_text(cost.calls, steps), milliseconds(cost.self_ns, steps),
+                        milliseconds(cost.total_ns, steps), percent(cost.self_ns, all));
   }
   return text;
 }

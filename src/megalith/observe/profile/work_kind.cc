@@ -73,6 +73,10 @@ std::string_view last_word(std::string_view name) {
   return name.substr(begin);
 }
 
+std::string cut_to(std::string text, size_t width) {
+  return text.size() <= width ? text : text.substr(0, width - 3) + "...";
+}
+
 // Returns the functor of an elementwise kernel: the first template argument that is a type of ATen's; "" if none.
 std::string_view functor_of(std::string_view arguments) {
   const size_t at = arguments.find("at::native::");
@@ -130,8 +134,19 @@ std::string short_kernel_name(std::string_view kernel, size_t width) {
     if (!functor.empty()) shortened.append("<").append(functor).append(">");
     if (!shortened.empty()) text = std::move(shortened);
   }
-  if (text.size() > width) text = text.substr(0, width - 3) + "...";
-  return text;
+  return cut_to(std::move(text), width);
+}
+
+// "autograd::engine::evaluate_function: " stands before the engine's own share of a function's time.
+std::string short_operator_name(std::string_view name, size_t width) {
+  constexpr std::string_view kEngine = "autograd::engine::evaluate_function: ", kOwn = "torch::autograd::CppNode<";
+  std::string text(name);
+  const bool engine = text.starts_with(kEngine);
+  if (engine) text.erase(0, kEngine.size());
+  if (text.starts_with(kOwn) && text.ends_with('>'))
+    text = std::string(last_word(std::string_view(text).substr(0, text.size() - 1))) + " (backward)";
+  if (engine) text = "engine: " + text;
+  return cut_to(std::move(text), width);
 }
 
 }  // namespace megalith::observe

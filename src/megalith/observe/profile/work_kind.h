@@ -30,4 +30,8 @@ WorkKind work_kind(std::string_view kernel);
 // At most `width` characters.
 std::string short_kernel_name(std::string_view kernel, size_t width = 60);
 
+// Does the same for operators of libtorch. A function of our own in backward, which has the name of a template, is
+// called by its class: "torch::autograd::CppNode<megalith::nn::ColumnLinear>" becomes "ColumnLinear (backward)".
+std::string short_operator_name(std::string_view name, size_t width = 49);
+
 }  // namespace megalith::observe
