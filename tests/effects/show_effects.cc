@@ -1,4 +1,4 @@
-// Options about the output of a run: lines, pictures, TensorBoard files, timers, timelines.
+// Options about the output of a run: lines, pictures, TensorBoard files, timers, profiles.
 #include <fmt/format.h>
 
 #include <fstream>
@@ -48,10 +48,10 @@ void run_steps(const train::CallbackList& list, TraceRecorder& trace, train::Tra
 }
 
 struct Shown {
-  std::string said;      // on stderr
-  std::string picture;   // loss.svg
-  std::string timeline;  // trace.json
-  std::string jobs;      // progress.txt
+  std::string said;     // on stderr
+  std::string picture;  // loss.svg
+  std::string jobs;     // progress.txt
+  std::string profile;  // profile/rank-0.json
 };
 
 // A run of four steps that are all logged.
@@ -82,14 +82,21 @@ Shown show(TrainingArguments args) {
     run_steps(list, trace, event);
   });
   shown.picture = content(folder / "loss.svg");
-  shown.timeline = content(folder / "trace.json");
+  shown.profile = content(folder / "profile" / "rank-0.json");
   shown.jobs = content(folder / "progress.txt");
   return shown;
 }
 
 std::string said(const TrainingArguments& args) { return words_of(show(args).said); }
 std::string picture(const TrainingArguments& args) { return show(args).picture; }
-std::string timeline(const TrainingArguments& args) { return words_of(show(args).timeline); }
+// How many steps the profile shows, by a span that each of them has.
+std::string profiled_steps(const TrainingArguments& args) {
+  const std::string profile = show(args).profile;
+  int steps = 0;
+  for (size_t at = profile.find("\"coarse\""); at != std::string::npos; at = profile.find("\"coarse\"", at + 1))
+    ++steps;
+  return std::to_string(steps);
+}
 std::string jobs(const TrainingArguments& args) { return words_of(show(args).jobs); }
 
 }  // namespace
@@ -103,18 +110,18 @@ Effects show_effects() {
       {"log_throughput", {}, {}, {"--log_throughput"}, said, Dialect::kPretrain},
       {"log_progress", {}, {}, {"--log_progress"}, jobs, Dialect::kPretrain},
       {"log_energy", {}, {}, {"--log_energy"}, said, Dialect::kPretrain},
-      {"profile", {"--profile_step_start=0", "--profile_step_end=2"}, {}, {"--profile"}, timeline},
+      {"profile", {"--profile_step_start=0", "--profile_step_end=2"}, {}, {"--profile"}, profiled_steps},
       {"profile_step_start",
        {"--profile", "--profile_step_end=3"},
        {"--profile_step_start=0"},
        {"--profile_step_start=2"},
-       timeline},
+       profiled_steps},
       {"profile_step_end",
        {"--profile", "--profile_step_start=0"},
        {"--profile_step_end=1"},
        {"--profile_step_end=3"},
-       timeline},
-      {"profile_ranks", profile, {}, {"--profile_ranks=1"}, timeline},
+       profiled_steps},
+      {"profile_ranks", profile, {}, {"--profile_ranks=1"}, profiled_steps},
   };
 }
 

@@ -28,8 +28,8 @@ std::string watch(const ReportSettings& settings, bool timing = false, std::opti
     setup.world = r.world.world();
     setup.trace = &trace;
     setup.progress.write = [&](std::string_view text) {
-      EXPECT_EQ(r.rank, 0);
-      said += text;
+      EXPECT_TRUE(r.rank == 0 || text.starts_with("profile of ")) << text;
+      if (r.rank == 0) said += text;
     };
     setup.flops_per_token = 1e9;
     setup.peak_bytes = [] { return 1 << 20; };
@@ -93,6 +93,16 @@ TEST(Observers, WriteWhatIsAskedFor) {
   for (const auto& event : trace.at("traceEvents"))
     if (event.at("ph") == "X") ++spans;
   EXPECT_EQ(spans, 4) << "two steps of two ranks";
+}
+
+TEST(Observers, OnlyTheRanksThatAreAskedAreProfiled) {
+  const TempFolder folder;
+  ReportSettings settings;
+  settings.output_dir = folder.path();
+  settings.profile = {2, 3};
+  settings.profile_ranks = {1};
+  watch(settings);
+  EXPECT_EQ(names_in(folder / "profile"), (std::set<std::string>{"rank-1.json", "rank-1.txt"}));
 }
 
 TEST(Observers, WithoutAFolderThereIsOnlyTheProgress) {

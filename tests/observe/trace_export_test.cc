@@ -65,18 +65,40 @@ TEST(TraceJson, OverlappingOperationsGetRowsOfTheirOwn) {
                                               0,
                                               {{"c", lane, -1, -1, 40, 60},
                                                {"inside a", lane, -1, -1, 10, 20},
-                                               {"a", lane, -1, -1, 10, 50, "gradients", "dp"},
+                                               {"a", lane, -1, -1, 10, 50, "gradients"},
                                                {"b", lane, -1, -1, 30, 70},
                                                {"after a", lane, -1, -1, 50, 55}}}}));
   std::map<std::string, int> threads;
   for (const json& event : events_of(trace, "X")) threads[event.at("name")] = event.at("tid");
-  EXPECT_EQ(threads, (std::map<std::string, int>{{"a", 1}, {"inside a", 1}, {"after a", 1}, {"b", 4}, {"c", 4}}));
-  EXPECT_EQ(event_named(trace, "a").at("args"), json::parse(R"({"purpose":"gradients","group":"dp"})"));
+  EXPECT_EQ(threads, (std::map<std::string, int>{{"a", 1}, {"inside a", 1}, {"after a", 1}, {"b", 3}, {"c", 3}}));
   std::map<int, std::string> rows;
   for (const json& event : events_of(trace, "M"))
     if (event.at("name") == "thread_name") rows[event.at("tid")] = event.at("args").at("name");
   EXPECT_EQ(rows.at(1), "communication");
-  EXPECT_EQ(rows.at(4), "communication (2)");
+  EXPECT_EQ(rows.at(3), "communication (2)");
+}
+
+TEST(TraceJson, EachGroupHasRowsOfItsOwn) {
+  const auto lane = TraceLane::kCommunication;
+  const json trace = json::parse(trace_json({{"",
+                                              0,
+                                              0,
+                                              {{"all_reduce", lane, -1, -1, 10, 20, "gradients", "dp"},
+                                               {"all_gather", lane, -1, -1, 30, 40, "", "tp"},
+                                               {"reduce_scatter", lane, -1, -1, 35, 50, "", "tp"},
+                                               {"send", lane, -1, -1, 40, 45, "", "tp"},
+                                               {"wait", TraceLane::kCompute, -1, -1, 5, 6, "", "tp"}}}}));
+  std::map<int, std::string> rows;
+  for (const json& event : events_of(trace, "M"))
+    if (event.at("name") == "thread_name") rows[event.at("tid")] = event.at("args").at("name");
+  std::map<std::string, std::string> places;
+  for (const json& event : events_of(trace, "X")) places[event.at("name")] = rows.at(event.at("tid"));
+  EXPECT_EQ(places, (std::map<std::string, std::string>{{"all_reduce", "communication dp"},
+                                                        {"all_gather", "communication tp"},
+                                                        {"reduce_scatter", "communication tp (2)"},
+                                                        {"send", "communication tp"},
+                                                        {"wait", "compute"}}));
+  EXPECT_EQ(event_named(trace, "all_reduce").at("args"), json::parse(R"({"purpose":"gradients","group":"dp"})"));
 }
 
 TEST(TraceJson, NoSpansAtAll) {
@@ -201,22 +223,6 @@ TEST(TraceFile, ARunThatEndsEarlierStillWrites) {
     run.end(callback);
   });
   EXPECT_EQ(events_of(json::parse(text_of_file(folder / "trace.json")), "X").size(), 1U);
-}
-
-TEST(TraceFile, OnlyTheRanksThatAreAskedRecord) {
-  const TempFolder folder;
-  testing::run_ranks(2, [&](const Rank& r) {
-    TraceRecorder recorder;
-    SomeRun run;
-    TraceCallback callback(r.world.world(), recorder, {.file = folder / "trace.json", .records = r.rank == 1});
-    run.tell(callback, &train::TrainerCallback::on_step_begin);
-    { const auto span = recorder.span({.name = "forward"}); }
-    run.state.global_step = 1;
-    run.tell(callback, &train::TrainerCallback::on_step_end);
-  });
-  const auto spans = events_of(json::parse(text_of_file(folder / "trace.json")), "X");
-  ASSERT_EQ(spans.size(), 1U);
-  EXPECT_EQ(spans[0].at("pid"), 1);
 }
 
 }  // namespace

@@ -67,13 +67,17 @@ void Work::wait() {
     const auto age = owner.recorder.age(part.record);
     const auto left = std::max(owner.timeout.load() - age, std::chrono::milliseconds(1));
     bool finished = false;
+    const auto reached = part.pending->runs_behind() ? owner.marks.before_wait() : nullptr;
     const auto begun = OpRecorder::Clock::now();
     try {
       finished = part.pending->wait_for(left);
     } catch (const std::exception& error) {
       throw_failed(*group_, part.op, error.what());
     }
-    owner.waited_ns += std::chrono::nanoseconds(OpRecorder::Clock::now() - begun).count();
+    if (reached)
+      owner.marks.waited(part.op, group_->name.c_str(), reached);
+    else
+      owner.waited_ns += std::chrono::nanoseconds(OpRecorder::Clock::now() - begun).count();
     if (!finished) throw_timeout(*group_, part.op, part.pending->missing());
     // On CUDA the stream waits, not the host: the operation may still run, and the watchdog keeps track of it.
     if (part.pending->runs_behind()) {
@@ -170,7 +174,9 @@ Work Group::start_all(std::vector<Op> ops, bool as_batch) const {
   group.owner->throw_if_over();
   Starting starting(group);
   for (Op& op : ops) starting.add(op);
+  const auto issued = group.owner->marks.issue();
   auto pending = starting.start(ops, as_batch);
+  group.owner->marks.started(ops, group.name.c_str(), issued, group.backend->stream());
   const std::vector<uint64_t> records = starting.hand_over(pending);
   Work work;
   work.group_ = state_;

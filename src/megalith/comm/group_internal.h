@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "megalith/comm/op/backend.h"
+#include "megalith/comm/op/op_marks.h"
 #include "megalith/comm/op/op_recorder.h"
 #include "megalith/comm/op/status_board.h"
 
@@ -36,6 +37,7 @@ struct RankState {
   std::shared_ptr<StatusBoard> board;
   OpRecorder recorder;
   std::atomic<int64_t> waited_ns{0};  // time that the rank's thread has waited for operations
+  OpMarks marks;                      // measures operations that streams wait for
 
   // Ends the run: from now on every operation fails with this reason instead of waiting for its limit.
   void end_run(const std::string& reason);

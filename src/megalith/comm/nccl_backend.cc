@@ -10,6 +10,17 @@ namespace {
 
 using NcclOptions = c10d::ProcessGroupNCCL::Options;
 
+// Tells which stream NCCL's kernels run on, so that they can be measured there. c10d keeps one for each device that it
+// has a communicator on, by the device's number.
+class VisibleNccl : public c10d::ProcessGroupNCCL {
+ public:
+  using ProcessGroupNCCL::ProcessGroupNCCL;
+  std::optional<c10::Stream> stream_on(at::Device device) const {
+    const auto found = ncclStreams_.find(std::to_string(device.index()));
+    return found == ncclStreams_.end() ? std::nullopt : std::optional(found->second.unwrap());
+  }
+};
+
 // Copies the fields that are set. The others keep the value "undefined", with which NCCL reads its own variables.
 void apply_settings(const NcclGroupSettings& settings, NcclOptions& options) {
   if (settings.cga_cluster_size) options.config.cgaClusterSize = *settings.cga_cluster_size;
@@ -31,8 +42,9 @@ std::unique_ptr<Backend> make_nccl_backend(const C10dGroup& group, const std::st
   options->timeout = group.timeout + std::chrono::seconds(30);
   options->group_name = name;
   apply_settings(settings, *options);
-  return wrap_c10d(c10::make_intrusive<c10d::ProcessGroupNCCL>(group.store, group.rank, group.size, options),
-                   group.device, make_stream_marks(group.device));
+  const auto nccl = c10::make_intrusive<VisibleNccl>(group.store, group.rank, group.size, options);
+  return wrap_c10d(nccl, group.device, make_stream_marks(group.device),
+                   [nccl, device = group.device] { return nccl->stream_on(device); });
 }
 
 }  // namespace megalith::comm

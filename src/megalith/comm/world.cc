@@ -374,9 +374,14 @@ void World::close_groups(bool in_order) {
   for (const auto& [id, group] : groups_) group->backend.reset();
 }
 
-void World::set_trace(TraceRecorder* trace) { state_->recorder.set_trace(trace); }
+void World::set_trace(TraceRecorder* trace) {
+  state_->recorder.set_trace(trace);
+  state_->marks.set_trace(trace);
+}
 
-double World::waited_seconds() const { return static_cast<double>(state_->waited_ns) / 1e9; }
+double World::waited_seconds() const {
+  return static_cast<double>(state_->waited_ns) / 1e9 + state_->marks.waited_seconds();
+}
 
 std::vector<OpTotal> World::operation_totals() const { return state_->recorder.totals(); }
 

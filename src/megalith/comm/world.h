@@ -113,12 +113,15 @@ class World {
   // groups, and leaves. No operation may follow. Calls on_stuck if the shutdown takes more than kCloseLimit.
   void close();
 
-  // Records the operations of all groups as spans of the lane kCommunication, each from its start until this rank has
-  // waited for it. The recorder must outlive the World or be removed with nullptr; take its spans before the World is
+  // Records the operations of all groups as spans of the lane kCommunication: on a device with a clock, the time for
+  // which each occupies its communicator's stream; elsewhere from its start until this rank has waited for it. The
+  // recorder must outlive the World or be removed with nullptr; take its spans before the World is
   // destroyed.
   void set_trace(TraceRecorder* trace);
 
-  // Returns how long this rank's thread has waited for operations so far; almost nothing on CUDA, where streams wait.
+  // Returns how long this rank has waited for operations so far. Where streams wait (NCCL), that is the time for which
+  // the rank's stream stood still, as far as the device has got; it is measured while the trace has a device clock, and
+  // otherwise almost nothing. Never waits for the device.
   double waited_seconds() const;
 
   // Returns the operations that this rank has started so far, by group and kind. Groups of one rank have none.

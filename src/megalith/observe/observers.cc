@@ -15,6 +15,7 @@
 #include "megalith/observe/live_file.h"
 #include "megalith/observe/loss_plot.h"
 #include "megalith/observe/metrics_file.h"
+#include "megalith/observe/profile/profile_callback.h"
 #include "megalith/observe/record_files.h"
 #include "megalith/observe/restart_callback.h"
 #include "megalith/observe/straggler.h"
@@ -61,17 +62,26 @@ void add_timing(Callbacks& callbacks, const ReportSettings& settings, const Obse
       setup.world, *setup.trace, TimerCallback::Settings{settings.timing_log_level, settings.timing_log_option}, say));
 }
 
-// A timeline is a file, so it needs an output_dir. The steps of --trace win over those of profile.
+// A timeline is a file, so it needs an output_dir; so does a profile.
 void add_timeline(Callbacks& callbacks, const ReportSettings& settings, const ObserverSetup& setup) {
-  if (settings.output_dir.empty() || (!setup.steps && !settings.profile)) return;
-  TraceCallback::Settings timeline;
-  timeline.steps = setup.steps ? *setup.steps : *settings.profile;
-  timeline.file = settings.output_dir / "trace.json";
-  timeline.label = setup.rank_label;
+  if (settings.output_dir.empty() || !setup.steps) return;
+  callbacks.push_back(std::make_unique<TraceCallback>(
+      setup.world, *setup.trace,
+      TraceCallback::Settings{*setup.steps, settings.output_dir / "trace.json", setup.rank_label}));
+}
+
+// Each of profile_ranks writes its own; the first of them also prints it.
+void add_profile(Callbacks& callbacks, const ReportSettings& settings, const ObserverSetup& setup) {
+  const int rank = setup.world.rank();
   const std::vector<int>& ranks = settings.profile_ranks;
-  // --trace records all ranks, profile only profile_ranks.
-  timeline.records = setup.steps || std::ranges::find(ranks, setup.world.rank()) != ranks.end();
-  callbacks.push_back(std::make_unique<TraceCallback>(setup.world, *setup.trace, std::move(timeline)));
+  if (settings.output_dir.empty() || !settings.profile || std::ranges::find(ranks, rank) == ranks.end()) return;
+  ProfileCallback::Say say;
+  if (rank == ranks.front() && !setup.progress.quiet) say = setup.progress.write;
+  callbacks.push_back(
+      std::make_unique<ProfileCallback>(*setup.trace,
+                                        ProfileCallback::Settings{settings.profile->first, settings.profile->last,
+                                                                  settings.output_dir / "profile", rank, setup.device},
+                                        say));
 }
 
 // The caller knows the terminal (write, columns), the options the contents (style, throughput, zeros).
@@ -104,6 +114,7 @@ Callbacks make_observers(const ReportSettings& settings, const ObserverSetup& se
   if (setup.trace == nullptr) return callbacks;
   add_timing(callbacks, settings, setup);
   add_timeline(callbacks, settings, setup);
+  add_profile(callbacks, settings, setup);
   return callbacks;
 }
 

@@ -25,7 +25,7 @@ namespace megalith::observe {
 struct ObserverSetup {
   comm::Group world;
   at::Device device = at::kCPU;                   // device of the tensors that the world's collectives take
-  TraceRecorder* trace = nullptr;                 // outlives the callbacks; nullptr for no timers and no timeline
+  TraceRecorder* trace = nullptr;                 // outlives the callbacks; nullptr for no timers, timeline and profile
   ProgressSettings progress;                      // its style and contents are taken from ReportSettings
   double flops_per_token = 0;                     // forward and backward; with 0, lines have no TFLOP/s and no memory
   std::optional<double> fp8_share{};              // share of these FLOPs in fp8; nullopt without fp8
@@ -34,7 +34,7 @@ struct ObserverSetup {
   std::function<double()> joules{};               // used by its GPU so far; for log_energy
   std::function<GpuReading()> gpu{};              // state of its GPU, for live.json; may be empty on some ranks
   bool timing = false;                            // report the time of phases
-  std::optional<TraceSteps> steps{};              // steps of the timeline (--trace); else ReportSettings::profile
+  std::optional<TraceSteps> steps{};              // steps of the timeline (--trace); std::nullopt for none
   std::string rank_label{};                       // name of this rank in the timeline
   std::optional<comm::RankLaunch> launch{};       // how the ranks were started, so that lines can report restarts
   std::function<double()> waited_seconds{};       // World::waited_seconds; for log_straggler and live.json
@@ -42,10 +42,10 @@ struct ObserverSetup {
 };
 
 // Creates the callbacks. They write into output_dir (if there is one) metrics.jsonl, events.jsonl, live.json,
-// args.yaml, trainer_state.json, trace.json, loss.svg and, if they are asked for, samples.jsonl and histograms.jsonl;
-// into tensorboard_dir TensorBoard's files; and to stderr progress and timers. All ranks of the world must call it with
-// the same settings. The result goes into TrainerSetup::callbacks in this order: callbacks that add numbers to lines
-// come before those that write them. A run without output_dir has only the callbacks that print.
+// args.yaml, trainer_state.json, loss.svg and, if they are asked for, trace.json, profile/, samples.jsonl and
+// histograms.jsonl; into tensorboard_dir TensorBoard's files; and to stderr progress and timers. All ranks of the world
+// must call it with the same settings. The result goes into TrainerSetup::callbacks in this order: callbacks that add
+// numbers to lines come before those that write them. A run without output_dir has only the callbacks that print.
 std::vector<std::unique_ptr<train::TrainerCallback>> make_observers(const ReportSettings& settings,
                                                                     const ObserverSetup& setup);
 

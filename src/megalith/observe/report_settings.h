@@ -48,12 +48,12 @@ struct ReportSettings {
   int64_t sequence_length = 0;               // tokens per sample, to count those of progress.txt; 0 if they differ
   bool text_samples = false;                 // the run writes texts on its way: samples.jsonl
   bool histograms = false;                   // it counts weights and gradients: histograms.jsonl
-  // Slow ranks and the timeline.
+  // Slow ranks and the profile.
   bool log_energy = false;            // joules and watts of the GPUs
   bool log_straggler = false;         // name slow ranks
   int straggler_count = 1;            // how many
-  std::optional<TraceSteps> profile;  // steps of the timeline; std::nullopt for none
-  std::vector<int> profile_ranks{0};  // ranks that record it
+  std::optional<TraceSteps> profile;  // steps whose kernels are recorded; std::nullopt for none
+  std::vector<int> profile_ranks{0};  // ranks that record them; the first one prints its tables
 };
 
 }  // namespace megalith::observe

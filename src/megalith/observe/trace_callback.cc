@@ -65,9 +65,8 @@ TraceSteps TraceSteps::parse(std::string_view text) {
 void TraceCallback::on_step_begin(train::TrainerEvent& event) {
   const int64_t step = event.state.global_step + 1;
   if (open_ || step < settings_.steps.first || step > settings_.steps.last) return;
-  // Ranks that do not record open the timeline too: they take part in the gather of write().
   open_ = true;
-  if (settings_.records) recorder_.start_timeline();
+  recorder_.start_timeline();
 }
 
 void TraceCallback::on_step_end(train::TrainerEvent& event) {

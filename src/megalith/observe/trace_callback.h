@@ -11,16 +11,14 @@
 namespace megalith::observe {
 
 // Records the given steps; rank 0 writes them to `file` at the end of the last one (or of the run, if that comes
-// first). The recorder outlives it. Ranks that do not record take part all the same: writing gathers over the whole
-// world.
+// first). The recorder outlives it.
 class TraceCallback : public train::TrainerCallback {
  public:
-  // Steps to record, and the file they go to; only `label` and `records` differ between ranks.
+  // Steps to record, and the file they go to; only `label` differs between ranks.
   struct Settings {
     TraceSteps steps;
     std::filesystem::path file;
-    std::string label;    // name of this rank: "rank 3: tp 1, pp 1, dp 0"
-    bool records = true;  // false: takes part in the collectives without recording spans (profile_ranks)
+    std::string label;  // name of this rank: "rank 3: tp 1, pp 1, dp 0"
   };
   // `world` is every rank of the run: the timeline is gathered over it.
   TraceCallback(comm::Group world, TraceRecorder& recorder, Settings settings)
@@ -56,7 +54,7 @@ std::string timer_text(std::string_view option, const std::vector<PhaseTimes>& p
 std::vector<PhaseTimes> gather_times(const comm::Group& group, TraceRecorder& recorder, int64_t steps);
 
 // Enables totals, and at each logged training line prints on world process zero how long the phases of a step took.
-// Costs one gather per log line. Times are the host's: work on a GPU counts as the time it takes to enqueue it.
+// Costs one gather per log line, and no wait for the device: spans that a GPU has not finished belong to the next line.
 class TimerCallback : public train::TrainerCallback {
  public:
   using Say = std::function<void(const std::string&)>;

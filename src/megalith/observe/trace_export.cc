@@ -22,17 +22,19 @@ std::string shown_name(const ExportedSpan& span) {
   return fmt::format("{} {}.{}", span.name, span.microbatch, std::max(span.chunk, 0));
 }
 
-// One row of a rank in the picture: a lane, and within it the number of the row. Chrome shows spans of one thread only
-// if they nest, so spans that overlap otherwise go to another row.
+// One row of a rank in the picture. Operations have rows by group, since each group has a communicator with a stream.
+// Chrome shows spans of one thread only if they nest, so spans that overlap otherwise go to another row.
 struct Row {
   TraceLane lane;
-  int number = 0;
+  std::string group{};               // empty for spans that are not operations
+  int number = 0;                    // among the rows of its lane and group
   std::vector<int64_t> open_ends{};  // ends of the spans around the last one, itself included
 
-  // Thread numbers interleave the lanes, so that each lane can grow: lane 1 has the threads 1, 1 + lanes, 1 + 2 lanes,
-  // …
-  int thread() const { return static_cast<int>(lane) + kTraceLanes * number; }
-  std::string label() const { return number == 0 ? name(lane) : fmt::format("{} ({})", name(lane), number + 1); }
+  std::string label() const {
+    std::string text = name(lane);
+    if (!group.empty()) text += " " + group;
+    return number == 0 ? text : fmt::format("{} ({})", text, number + 1);
+  }
   // Takes the span if it begins after the last one has ended, or lies inside it.
   bool take(const ExportedSpan& span) {
     while (!open_ends.empty() && open_ends.back() <= span.begin_ns) open_ends.pop_back();
@@ -48,17 +50,18 @@ class Rows {
   Rows() {
     for (int lane = 0; lane < kTraceLanes; ++lane) rows_.push_back({static_cast<TraceLane>(lane)});
   }
-  // Returns the thread of the first row of the lane with room, or of a new one.
+  // Returns the thread, which is the index, of the first row of its lane and group with room, or of a new one.
   int thread_for(const ExportedSpan& span) {
+    const std::string group = span.lane == TraceLane::kCommunication ? span.group : "";
     int number = 0;
-    for (Row& row : rows_) {
-      if (row.lane != span.lane) continue;
-      if (row.take(span)) return row.thread();
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      if (rows_[i].lane != span.lane || rows_[i].group != group) continue;
+      if (rows_[i].take(span)) return static_cast<int>(i);
       ++number;
     }
-    rows_.push_back({span.lane, number});
+    rows_.push_back({span.lane, group, number});
     rows_.back().take(span);
-    return rows_.back().thread();
+    return static_cast<int>(rows_.size()) - 1;
   }
   const std::vector<Row>& all() const { return rows_; }
 
@@ -78,10 +81,12 @@ void add_names(Json& events, const RankTrace& trace, size_t rank, const Rows& ro
   events.push_back(metadata("process_name", rank, 0, {{"name", std::move(label)}}));
   events.push_back(metadata("process_sort_index", rank, 0, {{"sort_index", rank}}));
   constexpr int kMostRows = 1000;  // more rows than a lane ever has, so that lanes stay together when sorted
+  int thread = 0;
   for (const Row& row : rows.all()) {
-    const int sort_index = static_cast<int>(row.lane) * kMostRows + row.number;
-    events.push_back(metadata("thread_name", rank, row.thread(), {{"name", row.label()}}));
-    events.push_back(metadata("thread_sort_index", rank, row.thread(), {{"sort_index", sort_index}}));
+    const int sort_index = static_cast<int>(row.lane) * kMostRows + thread;
+    events.push_back(metadata("thread_name", rank, thread, {{"name", row.label()}}));
+    events.push_back(metadata("thread_sort_index", rank, thread, {{"sort_index", sort_index}}));
+    ++thread;
   }
 }
 

@@ -35,11 +35,11 @@ struct RankTrace {
   bool operator==(const RankTrace&) const = default;
 };
 
-// Returns Chrome's trace format. Rank r is process r, with one thread per lane plus further threads for spans that
-// overlap without nesting, such as concurrent operations. Spans are complete events ("X") in microseconds since the
-// first span of all, ordered by begin. Pipeline actions are called "forward 3.1" (micro-batch.chunk), with both numbers
-// as arguments, too; communication has purpose and group as arguments. Index r of `ranks` is rank r. Spans need not be
-// sorted.
+// Returns Chrome's trace format. Rank r is process r, with one thread per lane, one for the operations of each group
+// ("communication tp"), and further ones for spans that overlap without nesting. Spans are complete events ("X") in
+// microseconds since the first span of all, ordered by begin. Pipeline actions are called "forward 3.1"
+// (micro-batch.chunk), with both numbers as arguments, too; communication has purpose and group as arguments. Index r
+// of `ranks` is rank r. Spans need not be sorted.
 std::string trace_json(const std::vector<RankTrace>& ranks);
 
 // Convert to bytes and back, to send a rank's timeline to rank 0. trace_from_bytes throws CommError for any other

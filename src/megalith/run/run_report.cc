@@ -11,6 +11,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/base/terminal.h"
+#include "megalith/comm/op/device_clock.h"
 #include "megalith/model/adapter.h"
 #include "megalith/model/fp8/fp8_share.h"
 #include "megalith/model/model_flops.h"
@@ -192,6 +193,11 @@ observe::EndSummary end_summary(const observe::ReportSettings& reports, const tr
 }
 
 }  // namespace
+
+WorldTrace::WorldTrace(comm::World& world, TraceRecorder& trace) : world_(world) {
+  trace.set_device_clock(comm::make_device_clock(world.world().device()));
+  world.set_trace(&trace);
+}
 
 std::vector<std::unique_ptr<train::TrainerCallback>> watch_run(const model::VirtualModels& models,
                                                                const RunSettings& run, const DataSummary& data,

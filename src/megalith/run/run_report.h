@@ -27,11 +27,11 @@ struct DataSummary {
   int64_t sequence_length = 0;                             // tokens of the longest sequence
 };
 
-// Records the operations of all groups in `trace` while it lives.
+// Records the operations of all groups in `trace` while it lives. On a GPU, has `trace` measure by the GPU's clock.
 class WorldTrace {
  public:
   // Both must outlive it.
-  WorldTrace(comm::World& world, TraceRecorder& trace) : world_(world) { world.set_trace(&trace); }
+  WorldTrace(comm::World& world, TraceRecorder& trace);
   ~WorldTrace() { world_.set_trace(nullptr); }
   WorldTrace(const WorldTrace&) = delete;
   WorldTrace& operator=(const WorldTrace&) = delete;

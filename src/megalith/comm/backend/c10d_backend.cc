@@ -215,8 +215,13 @@ class CoalescedTransfers {
 // Implements Backend on a c10d process group.
 class C10dBackend : public Backend {
  public:
-  C10dBackend(c10::intrusive_ptr<c10d::Backend> inner, at::Device device, std::shared_ptr<StreamMarks> marks)
-      : inner_(std::move(inner)), marks_(std::move(marks)), waits_on_host_(marks_ == nullptr), device_(device) {}
+  C10dBackend(c10::intrusive_ptr<c10d::Backend> inner, at::Device device, std::shared_ptr<StreamMarks> marks,
+              BackendStream stream)
+      : inner_(std::move(inner)),
+        marks_(std::move(marks)),
+        waits_on_host_(marks_ == nullptr),
+        device_(device),
+        stream_(std::move(stream)) {}
 
   // Special cases first; everything else is one call of c10d.
   std::shared_ptr<PendingOp> start(const Op& op) override {
@@ -242,6 +247,7 @@ class C10dBackend : public Backend {
     return handles;
   }
 
+  std::optional<c10::Stream> stream() const override { return stream_ ? stream_() : std::nullopt; }
   void shutdown() override { inner_->shutdown(); }
 
  private:
@@ -338,13 +344,14 @@ class C10dBackend : public Backend {
   const std::shared_ptr<StreamMarks> marks_;  // nullptr if the host waits
   const bool waits_on_host_;
   const at::Device device_;
+  const BackendStream stream_;
 };
 
 }  // namespace
 
 std::unique_ptr<Backend> wrap_c10d(c10::intrusive_ptr<c10d::Backend> inner, at::Device device,
-                                   std::shared_ptr<StreamMarks> marks) {
-  return std::make_unique<C10dBackend>(std::move(inner), device, std::move(marks));
+                                   std::shared_ptr<StreamMarks> marks, BackendStream stream) {
+  return std::make_unique<C10dBackend>(std::move(inner), device, std::move(marks), std::move(stream));
 }
 
 std::unique_ptr<Backend> make_gloo_backend(const C10dGroup& group, const std::string& interface,

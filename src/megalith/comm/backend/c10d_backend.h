@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -37,8 +38,9 @@ std::unique_ptr<Backend> make_nccl_backend(const C10dGroup& group, const std::st
                                            const NcclGroupSettings& settings);
 
 // Wraps a c10d backend, for tensors on `device`. Pass `marks` if its wait() blocks the stream (NCCL), nullptr if it
-// blocks the host (Gloo).
+// blocks the host (Gloo). `stream` returns what Backend::stream() does; empty if the host does the work.
+using BackendStream = std::function<std::optional<c10::Stream>()>;
 std::unique_ptr<Backend> wrap_c10d(c10::intrusive_ptr<c10d::Backend> inner, at::Device device,
-                                   std::shared_ptr<StreamMarks> marks = nullptr);
+                                   std::shared_ptr<StreamMarks> marks = nullptr, BackendStream stream = {});
 
 }  // namespace megalith::comm

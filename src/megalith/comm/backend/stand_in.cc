@@ -223,6 +223,8 @@ class StandInBackend : public Backend {
     return std::vector<std::shared_ptr<PendingOp>>(ops.size(), queue_->run(call));
   }
 
+  std::optional<c10::Stream> stream() const override { return queue_->stream(); }
+
  private:
   const StandInTimes times_;
   const std::shared_ptr<StandInDevice> device_;

@@ -70,6 +70,8 @@ class StandInQueue {
   virtual ~StandInQueue() = default;
   // Starts a call. The handle serves for all of its operations.
   virtual std::shared_ptr<PendingOp> run(const StandInCall& call) = 0;
+  // See Backend::stream.
+  virtual std::optional<c10::Stream> stream() const { return std::nullopt; }
 };
 
 // The device on which stand-ins run: its clock, its queues, and the account of what was waited for.

@@ -137,6 +137,7 @@ class CudaQueue : public StandInQueue {
     pending->done_event().record(stream_);
     return pending;
   }
+  std::optional<c10::Stream> stream() const override { return stream_.unwrap(); }
 
  private:
   const std::shared_ptr<CudaAccount> account_;

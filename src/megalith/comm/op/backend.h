@@ -1,8 +1,11 @@
 // The interface between Group and the transports: Gloo, NCCL, or threads of one process.
 #pragma once
 
+#include <c10/core/Stream.h>
+
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +52,9 @@ class Backend {
   virtual std::shared_ptr<PendingOp> start(const Op& op) = 0;
   // Starts several sends and receives, which may depend on one another in any order.
   virtual std::vector<std::shared_ptr<PendingOp>> start_batch(const std::vector<Op>& ops) = 0;
+  // Returns the stream on which operations run; std::nullopt where the host does the work, and before the first
+  // operation.
+  virtual std::optional<c10::Stream> stream() const { return std::nullopt; }
   // Frees resources outside the process (communicators, device memory) at the end of a successful run. All members call
   // it, and no operation follows. May block until the others have arrived.
   virtual void shutdown() {}

@@ -84,9 +84,10 @@ void OpRecorder::set_trace(TraceRecorder* trace) {
   trace_ = trace;
 }
 
-// The trace has its own clock, so the start is its present minus the measured duration.
+// The trace has its own clock, so the start is its present minus the measured duration. OpMarks adds what runs on a
+// device.
 void OpRecorder::add_to_trace(const InFlight& what) const {
-  if (trace_ == nullptr || !trace_->timeline_on()) return;
+  if (trace_ == nullptr || !trace_->timeline_on() || (what.arrival && trace_->device_clock() != nullptr)) return;
   const int64_t end_ns = trace_->now_ns();
   const int64_t took_ns = (Clock::now() - what.begun) / std::chrono::nanoseconds(1);
   trace_->add({{.name = to_string(what.op.kind),

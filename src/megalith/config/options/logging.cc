@@ -64,14 +64,12 @@ void add_timers(OptionList& list) {
       .pretrain_only();
   logging.add("log_params_norm", &LoggingConfig::log_params_norm, "norm of the parameters").pretrain_only();
   logging.add("log_num_zeros_in_grad", &LoggingConfig::log_num_zeros_in_grad, "zeros in the gradients").pretrain_only();
-  logging.add("profile", &LoggingConfig::profile, "record a trace").pretrain_only();
-  logging.add("profile_step_start", &LoggingConfig::profile_step_start, "first step of the trace")
-      .at_least(0)
-      .pretrain_only();
-  logging.add("profile_step_end", &LoggingConfig::profile_step_end, "step after the last of the trace")
-      .at_least(0)
-      .pretrain_only();
-  logging.add("profile_ranks", &LoggingConfig::profile_ranks, "ranks that record").at_least(0).pretrain_only();
+  logging.add("profile", &LoggingConfig::profile,
+              "record the kernels of some steps: trace and tables in profile/ of the output folder");
+  logging.add("profile_step_start", &LoggingConfig::profile_step_start, "steps before the first profiled one")
+      .at_least(0);
+  logging.add("profile_step_end", &LoggingConfig::profile_step_end, "last profiled step").at_least(0);
+  logging.add("profile_ranks", &LoggingConfig::profile_ranks, "ranks that are profiled").at_least(0);
 }
 
 // Texts and distributions that a run records for the dashboard.

@@ -67,10 +67,8 @@ void MockTraining::prepare() {
   batch_ = random_batch(shape_, context_.place().dp_rank);
 }
 
-bool MockTraining::step(const std::function<void()>& before_update) {
-  const train::StepReport report = train::train_step(*optimized_, *runner_, *guard_, batch_, ++number_, nullptr,
-                                                     {.pre_optimizer_step = before_update});
-  return !report.skipped();
+bool MockTraining::step() {
+  return !train::train_step(*optimized_, *runner_, *guard_, batch_, ++number_, nullptr, {}).skipped();
 }
 
 }  // namespace megalith::run

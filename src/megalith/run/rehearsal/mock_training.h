@@ -25,9 +25,8 @@ class MockTraining {
   // Makes gradients, optimizer state and the first batch; after it, memory has its level between steps.
   void prepare();
 
-  // Runs a step after prepare(). `before_update` is called when gradients are complete; may be empty. Returns whether
-  // the parameters were updated: not if gradients overflowed.
-  bool step(const std::function<void()>& before_update = {});
+  // Runs a step after prepare(). Returns whether the parameters were updated: not if gradients overflowed.
+  bool step();
 
  private:
   const RunSettings& settings_;

@@ -80,20 +80,16 @@ double seconds_since(std::chrono::steady_clock::time_point begun) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
 }
 
-// Returns the time of each pass of one micro-batch through one chunk, from the totals of a step's spans. On a GPU these
-// may be times of the host, so their sum is scaled to the `whole` time of all passes.
-layout::PipelineCosts measured_costs(const std::vector<TraceRecorder::Total>& totals, std::optional<double> whole,
-                                     layout::ScheduleKind schedule) {
+// Returns the time of each pass of one micro-batch through one chunk, from the totals of a step's spans.
+layout::PipelineCosts measured_costs(const std::vector<TraceRecorder::Total>& totals, layout::ScheduleKind schedule) {
   const auto total = [&](std::string_view name) {
     const auto found = std::ranges::find(totals, name, &TraceRecorder::Total::name);
     return found == totals.end() ? TraceRecorder::Total{} : *found;
   };
   const TraceRecorder::Total forward = total("forward-compute"), backward = total("backward-compute"),
                              weights = total("weight-gradient-compute");
-  const double sum = forward.seconds + backward.seconds + weights.seconds;
-  const double scale = whole && sum > 0 ? *whole / sum : 1;
-  const auto mean = [scale](const TraceRecorder::Total& t) {
-    return scale * t.seconds / static_cast<double>(std::max<int64_t>(1, t.count));
+  const auto mean = [](const TraceRecorder::Total& t) {
+    return t.seconds / static_cast<double>(std::max<int64_t>(1, t.count));
   };
   // A backward that is not split takes both of its parts.
   if (schedule == layout::ScheduleKind::kZeroBubble)
@@ -175,20 +171,14 @@ class Rehearsal {
   // Measures the passes of a step in which no stage is late, and tells from them when other stages send.
   void calibrate(MockTraining& training) {
     trace_.set_timing_level(2);
-    synchronize(request_.device);
-    const auto begun = std::chrono::steady_clock::now();
-    double whole = 0;
-    training.step([&] {
-      synchronize(request_.device);
-      whole = seconds_since(begun);
-    });
+    training.step();
+    synchronize(request_.device);  // all spans and waits are known after it
     others_->take_waits();
     const std::vector<TraceRecorder::Total> totals = trace_.take_totals();
     trace_.set_timing_level(-1);
     layout::PipelineShape shape = request_.settings.trainer.step.shape(static_cast<int>(request_.shape.microbatches));
     shape.sync = layout::PipelineSync::kLeaveOut;
-    layout::PipelineCosts costs =
-        measured_costs(totals, request_.device.is_cuda() ? std::optional(whole) : std::nullopt, shape.kind);
+    layout::PipelineCosts costs = measured_costs(totals, shape.kind);
     const plan::RunShape& run = request_.shape;
     const double bytes = run.shard_tokens() * static_cast<double>(run.model->hidden_size) * run.element_bytes();
     costs.transfer = plan::GroupSpeed(request_.choice.cluster, context_.pp().ranks()).message(bytes);

@@ -86,11 +86,11 @@ TraceLabel label_of(const layout::PipelineAction& action) {
 
 // Returns a callback that records a span for each action of the schedule.
 std::function<void(const layout::PipelineAction&, bool)> trace_actions(TraceRecorder& trace) {
-  return [&trace, begin = int64_t{0}](const layout::PipelineAction& action, bool begins) mutable {
-    if (begins)
-      begin = trace.now_ns();
-    else
-      trace.add({label_of(action), begin, trace.now_ns()});
+  // Shared, because std::function copies what it calls.
+  return [&trace, open = std::make_shared<std::optional<TraceRecorder::Scope>>()](const layout::PipelineAction& action,
+                                                                                  bool begins) {
+    open->reset();
+    if (begins) open->emplace(trace.span(label_of(action)));
   };
 }
 
