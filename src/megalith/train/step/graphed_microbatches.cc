@@ -78,7 +78,11 @@ GraphedMicrobatches::~GraphedMicrobatches() = default;
 std::optional<MicrobatchLoss> GraphedMicrobatches::run(const data::MicroBatch& batch, std::vector<double> constants,
                                                        const Work& work) {
   if (!recorder_.usable()) return std::nullopt;
-  Shape& shape = shape_of(BatchKey(batch, std::move(constants)), batch);
+  BatchKey key(batch, std::move(constants));
+  // Padded rows of one length often differ in it, and only dynamic scaling computes angles from it.
+  const auto& rope = chunk_.config().rope;
+  if (!rope || rope->scaling != ops::RopeScaling::kDynamic) key.max_position = 0;
+  Shape& shape = shape_of(std::move(key), batch);
   const bool known = shape.met++ > 0;
   if (steps_ <= warm_up_steps_ || !known || !recorder_.settled() || !start(shape, batch)) return std::nullopt;
   const Graph* graph = graph_of(shape, work);
