@@ -10,15 +10,15 @@ namespace {
 const Words kExperts{"--moe_router_load_balancing_type=aux_loss", "--moe_aux_loss_coeff=0.01"};
 const Words kHistory{"--fp8_recipe=delayed", "--fp8_amax_history_len=4", "--fp8_amax_compute_algo=max"};
 // Four micro-batches: the first waits for parameters, the last reduces gradients, and the others are recorded.
-const Words kOverlap{"--use_distributed_optimizer", "--overlap_grad_reduce", "--overlap_param_gather",
-                     "--per_device_train_batch_size=1", "--gradient_accumulation_steps=4"};
+const Words kOverlappedShards{"--use_distributed_optimizer", "--overlap_grad_reduce", "--overlap_param_gather",
+                              "--per_device_train_batch_size=1", "--gradient_accumulation_steps=4"};
 
 std::vector<RankCase> graph_cases() {
   return {
       {.name = "dp2", .dp = 2},
       {.name = "dp2_bf16", .dp = 2, .precision = Precision::kBf16},
       {.name = "dp2_zero1", .dp = 2, .layout = {"--use_distributed_optimizer"}},
-      {.name = "dp2_zero1_overlap", .dp = 2, .layout = kOverlap},
+      {.name = "dp2_zero1_overlap", .dp = 2, .layout = kOverlappedShards},
       {.name = "dp2_recompute", .dp = 2, .layout = {"--recompute_granularity=full"}},
       {.name = "dp2_experts", .family = "mixtral", .dp = 2, .precision = Precision::kBf16, .run = kExperts},
       {.name = "dp2_fp8", .family = "llama_wide", .dp = 2, .precision = Precision::kFp8, .run = kHistory},
