@@ -76,6 +76,8 @@ struct RehearsalResult {
   plan::RankMemory planned_memory;  // that of the rehearsed stage
 
   double compute_s() const { return step_s - exposed_s - bubble_s; }
+  // Returns the model FLOPs utilization if all ranks take as long for a step as this one.
+  double mfu() const { return planned.model_flop / (step_s * planned.peak_flops); }
   double peak_bytes() const { return making_bytes > step_bytes ? making_bytes : step_bytes; }
 };
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "megalith/observe/units.h"
@@ -35,19 +36,35 @@ std::string time_row(const std::string& name, double rehearsed, double planned, 
   return row(name, seconds_text(rehearsed), seconds_text(planned), compare ? difference(rehearsed, planned) : "");
 }
 
+// Returns the share of the time of a group's operations for which the rank did not wait. Messages travel in both
+// directions at once. 0 if the rank waited longer than they last, as for data that the CPU moves itself.
+double hidden_share(const RehearsalResult& result, const std::string& group, double exposed_s) {
+  double collectives = 0, sends = 0, receives = 0;
+  for (const RehearsedOps& ops : result.communication) {
+    if (ops.group != group) continue;
+    (ops.kind == comm::OpKind::kSend ? sends : ops.kind == comm::OpKind::kRecv ? receives : collectives) += ops.lasts_s;
+  }
+  const double lasts = collectives + std::max(sends, receives);
+  return lasts > exposed_s ? 1 - exposed_s / lasts : 0;
+}
+
+std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
+
 // One line per group and kind; the time waited is that of the whole group and stands in its first line.
 std::string communication_text(const RehearsalResult& result) {
   if (result.communication.empty()) return "";
-  std::string text = fmt::format("\n{:<16} {:<15} {:>10} {:>12} {:>11} {:>11}\n", "communication", "of a step",
-                                 "operations", "bytes", "lasts", "exposed");
+  std::string text = fmt::format("\n{:<16} {:<15} {:>10} {:>12} {:>11} {:>11} {:>8}\n", "communication", "of a step",
+                                 "operations", "bytes", "lasts", "exposed", "hidden");
   std::string last;
   for (const RehearsedOps& ops : result.communication) {
     const auto wait = result.waits.find(ops.group);
     const bool first = ops.group != last;
-    std::string line =
-        fmt::format("  {:<14} {:<15} {:>10g} {:>12} {:>11} {:>11}", first ? ops.group : "", comm::to_string(ops.kind),
-                    ops.operations, observe::bytes_text(ops.bytes), seconds_text(ops.lasts_s),
-                    first && wait != result.waits.end() ? seconds_text(wait->second.exposed) : "");
+    const bool waited = first && wait != result.waits.end();
+    std::string line = fmt::format(
+        "  {:<14} {:<15} {:>10g} {:>12} {:>11} {:>11} {:>8}", first ? ops.group : "", comm::to_string(ops.kind),
+        ops.operations, observe::bytes_text(ops.bytes), seconds_text(ops.lasts_s),
+        waited ? seconds_text(wait->second.exposed) : "",
+        waited ? percent(hidden_share(result, ops.group, wait->second.exposed)) : "");
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
     last = ops.group;
@@ -79,6 +96,9 @@ std::string rehearsal_text(const RehearsalRequest& request, const RehearsalResul
   text +=
       row("peak memory", observe::bytes_text(result.peak_bytes()), observe::bytes_text(result.planned_memory.peak()),
           difference(result.peak_bytes(), result.planned_memory.peak()));
+  // The rank's part of the step's useful work, if all others take as long, over the peak of the cluster's GPU.
+  if (request.device.is_cuda() && planned.peak_flops > 0)
+    text += row("MFU", percent(result.mfu()), percent(planned.mfu()));
   text += communication_text(result);
   if (!request.choice.trace.empty())
     text += fmt::format("\ntrace of the last step: {}\n", request.choice.trace.string());
@@ -103,6 +123,7 @@ ordered_json rehearsal_json(const RehearsalRequest& request, const RehearsalResu
                       {"compute_s", result.compute_s()},
                       {"exposed_s", result.exposed_s},
                       {"bubble_s", result.bubble_s},
+                      {"mfu", result.mfu()},
                       {"making", result.making_bytes},
                       {"peak", result.peak_bytes()}}},
                     {"planned",
@@ -110,6 +131,7 @@ ordered_json rehearsal_json(const RehearsalRequest& request, const RehearsalResu
                       {"compute_s", planned.compute() + planned.optimizer},
                       {"exposed_s", planned.exposed()},
                       {"bubble_s", planned.bubble},
+                      {"mfu", planned.mfu()},
                       {"making", result.planned_memory.making},
                       {"peak", result.planned_memory.peak()}}},
                     {"communication", ordered_json::array()},
