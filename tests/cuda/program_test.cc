@@ -198,6 +198,20 @@ TEST_F(OnCuda, OffloadedActivationsLeaveTheDevice) {
   EXPECT_LT(after, before - 5.0 * 8 * 4096 * 1024 * 2);
 }
 
+// As nvidia-smi would show them.
+TEST_F(OnCuda, LiveNumbersIncludeTheGpus) {
+  const ProgramCase runs(llama_config({}), equal_lengths(64, 129));
+  const auto run = runs.train("out", {"--cutoff_len=128", "--max_steps=4", "--per_device_train_batch_size=4"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  std::ifstream file(runs.path("out/live.json"));
+  const nlohmann::json live = nlohmann::json::parse(file), gpu = live.at("ranks").at(0).at("gpu");
+  EXPECT_GT(gpu.at("memory_used").get<double>(), 0);
+  EXPECT_GT(gpu.at("memory_total").get<double>(), gpu.at("memory_used").get<double>());
+  EXPECT_GT(gpu.at("temperature").get<double>(), 0);
+  EXPECT_GT(gpu.at("watts").get<double>(), 0);
+  EXPECT_LE(gpu.at("utilization").get<double>(), 1);
+}
+
 // In 16 bits attention is flash-2's instead of cuDNN's, in fp32 it does not split keys among blocks.
 TEST_F(OnCuda, FullDeterminismGivesTheSameBits) {
   const ProgramCase runs(llama_config({.width = 1024, .layers = 4}), equal_lengths(8, 2049));

@@ -60,11 +60,10 @@ std::string communication_text(const RehearsalResult& result) {
     const auto wait = result.waits.find(ops.group);
     const bool first = ops.group != last;
     const bool waited = first && wait != result.waits.end();
-    std::string line = fmt::format(
-        "  {:<14} {:<15} {:>10g} {:>12} {:>11} {:>11} {:>8}", first ? ops.group : "", comm::to_string(ops.kind),
-        ops.operations, observe::bytes_text(ops.bytes), seconds_text(ops.lasts_s),
-        waited ? seconds_text(wait->second.exposed) : "",
-        waited ? percent(hidden_share(result, ops.group, wait->second.exposed)) : "");
+    std::string line = fmt::format("  {:<14} {:<15} {:>10g} {:>12} {:>11} {:>11} {:>8}", first ? ops.group : "",
+                                   comm::to_string(ops.kind), ops.operations, observe::bytes_text(ops.bytes),
+                                   seconds_text(ops.lasts_s), waited ? seconds_text(wait->second.exposed) : "",
+                                   waited ? percent(hidden_share(result, ops.group, wait->second.exposed)) : "");
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
     last = ops.group;
