@@ -55,7 +55,7 @@ c10::Device enter_device(const DeviceQuestion& question) {
   const c10::Device device = choose_device(question);
   comm::make_device_current(device);
   // libtorch's allocator answers questions about memory only after this; the first tensor would come too late.
-  if (device.is_cuda()) at::globalContext().lazyInitDevice(device.type());
+  if (device.is_cuda() && at::hasCUDA()) at::globalContext().lazyInitDevice(device.type());
   return device;
 }
 
