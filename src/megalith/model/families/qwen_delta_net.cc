@@ -13,7 +13,6 @@
 
 #include "megalith/base/error.h"
 #include "megalith/model/families/decoder_internal.h"
-#include "megalith/model/families/delta_net_internal.h"
 #include "megalith/model/families/moe_internal.h"
 
 namespace megalith::model {
@@ -48,8 +47,7 @@ hf::NameRule delta_net_rule(const std::string& theirs, const std::vector<std::st
   return rule;
 }
 
-}  // namespace
-
+// Reads everything that these families have in common but the experts.
 ModelConfig read_delta_net_decoder(const io::JsonFields& config) {
   ModelConfig c = read_decoder(config);
   if (!config.has("head_dim")) c.head_dim = 256;  // the family's default
@@ -71,12 +69,14 @@ ModelConfig read_delta_net_decoder(const io::JsonFields& config) {
   return c;
 }
 
+// Reads the experts of these families, with their gated shared one.
 void read_delta_net_experts(const io::JsonFields& config, ModelConfig& c) {
   read_qwen_experts(config, c);
   c.moe->shared_width = config.positive<int64_t>("shared_expert_intermediate_size");
   c.moe->shared_gate = true;
 }
 
+// Adds to `names` those of a delta net but its input projections.
 void add_delta_net_names(hf::NameMap& names) {
   for (const auto& [theirs, ours] :
        {std::pair("A_log", "a_log"), std::pair("dt_bias", "dt_bias"), std::pair("norm.weight", "norm.weight"),
@@ -89,6 +89,7 @@ void add_delta_net_names(hf::NameMap& names) {
   names.ignored.push_back("mtp.*");  // for models that run without multi-token prediction
 }
 
+// The files number mtp.layers.N but have only one set of norms and one projection, so their names fit one layer.
 void add_qwen_mtp_names(const ModelConfig& config, hf::NameMap& names) {
   check<ConfigError>(config.mtp_layers == 1,
                      "there are {} multi-token-prediction layers, but files of {} models have names for one only; use"
@@ -101,6 +102,8 @@ void add_qwen_mtp_names(const ModelConfig& config, hf::NameMap& names) {
   added.push_back({"mtp.norm.weight", {"mtp.{}.norm.weight"}});
   names.rules.insert(names.rules.end(), added.begin(), added.end());
 }
+
+}  // namespace
 
 // Experts in every layer.
 Family qwen3_next_family() {
