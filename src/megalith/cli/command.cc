@@ -122,7 +122,7 @@ int run(Words words) {
   try {
     return dispatch(words);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "megalith: {}\n", error.what());
+    fmt::print(stderr, "megalith: {}\n", run::error_text(error));
     return run::exit_code_of(error);
   }
 }

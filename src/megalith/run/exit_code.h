@@ -1,7 +1,8 @@
-// Exit codes of a run.
+// Exit codes of a run, and the words of the error that ended it.
 #pragma once
 
 #include <exception>
+#include <string>
 
 #include "megalith/base/error.h"
 
@@ -21,5 +22,9 @@ class NotSaved : public Error {
 
 // Returns the exit code for an error that ended a run or a command, including 16 and 17 of train::RerunExit.
 int exit_code_of(const std::exception& error);
+
+// Returns what to print about an error: its own words. libtorch appends some sixty lines of its call stack to each of
+// its errors, which push the words out of sight; they belong into the log.
+std::string error_text(const std::exception& error);
 
 }  // namespace megalith::run

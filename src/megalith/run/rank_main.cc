@@ -45,8 +45,9 @@ bool tell_others(comm::World& world, const std::string& reason, int culprit) {
 
 // The same mistake is usually found by every rank; with our launcher only the first of them says so, and the launcher
 // names it. The others have it in their logs, unless they never connected.
-void tell_error(const std::string& text, parallel::Runtime& runtime, const std::function<bool()>& has_first_word) {
-  log_to_file(text, LogLevel::kError);
+void tell_error(const std::exception& error, parallel::Runtime& runtime, const std::function<bool()>& has_first_word) {
+  log_to_file(error.what(), LogLevel::kError);
+  const std::string text = error_text(error);
   if (runtime.is_initialized()) {
     const parallel::ParallelContext& context = runtime.context();
     const std::string reason = fmt::format("rank {}: {}", context.rank(), text);
@@ -100,7 +101,7 @@ RankEnd run_once(const parallel::RuntimeSettings& settings, const std::function<
     tell_others(context.world(), exit.what(), exit.facts().rank);
     return {.exit_code = exit_code_of(exit)};
   } catch (const std::exception& error) {
-    tell_error(error.what(), runtime, has_first_word);
+    tell_error(error, runtime, has_first_word);
     return {.exit_code = exit_code_of(error)};
   }
 }

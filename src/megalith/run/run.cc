@@ -255,7 +255,7 @@ int run_program(const std::function<int()>& work) {
   try {
     code = work();
   } catch (const std::exception& error) {
-    fmt::print(stderr, "megalith: {}\n", error.what());
+    fmt::print(stderr, "megalith: {}\n", error_text(error));
     code = exit_code_of(error);
   }
   // Threads of libtorch outlive main. If one of them ends while the exit handlers of the CUDA driver unload its
