@@ -55,6 +55,18 @@ TEST(Diagnosis, WhenAllArrivedTheNetworkIsToBlame) {
   EXPECT_NE(describe_timeout(all).find("All ranks arrived"), std::string::npos);
 }
 
+// A rank that dies inside an operation has begun it; its silence gives it away.
+TEST(Diagnosis, ARankThatFallsSilentAmongArrivedOnesIsNamed) {
+  TimeoutFacts all = facts();
+  all.status[2] = {2, 960, "in all_reduce 'loss' #12 of tp for 0.1 s", {{"tp:0,1,2,3", 12}}};
+  all.status[3] = {3, 999.5, "in all_reduce", {{"tp:0,1,2,3", 12}}};
+  const std::string text = describe_timeout(all);
+  for (const char* part :
+       {"All ranks arrived, and then one fell silent: 2.", "silent for 40 s: dead or frozen", "Look at rank 2 first"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in:\n" << text;
+  EXPECT_EQ(text.find("rank 3"), std::string::npos) << text;
+}
+
 TEST(Diagnosis, StatusSurvivesTheStore) {
   RankStatus before = facts().status[2];
   before.operations["tp:0,1,2,3"] = {11, {4000000000, 7}};

@@ -16,13 +16,32 @@ namespace {
 constexpr double kSilentSeconds = 5;  // a status older than this suggests a dead or frozen process
 constexpr size_t kListed = 8;         // ranks that are described individually
 
+// Returns for how long a rank that has posted before has been silent.
+double silent_seconds(const TimeoutFacts& facts, int rank) { return facts.now - facts.status.at(rank).posted_at; }
+
 // Returns what a rank posted last, with a hint if that was long ago.
 std::string last_words(const TimeoutFacts& facts, int rank) {
   const auto it = facts.status.find(rank);
   if (it == facts.status.end()) return "has never been heard from: it did not start or never connected";
-  const double silent = facts.now - it->second.posted_at;
+  const double silent = silent_seconds(facts, rank);
   if (silent > kSilentSeconds) return fmt::format("{} (silent for {:.0f} s: dead or frozen)", it->second.last, silent);
   return it->second.last;
+}
+
+std::string described(const TimeoutFacts& facts, const std::vector<int>& ranks) {
+  std::string text;
+  for (size_t i = 0; i < std::min(kListed, ranks.size()); ++i)
+    text += fmt::format("\n    rank {}: {}", ranks[i], last_words(facts, ranks[i]));
+  return text;
+}
+
+// Returns the members that began the operation and have posted nothing for a while.
+std::vector<int> fell_silent(const TimeoutFacts& facts) {
+  std::vector<int> silent;
+  for (const int rank : facts.group.ranks)
+    if (rank != facts.world_rank && facts.status.contains(rank) && silent_seconds(facts, rank) > kSilentSeconds)
+      silent.push_back(rank);
+  return silent;
 }
 
 }  // namespace
@@ -51,21 +70,23 @@ std::string describe_timeout(const TimeoutFacts& facts) {
   std::string text = fmt::format("rank {}: {} of group {} (ranks {}) did not finish within {:g} s.", facts.world_rank,
                                  facts.op.describe(), facts.group.name, list_in_words(facts.group.ranks), limit);
   const std::vector<int> absent = ranks_not_arrived(facts);
-  // Everyone has begun, and still nobody has finished: not a rank that is late, but the transport.
-  if (absent.empty()) {
-    text +=
-        "\n  All ranks arrived: the transfer itself is stuck. Check the network and the interface in use"
-        " (megalith doctor --nproc N), and the logs of the other ranks.";
-  } else {
-    text +=
-        fmt::format("\n  {} not arrived: {}.", absent.size() == 1 ? "Rank has" : "Ranks have", list_in_words(absent));
-    for (size_t i = 0; i < std::min(kListed, absent.size()); ++i)
-      text += fmt::format("\n    rank {}: {}", absent[i], last_words(facts, absent[i]));
+  if (!absent.empty()) {
+    text += fmt::format("\n  {} not arrived: {}.{}", absent.size() == 1 ? "Rank has" : "Ranks have",
+                        list_in_words(absent), described(facts, absent));
     text += fmt::format(
         "\n  Look at rank {} first. If the work between two operations may take longer than {:g} s, raise"
         " --ddp_timeout.",
         absent.front(), limit);
+    return text;
   }
+  // Everyone has begun, and still nobody has finished: a rank died in the middle of it, or the transport is to blame.
+  if (const std::vector<int> silent = fell_silent(facts); !silent.empty())
+    return text + fmt::format("\n  All ranks arrived, and then {} fell silent: {}.{}\n  Look at rank {} first.",
+                              silent.size() == 1 ? "one" : "some", list_in_words(silent), described(facts, silent),
+                              silent.front());
+  text +=
+      "\n  All ranks arrived: the transfer itself is stuck. Check the network and the interface in use"
+      " (megalith doctor --nproc N), and the logs of the other ranks.";
   return text;
 }
 
