@@ -235,6 +235,12 @@ std::vector<RankCase> method_cases() {
        .precision = Precision::kFp8,
        .layout = {"--use_distributed_optimizer", "--fp8_param"},
        .run = history},
+      {.name = "fp8_param_current_dp2_zero1",  // the scales of this update, not of earlier ones
+       .family = "llama_wide",
+       .dp = 2,
+       .precision = Precision::kFp8,
+       .layout = {"--use_distributed_optimizer", "--fp8_param"},
+       .run = {"--fp8_recipe=tensorwise"}},
       {.name = "mtp_pp2", .family = "deepseek_v3", .pp = 2, .data = samples, .run = prediction},
       {.name = "mtp_tp2_ep2", .family = "glm4_moe", .tp = 2, .data = samples, .layout = kOwnExperts, .run = prediction},
       {.name = "mtp_cp2", .family = "deepseek_v3_mtp", .cp = 2, .data = samples},

@@ -99,10 +99,11 @@ Fp8Matrix to_fp8(const at::Tensor& x, const Fp8Cast& cast) {
   return on_cuda_kernel(x) ? cast_on_cuda(x, cast) : cast_composite(x, cast);
 }
 
-// A division, as in the kernel: the product with a reciprocal may differ in the last bit.
+// A division, as in the kernel: the product with a reciprocal may differ in the last bit. masked_fill_, because
+// at::where copies its number to the device and waits for it.
 at::Tensor fp8_scale(const at::Tensor& largest, Fp8Kind kind) {
-  const at::Tensor wanted = at::full_like(largest, reach_of(kind)).div_(largest);
-  return at::where(largest.gt(0).logical_and_(largest.isfinite()), wanted, 1);
+  const at::Tensor fine = largest.gt(0).logical_and_(largest.isfinite());
+  return at::full_like(largest, reach_of(kind)).div_(largest).masked_fill_(fine.logical_not_(), 1);
 }
 
 // The scales are one in all, or one per 1 x 128 or per 128 x 128 numbers.

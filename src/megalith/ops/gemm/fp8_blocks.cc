@@ -64,7 +64,7 @@ at::Tensor fp8_block_scale(const at::Tensor& largest, Fp8Kind kind) {
   const at::Tensor wanted = largest.reciprocal() * reach_of(kind);
   const at::Tensor exponent = std::get<1>(at::frexp(wanted)) - 1;
   const at::Tensor fine = largest.gt(0).logical_and_(largest.isfinite()).logical_and_(wanted.isfinite());
-  return at::where(fine, at::ldexp(at::ones_like(wanted), exponent), 1);
+  return at::ldexp(at::ones_like(wanted), exponent).masked_fill_(fine.logical_not_(), 1);  // waits for nothing
 }
 
 Fp8Matrix to_fp8_blocks(const at::Tensor& x, Fp8Kind kind, Fp8Blocks blocks, bool rows, bool columns) {
