@@ -1,4 +1,7 @@
 // `megalith rehearse` and `megalith plan --rehearse` in this process.
+#include <map>
+
+#include "megalith/io/file_io.h"
 #include "tests/cli/preview_support.h"
 #include "tests/support/temp_folder.h"
 
@@ -32,6 +35,32 @@ TEST(Rehearse, gives_json_and_a_trace) {
   EXPECT_GT(result.at("planned").at("step_s"), 0);
   EXPECT_FALSE(result.at("communication").empty());
   EXPECT_TRUE(std::filesystem::exists(trace));
+}
+
+// One step more than without: the profiled one is not measured, and neither its operations nor its memory count.
+TEST(Rehearse, profiles_a_step_of_its_own) {
+  const testing::TempFolder folder;
+  const std::string line =
+      "--world-size 4 --tp 2 --pp 2 --stage 1 --gradient_accumulation_steps 2" + std::string(kSmall) + golden_model();
+  const std::filesystem::path file = folder / "new" / "profile.json";
+  const Answer answer = answer_of(run_rehearse, line + " --profile " + file.string());
+  EXPECT_EQ(answer.exit_code, kDone) << answer.error;
+  for (const std::string& part : {"profile of one more step: " + file.string(),
+                                  std::string("costliest operators of a step"), std::string("aten::mm")})
+    EXPECT_TRUE(contains(answer.out, part)) << part << "\n" << answer.out;
+  std::map<std::string, int> names;
+  for (const auto& one : nlohmann::json::parse(io::read_text_file(file, 1 << 27)).at("traceEvents"))
+    if (one.at("ph") == "X") ++names[one.at("name").get<std::string>()];
+  EXPECT_EQ(names["forward-compute 0.0"], 1) << "one step";
+  EXPECT_EQ(names["backward-compute 1.0"], 1);
+  EXPECT_GT(names["aten::mm"], 0);
+
+  const auto plain = answer_of(run_rehearse, line + " --json").json(),
+             profiled = answer_of(run_rehearse, line + " --json --profile " + file.string()).json();
+  EXPECT_FALSE(plain.contains("profile"));
+  EXPECT_FALSE(profiled.at("profile").at("operators").empty());
+  EXPECT_EQ(profiled.at("communication"), plain.at("communication"));
+  EXPECT_EQ(profiled.at("rehearsed").at("peak"), plain.at("rehearsed").at("peak"));
 }
 
 TEST(Rehearse, says_what_is_wrong) {

@@ -24,7 +24,7 @@ namespace {
 // The command's own options.
 struct RehearseFlags {
   std::optional<int64_t> world_size, rank, stage, steps, gpus_per_node;
-  std::optional<std::string> model, gpu, trace;
+  std::optional<std::string> model, gpu, trace, profile;
   bool force = false, json = false, help = false;
 
   // Defaults are given in brackets.
@@ -37,6 +37,7 @@ struct RehearseFlags {
             {"model", "folder with config.json, or a hub name that has been downloaded", &model},
             {"steps", "steps to measure, after one or two that warm up (3)", &steps},
             {"trace", "write a timeline of the last step to this file, for Perfetto", &trace},
+            {"profile", "write the kernels of one more step to this file, for Perfetto, and print tables", &profile},
             {"force", "start although this machine has too little memory for the rank", &force},
             {"json", "print one JSON object in place of text", &json},
             {"help", "print this", &help}};
@@ -96,6 +97,7 @@ int run_rehearse(Words words) {
                                                                 .cluster = cluster_of(flags, args.comm),
                                                                 .steps = flags.steps.value_or(3),
                                                                 .trace = flags.trace.value_or(""),
+                                                                .profile = flags.profile.value_or(""),
                                                                 .force = flags.force});
   const run::RehearsalResult result = run::rehearse(request);
   write_stdout(flags.json ? run::rehearsal_json(request, result).dump() + "\n" : run::rehearsal_text(request, result));

@@ -8,23 +8,6 @@
 
 namespace megalith::observe {
 
-namespace {
-
-// A profile without kernels must not look like a device without work.
-std::string tables(const ProfileRecord& record, int64_t steps, bool on_gpu) {
-  std::string text;
-  if (!record.device.empty()) text += text_of(profile_device(record.device), steps) + "\n";
-  if (on_gpu && record.device.empty())
-    text +=
-        "no kernels were recorded: CUPTI does not work here. Another profiler may be in use, or the driver allows "
-        "only\n"
-        "administrators to profile (NVreg_RestrictProfilingToAdminUsers=0)\n\n";
-  if (record.host.empty()) return text + "no operators were recorded: this libtorch was built without Kineto\n";
-  return text + text_of(profile_host(record.host), steps);
-}
-
-}  // namespace
-
 ProfileCallback::~ProfileCallback() {
   if (profiler_) trace_.set_annotate({});
 }
@@ -52,7 +35,7 @@ void ProfileCallback::write() {
   const std::filesystem::path file = settings_.folder / fmt::format("rank-{}.json", settings_.rank);
   const ProfileRecord record = profiler_->stop(file);
   profiler_.reset();
-  const std::string text = tables(record, std::max<int64_t>(1, steps_), settings_.device.is_cuda());
+  const std::string text = text_of(record, std::max<int64_t>(1, steps_), settings_.device.is_cuda());
   io::replace_text_file(settings_.folder / fmt::format("rank-{}.txt", settings_.rank), text);
   if (say_) say_(fmt::format("profile of {} steps on rank {}: {}\n{}", steps_, settings_.rank, file.string(), text));
 }

@@ -181,4 +181,17 @@ std::string text_of(const std::vector<OperatorCost>& operators, int64_t steps, s
   return text;
 }
 
+// A profile without kernels must not look like a device without work.
+std::string text_of(const ProfileRecord& record, int64_t steps, bool on_gpu) {
+  std::string text;
+  if (!record.device.empty()) text += text_of(profile_device(record.device), steps) + "\n";
+  if (on_gpu && record.device.empty())
+    text +=
+        "no kernels were recorded: CUPTI does not work here. Another profiler may be in use, or the driver allows "
+        "only\n"
+        "administrators to profile (NVreg_RestrictProfilingToAdminUsers=0)\n\n";
+  if (record.host.empty()) return text + "no operators were recorded: this libtorch was built without Kineto\n";
+  return text + text_of(profile_host(record.host), steps);
+}
+
 }  // namespace megalith::observe

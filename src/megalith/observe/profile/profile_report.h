@@ -57,8 +57,16 @@ struct OperatorCost {
 // Returns the operators, those with the longest time of their own first.
 std::vector<OperatorCost> profile_host(std::vector<HostWork> work);
 
+// The contents of a profile.
+struct ProfileRecord {
+  std::vector<DeviceWork> device;  // kernels and copies; empty on the CPU
+  std::vector<HostWork> host;      // libtorch's operators
+};
+
 // Return tables with at most `rows` rows, times per step.
 std::string text_of(const DeviceProfile& profile, int64_t steps, size_t rows = 20);
 std::string text_of(const std::vector<OperatorCost>& operators, int64_t steps, size_t rows = 20);
+// Returns all tables of a profile. Says so where a GPU's kernels, or operators, could not be recorded.
+std::string text_of(const ProfileRecord& record, int64_t steps, bool on_gpu);
 
 }  // namespace megalith::observe

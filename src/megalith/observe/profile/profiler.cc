@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <set>
+#include <vector>
 
 #include "megalith/base/error.h"
 

@@ -5,18 +5,11 @@
 
 #include <filesystem>
 #include <memory>
-#include <vector>
 
 #include "megalith/base/trace.h"
 #include "megalith/observe/profile/profile_report.h"
 
 namespace megalith::observe {
-
-// The contents of a profile.
-struct ProfileRecord {
-  std::vector<DeviceWork> device;  // kernels and copies; empty on the CPU
-  std::vector<HostWork> host;      // libtorch's operators
-};
 
 // Records from its construction until stop(), on the calling thread and on those that it gives work to (autograd's).
 // Kineto has one session per process: at most one Profiler may live; a second one on the same thread throws

@@ -1,6 +1,6 @@
 // A rehearsal has two phases. Warm-up steps let kernels and allocators settle; from the last of them the time of a
 // forward and of a backward pass is taken, which says when other stages would send (PipelineArrivals). Then steps are
-// measured, each from an idle device to an idle device.
+// measured, each from an idle device to an idle device. A profile slows a step down, so it has one of its own, the last.
 #include "megalith/run/rehearsal/rehearsal.h"
 
 #include <ATen/DeviceAccelerator.h>
@@ -15,7 +15,9 @@
 #include "megalith/comm/world.h"
 #include "megalith/config/derive.h"
 #include "megalith/config/validate.h"
+#include "megalith/io/file_io.h"
 #include "megalith/layout/group_kind.h"
+#include "megalith/observe/profile/profiler.h"
 #include "megalith/observe/trace_export.h"
 #include "megalith/observe/units.h"
 #include "megalith/parallel/runtime.h"
@@ -103,7 +105,7 @@ class Rehearsal {
   explicit Rehearsal(const RehearsalRequest& request)
       : request_(request),
         links_(request.choice.cluster),
-        memory_(request.device),
+        memory_(std::in_place, request.device),
         others_(comm::make_stand_ins(
             {.lasts = [this](const comm::GroupInfo& group,
                              const comm::OpInfo& op) { return links_.seconds(group, op); },
@@ -119,13 +121,14 @@ class Rehearsal {
     RehearsalResult result;
     const bool pipeline = request_.shape.grid.pp > 1;
     const int64_t warm_up = pipeline ? 2 : 1, all = warm_up + request_.choice.steps;
+    const bool profiles = !request_.choice.profile.empty();
     TaskProgress progress(fmt::format("rehearsing rank {} of {}", request_.rank, request_.choice.world_size),
-                          TaskProgress::Unit::kCount, all, "steps");
+                          TaskProgress::Unit::kCount, all + (profiles ? 1 : 0), "steps");
     MockTraining training(request_.settings, request_.shape, context_, trace_);
-    memory_.reset_peak();
+    memory_->reset_peak();
     training.prepare();
-    result.making_bytes = static_cast<double>(memory_.peak());
-    memory_.reset_peak();
+    result.making_bytes = static_cast<double>(memory_->peak());
+    memory_->reset_peak();
     for (int64_t step = 1; step <= all; ++step) {
       progress.set(step - 1);
       if (step == warm_up && pipeline) {
@@ -136,8 +139,10 @@ class Rehearsal {
       if (step == all && !request_.choice.trace.empty()) trace_.start_timeline();
       run_step(training, step > warm_up ? &result : nullptr);
     }
-    result.step_bytes = static_cast<double>(memory_.peak());
+    result.step_bytes = static_cast<double>(memory_->peak());
     finish(result);
+    progress.set(all);
+    if (profiles) result.profile = profiled_step(training);
     return result;
   }
 
@@ -183,6 +188,16 @@ class Rehearsal {
     const double bytes = run.shard_tokens() * static_cast<double>(run.model->hidden_size) * run.element_bytes();
     costs.transfer = plan::GroupSpeed(request_.choice.cluster, context_.pp().ranks()).message(bytes);
     arrivals_.emplace(shape, request_.place.pp_rank, costs);
+  }
+
+  // Runs a step under the profiler, which takes the place of the memory's counter on this thread.
+  observe::ProfileRecord profiled_step(MockTraining& training) {
+    memory_.reset();
+    observe::Profiler profiler(request_.device);
+    trace_.set_annotate(observe::Profiler::annotate);
+    run_step(training, nullptr);
+    trace_.set_annotate({});
+    return profiler.stop(request_.choice.profile);
   }
 
   // Turns sums into means, and adds the operations of the measured steps and the plan.
@@ -239,7 +254,7 @@ class Rehearsal {
   const RehearsalRequest& request_;
   ClusterLinks links_;
   std::optional<PipelineArrivals> arrivals_;  // once the passes have been measured
-  TensorMemory memory_;
+  std::optional<TensorMemory> memory_;        // until the profiled step
   TraceRecorder trace_;
   const std::shared_ptr<comm::StandIns> others_;
   const std::unique_ptr<comm::World> world_;
@@ -274,6 +289,10 @@ RehearsalRequest rehearsal_request(const config::TrainingArguments& options, con
   request.shape = closed_shape(request.settings.shape, *request.model, planned_length(effective.args),
                                machinery_on(request.device));
   check_rank_fits(request);
+  if (!choice.profile.empty()) {
+    io::make_folders(std::filesystem::absolute(choice.profile).parent_path());
+    observe::Profiler::prepare(request.device);
+  }
   return request;
 }
 

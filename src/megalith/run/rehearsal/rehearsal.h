@@ -18,6 +18,7 @@
 
 #include "megalith/comm/backend/stand_in.h"
 #include "megalith/layout/rank_grid.h"
+#include "megalith/observe/profile/profile_report.h"
 #include "megalith/plan/cluster.h"
 #include "megalith/plan/memory.h"
 #include "megalith/plan/step_time.h"
@@ -34,7 +35,9 @@ struct RehearsalChoice {
   plan::Cluster cluster;        // operations last as long as on its links
   int64_t steps = 3;            // that are measured, after those that warm up
   std::filesystem::path trace;  // file for the timeline of the last step; empty for none
-  bool force = false;           // start although this machine has too little memory for the rank
+  // File for the kernels and operators of one more step, whose time is not part of the result; empty for none.
+  std::filesystem::path profile;
+  bool force = false;  // start although this machine has too little memory for the rank
 };
 
 // A rehearsal in which everything has been checked that can be without allocating.
@@ -71,6 +74,7 @@ struct RehearsalResult {
   std::vector<RehearsedOps> communication;          // by group and kind
   std::map<std::string, comm::StandInWaits> waits;  // by group, per step
   int64_t skipped = 0;                              // measured steps whose update was skipped
+  std::optional<observe::ProfileRecord> profile;    // of the step after the measured ones
 
   plan::StepTime planned;
   plan::RankMemory planned_memory;  // that of the rehearsed stage

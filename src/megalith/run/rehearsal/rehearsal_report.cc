@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <ranges>
 
 #include "megalith/observe/units.h"
 #include "megalith/plan/search.h"
@@ -82,6 +83,31 @@ std::string headline(const RehearsalRequest& request) {
       request.choice.steps == 1 ? "" : "s");
 }
 
+// Kinds of work by their names, and the costliest kernels, in seconds; only operators on the CPU.
+ordered_json profile_json(const std::filesystem::path& file, const observe::ProfileRecord& record) {
+  constexpr size_t kRows = 20;
+  constexpr double kNano = 1e-9;
+  const observe::DeviceProfile device = observe::profile_device(record.device);
+  ordered_json json{{"file", file.string()},
+                    {"device_s", kNano * static_cast<double>(device.window_ns)},
+                    {"idle_s", kNano * static_cast<double>(device.idle_ns)},
+                    {"exposed_s", kNano * static_cast<double>(device.exposed_ns)},
+                    {"kinds_s", ordered_json::object()},
+                    {"kernels", ordered_json::array()},
+                    {"operators", ordered_json::array()}};
+  for (size_t kind = 0; kind < observe::kWorkKinds; ++kind)
+    if (device.busy_ns[kind] > 0)
+      json["kinds_s"][observe::name(static_cast<observe::WorkKind>(kind))] =
+          kNano * static_cast<double>(device.busy_ns[kind]);
+  for (const observe::KernelCost& cost : device.kernels | std::views::take(kRows))
+    json["kernels"].push_back(
+        {{"name", cost.name}, {"calls", cost.calls}, {"seconds", kNano * static_cast<double>(cost.total_ns)}});
+  for (const observe::OperatorCost& cost : observe::profile_host(record.host) | std::views::take(kRows))
+    json["operators"].push_back(
+        {{"name", cost.name}, {"calls", cost.calls}, {"own_s", kNano * static_cast<double>(cost.self_ns)}});
+  return json;
+}
+
 }  // namespace
 
 std::string rehearsal_text(const RehearsalRequest& request, const RehearsalResult& result) {
@@ -101,6 +127,9 @@ std::string rehearsal_text(const RehearsalRequest& request, const RehearsalResul
   text += communication_text(result);
   if (!request.choice.trace.empty())
     text += fmt::format("\ntrace of the last step: {}\n", request.choice.trace.string());
+  if (result.profile)
+    text += fmt::format("\nprofile of one more step: {}\n{}", request.choice.profile.string(),
+                        observe::text_of(*result.profile, /*steps=*/1, request.device.is_cuda()));
   // The plan is for the cluster's GPUs, so computation can be compared only on one of them.
   if (request.device.is_cuda() != request.choice.cluster.cuda)
     text +=
@@ -143,6 +172,7 @@ ordered_json rehearsal_json(const RehearsalRequest& request, const RehearsalResu
                                      {"lasts_s", ops.lasts_s}});
   for (const auto& [group, wait] : result.waits)
     json["waits"][group] = {{"exposed_s", wait.exposed}, {"for_peers_s", wait.for_peers}};
+  if (result.profile) json["profile"] = profile_json(request.choice.profile, *result.profile);
   return json;
 }
 
