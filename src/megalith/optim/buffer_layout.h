@@ -11,6 +11,9 @@
 
 namespace megalith::optim {
 
+// The scales of a parameter in fp8 begin at a multiple of so many: 16 bytes, as cuBLASLt's fp8 products ask.
+inline constexpr int64_t kFp8ScaleMultiple = 4;
+
 // Every parameter starts at a multiple of this, and so does every rank's shard of a bucket.
 inline constexpr int64_t kAlignElements = 64;
 

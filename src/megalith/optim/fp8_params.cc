@@ -33,14 +33,11 @@ constexpr int64_t kMatrixRows = 16, kMatrixMultiple = 256;
 
 int64_t rounded_to(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// The scales of the weights of a buffer, in the order of its parameters: where those of each begin.
+// Where the scales of each weight begin in ParamBuffer::inverse_scales().
 std::map<const nn::Parameter*, int64_t> first_scales(const ParamBuffer& buffer) {
   std::map<const nn::Parameter*, int64_t> first;
-  int64_t next = 0;
-  for (const nn::Parameter* p : buffer.parameters()) {
-    first[p] = next;
-    next += p->attached.bytes->inverse_scale.numel();
-  }
+  for (const nn::Parameter* p : buffer.parameters())
+    first[p] = p->attached.bytes->inverse_scale.storage_offset() - buffer.inverse_scales().storage_offset();
   return first;
 }
 

@@ -77,15 +77,18 @@ void ParamBuffer::make_scales() {
   const auto count = [&](const nn::Parameter& p) {
     return squares ? p.value.numel() / (ops::kFp8Block * ops::kFp8Block) : int64_t{1};
   };
+  const auto padded = [&](const nn::Parameter& p) {
+    return (count(p) + kFp8ScaleMultiple - 1) / kFp8ScaleMultiple * kFp8ScaleMultiple;
+  };
   int64_t total = 0;
-  for (const nn::Parameter* p : parameters_) total += count(*p);
+  for (const nn::Parameter* p : parameters_) total += padded(*p);
   inverse_scales_ = at::ones({total}, params_.options().dtype(at::kFloat));
   int64_t next = 0;
   for (nn::Parameter* p : parameters_) {
     at::Tensor& own = p->attached.bytes->inverse_scale;
     own = inverse_scales_.narrow(0, next, count(*p));
     if (squares) own = own.view({p->value.size(0) / ops::kFp8Block, p->value.size(1) / ops::kFp8Block});
-    next += count(*p);
+    next += padded(*p);
   }
 }
 

@@ -67,7 +67,8 @@ class ParamBuffer {
 
   const at::Tensor& params() const { return params_; }  // [n]
   const at::Tensor& grads() const { return grads_; }    // [n]
-  // The recipe of parameters in fp8, and the inverse scales of all of them, fp32 [n], in the order of parameters().
+  // The recipe of parameters in fp8, and the inverse scales of all of them, fp32 [n], in the order of parameters() and
+  // with padding between them (kFp8ScaleMultiple). Each nn::Fp8Value::inverse_scale is a view of it.
   const std::optional<ops::Fp8Recipe>& fp8() const { return fp8_; }
   const at::Tensor& inverse_scales() const { return inverse_scales_; }
   // Returns this rank's part of a bucket in `flat`, which is params() or grads().

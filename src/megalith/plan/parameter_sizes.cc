@@ -48,7 +48,7 @@ Buffer buffer_of(const RunShape& run, const List& parameters, BufferKind kind, b
 // Returns the bytes of the scales of parameters in fp8.
 double scale_bytes(const Buffer& buffer, const ops::Fp8Recipe& recipe) {
   const auto scales = recipe.scaling == ops::Fp8Scaling::kBlocks ? buffer.elements / (ops::kFp8Block * ops::kFp8Block)
-                                                                 : static_cast<int64_t>(buffer.items.size());
+                                                                 : std::ssize(buffer.items) * optim::kFp8ScaleMultiple;
   return 4 * static_cast<double>(scales);
 }
 
