@@ -14,7 +14,6 @@ namespace {
 // Options that may be refused in a list that others use: features that docs/options.md says Megalith lacks.
 const Words kLackingFeatures{"moe_token_dispatcher_type",
                              "moe_enable_deepep",
-                             "overlap_moe_expert_parallel_comm",
                              "tp_comm_overlap_cfg",
                              "fsdp",
                              "use_torch_fsdp2",

@@ -50,6 +50,7 @@ Effects moe_effects() {
        {"--moe_token_dispatcher_type=allgather"},
        expert_messages},
       {"moe_shared_expert_overlap", exchanged, {}, {"--moe_shared_expert_overlap"}, computed_meanwhile},
+      {"overlap_moe_expert_parallel_comm", exchanged, {}, {"--overlap_moe_expert_parallel_comm"}, computed_meanwhile},
       {"moe_layer_recompute", small, {}, {"--moe_layer_recompute"}, expert_work},
   };
 }

@@ -70,6 +70,62 @@ TEST(PipelineSchedule, ZeroBubbleHoldsNoMoreThan1F1B) {
     }
 }
 
+// A forward runs together with the backward of another micro-batch; the last backward of a chunk may reduce.
+TEST(PipelinePairs, AreIndependentAndWhole) {
+  const auto text = [](const PipelineShape& shape, int rank) {
+    std::string all;
+    for (const PipelineAction& a : pipeline_schedule(shape, rank).actions) all += a.text() + (a.with_next ? "+" : " ");
+    return all;
+  };
+  const PipelineShape one{
+      .kind = ScheduleKind::kNone, .microbatches = 3, .paired = true, .sync = PipelineSync::kDefault};
+  EXPECT_EQ(text(one, 0), "-sync F0.0 F1.0+B0.0 F2.0+B1.0 +sync B2.0 ");
+  const PipelineShape last{.kind = ScheduleKind::kInterleaved,
+                           .pp = 2,
+                           .chunks = 2,
+                           .microbatches = 4,
+                           .paired = true,
+                           .sync = PipelineSync::kDefault};
+  EXPECT_EQ(text(last, 1),
+            "-sync F0.0 F1.0 F0.1 F1.1+B0.1 F2.0+B1.1 F3.0+B0.0 F2.1+B1.0 F3.1+B2.1 +sync B3.1 -sync B2.0 +sync B3.0"
+            " -sync +sync ");
+  for (const PipelineSync sync : {PipelineSync::kLeaveOut, PipelineSync::kDefault, PipelineSync::kAligned})
+    for (int pp = 1; pp <= 4; ++pp)
+      for (int chunks = 1; chunks <= 3; ++chunks)
+        for (int m = 1; m <= 12; ++m) {
+          PipelineShape shape{.kind = PipelineShape::kind_for(pp, chunks),
+                              .pp = pp,
+                              .chunks = chunks,
+                              .microbatches = m,
+                              .paired = true,
+                              .sync = sync};
+          if (!problems(shape).empty()) continue;
+          PipelineShape alone = shape;
+          alone.paired = false;
+          for (int rank = 0; rank < pp; ++rank) {
+            const RankSchedule pairs = pipeline_schedule(shape, rank), plain = pipeline_schedule(alone, rank);
+            EXPECT_LE(pairs.peak_in_flight(), plain.peak_in_flight() + 1);
+            for (size_t i = 0; i < pairs.actions.size(); ++i) {
+              if (!pairs.actions[i].with_next) continue;
+              ASSERT_LT(i + 1, pairs.actions.size());
+              EXPECT_EQ(pairs.actions[i + 1].kind, Kind::kBackward);
+              EXPECT_NE(std::pair(pairs.actions[i].microbatch, pairs.actions[i].chunk),
+                        std::pair(pairs.actions[i + 1].microbatch, pairs.actions[i + 1].chunk));
+            }
+          }
+          const double length = pipeline_timeline(shape, {}).length;
+          EXPECT_DOUBLE_EQ(length, pipeline_timeline(alone, {}).length) << "pairs cost no time by themselves";
+          EXPECT_LE(pipeline_timeline(shape, {.saved_by_pair = 0.5}).length, length);
+        }
+}
+
+TEST(PipelinePairs, PlainOneFOneBIsRefused) {
+  expect_contains(problem({.kind = ScheduleKind::kOneFOneB, .pp = 2, .microbatches = 4, .paired = true}),
+                  "use virtual stages");
+  expect_contains(problem({.kind = ScheduleKind::kZeroBubble, .pp = 2, .microbatches = 4, .paired = true}),
+                  "zero_bubble cannot run a forward together with a backward");
+}
+
 // The bubbles of the literature, for work of equal cost: (p-1)(f+b+w) for 1F1B, 1/v of it interleaved, (p-1)(f+b-w) for
 // ZB-H1.
 TEST(PipelineTimeline, BubblesAreThoseOfTheory) {

@@ -38,6 +38,8 @@ std::vector<PipelineShape> shapes() {
               if (group > 0) shape.group_size = group;
               if (group > 0 && kind != ScheduleKind::kInterleaved) continue;
               if (problems(shape).empty()) all.push_back(shape);
+              shape.paired = true;
+              if (!forward_only && problems(shape).empty()) all.push_back(shape);
             }
   return all;
 }
@@ -45,7 +47,8 @@ std::vector<PipelineShape> shapes() {
 std::string text(const PipelineShape& shape) {
   return std::string(name(shape.kind)) + " pp " + std::to_string(shape.pp) + " chunks " + std::to_string(shape.chunks) +
          " micro-batches " + std::to_string(shape.microbatches) + " group " +
-         std::to_string(shape.group_size.value_or(0)) + (shape.forward_only ? " forward only" : "");
+         std::to_string(shape.group_size.value_or(0)) + (shape.forward_only ? " forward only" : "") +
+         (shape.paired ? " in pairs" : "");
 }
 
 // Returns whether an action needs a message from another stage first.
@@ -69,21 +72,24 @@ TEST(PipelineTransfers, EveryActionHasItsInputAndEveryOutputIsSentOnce) {
         for (const auto& t : exchanges[i]) {
           const int stage = t.chunk * shape.pp + rank;
           if (t.send) {
-            // The message of the action just before.
+            // The message of the action just before, or of the first of a pair.
             ASSERT_GT(i, 0U);
-            ASSERT_EQ(compute[i - 1].microbatch, t.microbatch) << text(shape);
-            ASSERT_EQ(compute[i - 1].chunk, t.chunk) << text(shape);
+            const bool ahead = i > 1 && t.forward && compute[i - 2].with_next;
+            ASSERT_EQ(compute[i - (ahead ? 2 : 1)].microbatch, t.microbatch) << text(shape);
+            ASSERT_EQ(compute[i - (ahead ? 2 : 1)].chunk, t.chunk) << text(shape);
             ASSERT_TRUE(sent.insert({t.peer, t.forward, t.microbatch, stage + (t.forward ? 1 : -1)}).second);
           } else {
             here.insert({t.forward, t.microbatch, t.chunk});
             ASSERT_TRUE(received.insert({rank, t.forward, t.microbatch, stage}).second);
           }
         }
-        if (i < compute.size() && needs(shape, rank, compute[i])) {
-          const auto& a = compute[i];
-          ASSERT_TRUE(here.contains({a.kind == Kind::kForward, a.microbatch, a.chunk}))
-              << text(shape) << " rank " << rank << " " << a.text();
-        }
+        const bool inside = i > 0 && i < compute.size() && compute[i - 1].with_next;
+        ASSERT_TRUE(!inside || exchanges[i].empty()) << "messages inside a pair: " << text(shape);
+        const size_t next = i < compute.size() && compute[i].with_next ? 2 : 1;  // a pair needs both of its inputs
+        for (size_t n = i; n < std::min(i + next, compute.size()); ++n)
+          if (const auto& a = compute[n]; needs(shape, rank, a))
+            ASSERT_TRUE(here.contains({a.kind == Kind::kForward, a.microbatch, a.chunk}))
+                << text(shape) << " rank " << rank << " " << a.text();
       }
     }
     EXPECT_EQ(sent, received) << text(shape);

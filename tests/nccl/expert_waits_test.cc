@@ -41,6 +41,7 @@ std::vector<RankCase> waiting_cases() {
        .family = "glm4_moe",
        .dp = 2,
        .layout = {"--ep=2", "--moe_shared_expert_overlap"}},
+      {.name = "ep2_beside", .family = "glm4_moe", .dp = 2, .layout = {"--ep=2", "--overlap_moe_expert_parallel_comm"}},
       {.name = "pp2_ep2", .family = "qwen3_moe", .pp = 2, .dp = 2, .layout = {"--ep=2"}}};
   for (RankCase& how : all) how = in_bf16(std::move(how));
   return all;

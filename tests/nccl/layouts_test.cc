@@ -23,6 +23,7 @@ const Words kLora{"--finetuning_type=lora", "--lora_rank=4", "--lora_target=all"
 const Words kPacked{"--sequence_packing"};
 const Words kPreferences{"--pref_beta=0.5"};
 const Words kOwnExperts{"--sequence_parallel", "--ep=2", "--etp=1"};
+const Words kBeside{"--overlap_moe_expert_parallel_comm"};  // tokens travel beside another micro-batch
 
 Words operator+(Words words, const Words& more) {
   words.insert(words.end(), more.begin(), more.end());
@@ -126,6 +127,25 @@ std::vector<RankCase> expert_cases() {
        .dp = 2,
        .data = clear,
        .layout = {"--ep=2", "--moe_shared_expert_overlap"}},
+      {.name = "ep2_beside", .family = "qwen3_moe", .dp = 2, .data = clear, .layout = kBeside + Words{"--ep=2"}},
+      {.name = "ep2_beside_bf16_zero1",
+       .family = "glm4_moe",
+       .dp = 2,
+       .data = clear,
+       .precision = Precision::kBf16,
+       .layout = kBeside + Words{"--ep=2", "--moe_shared_expert_overlap"} + kShards},
+      {.name = "ep2_beside_recompute",
+       .family = "qwen3_moe",
+       .dp = 2,
+       .data = clear,
+       .layout = kBeside + Words{"--ep=2", "--recompute_granularity=full"}},
+      {.name = "tp2_ep2_beside", .family = "deepseek_v3", .tp = 2, .data = clear, .layout = kBeside + kOwnExperts},
+      {.name = "pp2_vpp2_ep2_beside",
+       .family = "qwen3_moe",
+       .pp = 2,
+       .dp = 2,
+       .data = clear,
+       .layout = kBeside + Words{"--ep=2", "--vpp=2"}},
       {.name = "ep2_recompute",
        .family = "qwen3_moe",
        .dp = 2,

@@ -203,7 +203,12 @@ std::string ParityPoint::layout() const {
                                  pp);
   if (vpp > 1) text += fmt::format(", vpp {}", vpp);
   text += cp > 1 ? fmt::format(", cp {} ({})", cp, cp_comm_type) : std::string(", cp 1");
-  if (has_experts(family)) text += fmt::format(", ep {}{}, etp {}", ep, all_gather_experts ? " (allgather)" : "", etp);
+  if (has_experts(family))
+    text += fmt::format(", ep {}{}, etp {}", ep,
+                        all_gather_experts ? " (allgather)"
+                        : expert_overlap   ? " (beside another micro-batch)"
+                                           : "",
+                        etp);
   return text + fmt::format(", dp {}", dp);
 }
 
@@ -224,6 +229,7 @@ TrainerCase ParityPoint::trainer_case() const {
     args.moe.token_dispatcher =
         all_gather_experts ? config::TokenDispatcher::kAllGather : config::TokenDispatcher::kAllToAll;
   }
+  args.moe.overlap_expert_parallel_comm = expert_overlap;
   args.parallel.sequence_parallel = sequence_parallel;
   args.parallel.tp_comm_overlap = tp_overlap;
   args.parallel.cp_comm_type = {cp_comm_type};

@@ -22,6 +22,7 @@ struct ParityPoint {
   bool distributed_optimizer = false;
   std::string cp_comm_type = "p2p";
   bool all_gather_experts = false;  // tokens reach the experts by all-gather; otherwise by all-to-all
+  bool expert_overlap = false;      // they travel while another micro-batch computes
 
   int ranks() const { return tp * pp * cp * dp; }
   int microbatches() const { return pp > 1 ? 4 : 2; }  // per data-parallel rank

@@ -157,6 +157,43 @@ TEST(ParityTensorParallelOverlap, SlicesGiveTheNumbersOfTheWhole) {
   fmt::print("{}", report.summary(lattice_points().size()));
 }
 
+// Points in which tokens travel to experts while another micro-batch computes: shared experts, latent attention, tensor
+// and context parallelism, virtual stages, recomputation, prediction layers.
+std::vector<ParityPoint> expert_overlap_points() {
+  std::vector<ParityPoint> points{
+      {.family = "qwen3_moe", .dp = 2, .ep = 2},
+      {.family = "qwen3_moe", .tp = 2, .ep = 2, .sequence_parallel = true, .packed = true},
+      {.family = "glm4_moe", .dp = 2, .ep = 2, .distributed_optimizer = true},
+      {.family = "deepseek_v3", .pp = 2, .vpp = 2, .dp = 2, .ep = 2, .packed = true},
+      {.family = "mixtral", .pp = 2, .vpp = 2, .cp = 2, .ep = 2, .recompute = true},
+      {.family = "qwen2_moe", .tp = 2, .dp = 2, .ep = 2, .etp = 2, .sequence_parallel = true},
+      {.family = "qwen2_moe", .dp = 2, .ep = 2, .recompute = true, .distributed_optimizer = true},
+      {.family = "deepseek_v3_mtp", .cp = 2, .ep = 2},
+  };
+  for (ParityPoint& point : points) point.expert_overlap = true;
+  return points;
+}
+
+TEST(ParityExpertOverlap, EqualsThePlainModel) {
+  ParityReport report;
+  report.run(expert_overlap_points());
+  fmt::print("{}", report.summary(lattice_points().size()));
+}
+
+// The arithmetic is the same, and so is its order: bit for bit.
+TEST(ParityExpertOverlap, ChangesNoBit) {
+  for (const ParityPoint& together : expert_overlap_points()) {
+    const ParityModel model(together.family);
+    ParityPoint apart = together;
+    apart.expert_overlap = false;
+    const ParityNumbers actual = model.run(together), expected = model.run(apart);
+    EXPECT_EQ(actual.losses, expected.losses) << together.name();
+    EXPECT_EQ(actual.grad_norms, expected.grad_norms) << together.name();
+    for (const auto& [name, value] : expected.parameters)
+      EXPECT_TRUE(actual.parameters.at(name).equal(value)) << together.name() << ": " << name;
+  }
+}
+
 // The message of a failure.
 TEST(ParityLattice, FailureNamesLayoutParameterAndLayer) {
   ParityNumbers right;

@@ -12,6 +12,7 @@
 #include "megalith/config/derive.h"
 #include "megalith/config/parser.h"
 #include "megalith/io/file_io.h"
+#include "megalith/layout/group_kind.h"
 #include "megalith/layout/rng_seeds.h"
 #include "megalith/run/rehearsal/cluster_links.h"
 #include "megalith/run/rehearsal/mock_training.h"
@@ -143,6 +144,40 @@ TEST(Rehearsal, ExpertParallel) {
        .words = {"--ep=2", "--moe_token_dispatcher_type=alltoall", "--moe_expert_capacity_factor=1.0",
                  "--moe_pad_expert_input_to_capacity=true"},
        .world = 2});
+}
+
+// The plan holds the activations of a micro-batch and of the layers at which two of them meet.
+TEST(Rehearsal, ExpertParallelBesideAnotherMicrobatch) {
+  const std::vector<std::string> experts{"--ep=2", "--moe_expert_capacity_factor=1.0",
+                                         "--moe_pad_expert_input_to_capacity=true",
+                                         "--overlap_moe_expert_parallel_comm=true"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), experts.begin(), experts.end());
+    return more;
+  };
+  expect_operations_of_the_run({.family = "qwen3_moe", .words = with({"--gradient_accumulation_steps=3"}), .world = 2});
+  expect_operations_of_the_run({.family = "qwen3_moe",
+                                .words = with({"--pp=2", "--vpp=2", "--gradient_accumulation_steps=4"}),
+                                .world = 4,
+                                .layers = 8});
+}
+
+// With links as slow as half of what a pass computes between two exchanges, most of the traffic is hidden.
+TEST(Rehearsal, HidesTheExchangesOfExperts) {
+  Job job{.family = "qwen3_moe",
+          .words = {"--ep=2", "--moe_expert_capacity_factor=1.0", "--moe_pad_expert_input_to_capacity=true",
+                    "--gradient_accumulation_steps=6"},
+          .world = 2};
+  plan::Cluster cluster = plan::find_cluster("cpu");
+  cluster.intra = cluster.inter = {.bytes_per_second = 1e15, .latency_s = 0};
+  const double pieces = 6 * 4 * 4;  // micro-batches, layers, exchanges of each in both passes
+  const double piece_s = rehearse(job.request({.cluster = cluster, .steps = 2})).step_s / pieces;
+  cluster.intra.latency_s = cluster.inter.latency_s = piece_s / 2;
+  const std::string group(layout::name(layout::GroupKind::kTpEp));
+  const double apart = rehearse(job.request({.cluster = cluster, .steps = 2})).waits.at(group).exposed;
+  job.words.emplace_back("--overlap_moe_expert_parallel_comm=true");
+  const double together = rehearse(job.request({.cluster = cluster, .steps = 2})).waits.at(group).exposed;
+  EXPECT_LT(together, 0.6 * apart);
 }
 
 TEST(Rehearsal, AllTogether) {

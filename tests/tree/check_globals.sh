@@ -12,6 +12,8 @@ allowed=(
   src/megalith/nn/activation_offload.cc:engine  # libtorch asks one engine per process for the hooks of saved tensors
   src/megalith/nn/activation_offload.cc:saving  # which pass the thread is in; autograd passes no argument on
   src/megalith/nn/recompute.cc:running_region  # which region the thread runs, for layers that autograd runs a second time
+  src/megalith/nn/turns.cc:current_turns      # which turns the thread's forward takes part in; layers keep them for backward
+  src/megalith/nn/turns.cc:innermost_aside    # what the thread's pass puts aside before the other one runs
   src/megalith/run/run_context.cc:runtime     # the default Runtime of initialize_megatron; the library takes a context
 )
 

@@ -136,6 +136,13 @@ void derive_experts(TrainingArguments& args, Warnings& warnings) {
   }
 }
 
+// Experts that are all on one rank exchange no tokens.
+void derive_expert_overlap(TrainingArguments& args, Warnings& warnings) {
+  if (!args.moe.overlap_expert_parallel_comm || *args.parallel.ep * *args.parallel.etp > 1) return;
+  args.moe.overlap_expert_parallel_comm = false;
+  warnings.emplace_back("overlap_moe_expert_parallel_comm is switched off: expert_model_parallel_size is 1");
+}
+
 // Fills in Megatron's defaults for the shape; a checkpoint's config has them already.
 void derive_shape(TrainingArguments& args) {
   ModelShapeConfig& shape = args.shape;
@@ -231,6 +238,7 @@ EffectiveArguments derive(const TrainingArguments& args, bool experts) {
   derive_precision(result, warnings);
   derive_optimizer(result, warnings);
   derive_experts(result, warnings);
+  derive_expert_overlap(result, warnings);
   derive_run(result, warnings);
   derive_data(result, warnings);
   derive_output(result, warnings);
@@ -308,6 +316,7 @@ layout::PipelineShape pipeline_shape(const TrainingArguments& args, int microbat
   if (shape.kind == layout::ScheduleKind::kInterleaved) shape.group_size = pipeline.microbatch_group_size;
   shape.forward_only = forward_only;
   if (forward_only) return shape;
+  shape.paired = args.moe.overlap_expert_parallel_comm;
   // delay_grad_reduce is the adapter's name for Megatron's align_grad_reduce.
   const config::DdpConfig& ddp = args.ddp;
   const bool aligned = ddp.overlap_grad_reduce && ddp.delay_grad_reduce && ddp.align_grad_reduce;

@@ -124,6 +124,7 @@ struct MoeConfig {
   std::optional<int> shared_expert_intermediate_size;
   std::optional<bool> shared_expert_gate;
   bool shared_expert_overlap = false;
+  bool overlap_expert_parallel_comm = false;  // one micro-batch computes while tokens of another travel
   // The exchange of tokens, and how many an expert takes.
   TokenDispatcher token_dispatcher = TokenDispatcher::kAllToAll;
   std::optional<bool> grouped_gemm;

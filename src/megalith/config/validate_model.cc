@@ -85,6 +85,29 @@ void check_experts(const TrainingArguments& args, const ValidationContext& conte
                    "moe_router_load_balancing_type, not with sinkhorn");
 }
 
+// A forward and a backward that run together must not wait for each other, and must not be recorded in one graph.
+void check_expert_overlap(const TrainingArguments& args, Problems& problems) {
+  if (!args.moe.overlap_expert_parallel_comm) return;
+  const PipelineConfig& pipeline = args.pipeline;
+  problems.require(args.moe.token_dispatcher == TokenDispatcher::kAllToAll,
+                   "overlap_moe_expert_parallel_comm needs moe_token_dispatcher_type alltoall");
+  const int pp = args.parallel.pp.value_or(1);
+  const bool virtual_stages = pipeline.vpp.value_or(1) > 1 || pipeline.layers_per_virtual_stage || pipeline.layout;
+  problems.require(
+      pp == 1 || virtual_stages,
+      "overlap_moe_expert_parallel_comm with pipeline_model_parallel_size {} needs virtual stages: in plain"
+      " 1F1B the forward and the backward of a stage wait for each other through its neighbors. Set"
+      " virtual_pipeline_model_parallel_size",
+      pp);
+  problems.require(args.fusion.cuda_graph_impl != "local",
+                   "overlap_moe_expert_parallel_comm does not work with CUDA graphs, which hold forward and backward of"
+                   " one micro-batch; leave out cuda_graph_impl");
+  problems.require(
+      !pipeline.defer_embedding_wgrad_compute,
+      "overlap_moe_expert_parallel_comm does not work with defer_embedding_wgrad_compute: the passes of two"
+      " micro-batches through the head run at the same time; leave out one of the two");
+}
+
 // Rules between the router's options. Optional values are those of a model folder, which has rules of its own.
 void check_router(const TrainingArguments& args, Problems& problems) {
   const RouterConfig& router = args.router;
@@ -200,6 +223,7 @@ void check_model(const TrainingArguments& args, const ValidationContext& context
   check_shape(args, context, problems);
   check_folder_decides(args, context, problems);
   check_experts(args, context, problems);
+  check_expert_overlap(args, problems);
   check_router(args, problems);
   check_recompute(args, problems);
   check_offloading(args, problems);

@@ -34,6 +34,8 @@ class Writer {
     if (sync_ != PipelineSync::kLeaveOut) actions_.push_back({Kind::kSyncOff});
   }
   void work(Kind kind, int microbatch, int chunk) { actions_.push_back({kind, microbatch, chunk}); }
+  // A forward that runs together with the next action, which must be a backward.
+  void first_of_pair(int microbatch, int chunk) { actions_.push_back({Kind::kForward, microbatch, chunk, true}); }
   void collective(Kind kind, int chunk) { actions_.push_back({kind, 0, chunk}); }
   void set_sync(bool on) {
     if (sync_ == PipelineSync::kLeaveOut || on == on_) return;
@@ -65,6 +67,20 @@ RankSchedule one_stage(const PipelineShape& shape) {
     out.work(Kind::kBackward, m, 0);
   }
   return {0, false, out.take()};
+}
+
+// The same in pairs: F0, F1 with B0, F2 with B1, …, and the last backward alone, which reduces the gradients.
+RankSchedule one_paired_stage(const PipelineShape& shape) {
+  Writer out(shape);
+  const int last = shape.microbatches - 1;
+  out.work(Kind::kForward, 0, 0);
+  for (int m = 0; m < last; ++m) {
+    out.first_of_pair(m + 1, 0);
+    out.work(Kind::kBackward, m, 0);
+  }
+  out.set_sync(true);
+  out.work(Kind::kBackward, last, 0);
+  return {1, last == 0, out.take()};
 }
 
 // See the picture above. `back` counts the backwards written so far.
@@ -116,7 +132,8 @@ RankSchedule zero_bubble(const PipelineShape& shape, int rank) {
 
 // The interleaved schedule counts virtual micro-batches: entry k of the order is the k-th forward of every rank, and
 // the k-th backward with the chunk reversed. Warm-up is long enough for the last chunk's first backward to arrive: two
-// steps for each later rank, plus a group of micro-batches for every chunk but one.
+// steps for each later rank, plus a group of micro-batches for every chunk but one. In pairs it is one forward longer:
+// the last stage's backward then belongs to the forward before the one that it runs with.
 class Interleaved {
  public:
   Interleaved(const PipelineShape& shape, int rank)
@@ -124,13 +141,15 @@ class Interleaved {
 
   RankSchedule run() {
     const int total = static_cast<int>(order_.size());
-    const int warmup = std::min(total, 2 * (shape_.pp - rank_ - 1) + (shape_.chunks - 1) * shape_.group());
+    const int filling = 2 * (shape_.pp - rank_ - 1) + (shape_.chunks - 1) * shape_.group();
+    const int warmup = std::min(total, filling + (shape_.paired ? 1 : 0));
     // Parameters of the first two chunks are gathered before anything runs; the others follow one chunk ahead.
     if (out_.aligned())
       for (int chunk = 0; chunk < std::min(2, shape_.chunks); ++chunk) out_.collective(Kind::kGatherParams, chunk);
     for (int k = 0; k < warmup; ++k) forward(k);
     for (int k = warmup; k < total; ++k) {
-      forward(k);
+      if (shape_.paired) before_backward(k - warmup);  // nothing comes between the actions of a pair
+      forward(k, shape_.paired);
       backward(k - warmup);
     }
     for (int k = total - warmup; k < total; ++k) backward(k);
@@ -144,18 +163,26 @@ class Interleaved {
   int backward_chunk(int k) const { return shape_.chunks - 1 - forward_chunk(k); }
   int microbatch(int k) const { return order_[static_cast<size_t>(k)].first; }
 
-  void forward(int k) {
+  void forward(int k, bool with_next = false) {
     // Gathers one chunk ahead, counted in the time of the first rank, so that all ranks start at the same time.
     const int at = k + rank_;
     if (out_.aligned() && at < static_cast<int>(order_.size()) && microbatch(at) == 0) {
       const int next = forward_chunk(at) + 1;
       if (next > 1 && next < shape_.chunks) out_.collective(Kind::kGatherParams, next);
     }
-    out_.work(Kind::kForward, microbatch(k), forward_chunk(k));
+    if (with_next)
+      out_.first_of_pair(microbatch(k), forward_chunk(k));
+    else
+      out_.work(Kind::kForward, microbatch(k), forward_chunk(k));
+  }
+
+  // Lets the last backward of a chunk reduce its gradients. Calling it twice is the same as once.
+  void before_backward(int k) {
+    if (!out_.aligned() && is_last(k)) start_sync(backward_chunk(k));
   }
 
   void backward(int k) {
-    if (!out_.aligned() && is_last(k)) start_sync(backward_chunk(k));
+    before_backward(k);
     out_.work(Kind::kBackward, microbatch(k), backward_chunk(k));
     // The same shift for reductions: rank r reduces r backwards later, when rank 0 finishes its last one.
     const int at = k - rank_;
@@ -274,6 +301,11 @@ std::vector<std::string> problems(const PipelineShape& shape) {
     found.push_back(
         fmt::format("the schedule {} has one chunk per rank, not {}; virtual stages need the interleaved schedule",
                     name(shape.kind), shape.chunks));
+  if (shape.paired && shape.kind != ScheduleKind::kNone && shape.kind != ScheduleKind::kInterleaved)
+    found.push_back(
+        fmt::format("the schedule {} cannot run a forward together with a backward, because one waits for the other"
+                    " through the neighboring stages; use virtual stages (the interleaved schedule)",
+                    name(shape.kind)));
   if (shape.kind == ScheduleKind::kInterleaved) interleaved_problems(shape, found);
   return found;
 }
@@ -295,7 +327,7 @@ RankSchedule pipeline_schedule(const PipelineShape& shape, int rank) {
   if (shape.forward_only) return forwards_only(shape);
   switch (shape.kind) {
     case ScheduleKind::kNone:
-      return one_stage(shape);
+      return shape.paired ? one_paired_stage(shape) : one_stage(shape);
     case ScheduleKind::kOneFOneB:
       return one_f_one_b(shape, rank);
     case ScheduleKind::kZeroBubble:

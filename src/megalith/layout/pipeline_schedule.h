@@ -36,7 +36,12 @@ struct PipelineAction {
   Kind kind = Kind::kForward;
   int microbatch = 0;
   int chunk = 0;
+  bool with_next = false;  // a forward that runs together with the backward after it (PipelineShape::paired)
   bool operator==(const PipelineAction&) const = default;
+  // Returns whether both do the same, alone or in a pair.
+  bool same_work(const PipelineAction& other) const {
+    return kind == other.kind && microbatch == other.microbatch && chunk == other.chunk;
+  }
   // Returns whether the action runs layers; the others switch or start collectives.
   bool is_compute() const { return kind <= Kind::kWeightGradient; }
   // Returns "F3.1", "B3.1", "W3.1" (micro-batch.chunk), "-sync", "+sync", "P1", "G1".
@@ -58,6 +63,10 @@ struct PipelineShape {
   int microbatches = 1;
   std::optional<int> group_size;  // kInterleaved: micro-batches that a chunk runs in a row; pp if unset
   bool forward_only = false;
+  // Runs a forward together with the backward of another micro-batch wherever both are due, so that each computes while
+  // tokens of the other travel to their experts. Needs one more forward in flight. kNone and kInterleaved only: in
+  // plain 1F1B the two parts of a pair would depend on each other through the neighboring stages.
+  bool paired = false;
   PipelineSync sync = PipelineSync::kLeaveOut;
 
   // Returns group_size or its default.

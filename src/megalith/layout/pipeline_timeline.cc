@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <span>
 
 #include "megalith/base/error.h"
 
@@ -41,7 +42,7 @@ class Simulation {
     double work = 0;
     for (const auto& rank : timeline_.ranks)
       for (const auto& span : rank) {
-        work += span.end - span.begin;
+        if (!span.action.with_next) work += span.end - span.begin;  // a pair counts once
         timeline_.length = std::max(timeline_.length, span.end);
       }
     timeline_.bubble_fraction = 1 - work / (timeline_.length * shape_.pp);
@@ -54,14 +55,24 @@ class Simulation {
     size_t count = 0;
     auto& done = timeline_.ranks[rank];
     while (done.size() < lists_[rank].size()) {
-      const PipelineAction& a = lists_[rank][done.size()];
-      const auto ready = ready_at(a, static_cast<int>(rank));
+      // One action, or the two of a pair, which begin when both of their inputs are there.
+      const auto first = lists_[rank].begin() + static_cast<std::ptrdiff_t>(done.size());
+      const std::span<const PipelineAction> together(first, first->with_next ? 2 : 1);
+      double begin = free_[rank], lasts = together.size() == 2 ? -costs_.saved_by_pair : 0;
+      bool ready = true;
+      for (const PipelineAction& a : together) {
+        const auto arrives = ready_at(a, static_cast<int>(rank));
+        ready = ready && arrives;
+        begin = std::max(begin, arrives.value_or(0));
+        lasts += cost(a);
+      }
       if (!ready) break;
-      const double begin = std::max(free_[rank], *ready), end = begin + cost(a);
-      done.push_back({a, begin, end});
-      free_[rank] = end;
-      finished_[{a.kind, a.microbatch, stage(a, static_cast<int>(rank))}] = end;
-      ++count;
+      for (const PipelineAction& a : together) {
+        done.push_back({a, begin, begin + lasts});
+        finished_[{a.kind, a.microbatch, stage(a, static_cast<int>(rank))}] = begin + lasts;
+      }
+      free_[rank] = begin + lasts;
+      count += together.size();
     }
     return count;
   }

@@ -14,6 +14,7 @@ struct PipelineCosts {
   double backward = 1;         // gradient of its input
   double weight_gradient = 1;  // gradient of its weights
   double transfer = 0;         // from one stage to the next
+  double saved_by_pair = 0;    // how much shorter a forward and a backward are that run together
 };
 
 // The result of the simulation.
@@ -23,7 +24,7 @@ struct PipelineTimeline {
     PipelineAction action;
     double begin = 0, end = 0;
   };
-  std::vector<std::vector<Span>> ranks;  // compute actions, in order
+  std::vector<std::vector<Span>> ranks;  // compute actions, in order; the two of a pair begin and end together
   double length = 0;                     // time at which the last rank finishes
   // The fraction of all ranks' time spent waiting: 1 - work / (ranks · length).
   double bubble_fraction = 0;

@@ -18,7 +18,7 @@ struct Message {
   bool forward = true;
   int microbatch = 0;
   int from_stage = 0;
-  int from_action = 0;  // the sender's compute action
+  int after = 0;  // the sender's boundary
 };
 
 // Places every message of the ideal timeline; the rule and its proof are in the header.
@@ -47,7 +47,7 @@ class Planner {
       const int stage = a.chunk * shape_.pp + rank, last = shape_.chunks * shape_.pp - 1;
       const bool forward = a.kind == Kind::kForward;
       if (a.kind == Kind::kWeightGradient || stage == (forward ? last : 0)) continue;
-      messages.push_back({spans[i].end, forward, a.microbatch, stage, static_cast<int>(i)});
+      messages.push_back({spans[i].end, forward, a.microbatch, stage, static_cast<int>(i) + (a.with_next ? 2 : 1)});
     }
   }
 
@@ -55,7 +55,7 @@ class Planner {
   void place(const Message& m) {
     const int to_stage = m.from_stage + (m.forward ? 1 : -1);
     const int from = m.from_stage % shape_.pp, to = to_stage % shape_.pp;
-    exchanges_[static_cast<size_t>(from)][static_cast<size_t>(m.from_action) + 1].push_back(
+    exchanges_[static_cast<size_t>(from)][static_cast<size_t>(m.after)].push_back(
         {true, m.forward, to, m.microbatch, m.from_stage / shape_.pp});
     const auto& spans = timeline_.ranks[static_cast<size_t>(to)];
     const auto boundary =

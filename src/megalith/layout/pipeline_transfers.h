@@ -1,9 +1,10 @@
 // The messages that a pipeline rank exchanges between its actions, ordered so that ranks never wait for each other in a
 // circle.
 //
-// A send is posted right after the action that produced it. A receive is posted at the receiver's first boundary (gap
-// between two actions) whose next action begins, in the ideal timeline, when the message exists or later: never after
-// the action that needs it, and often earlier, while the rank has other work.
+// A send is posted right after the action that produced it, or the pair of actions (PipelineShape::paired), which
+// counts as one action here: nothing is posted between its two. A receive is posted at the receiver's first boundary
+// (gap between two actions) whose next action begins, in the ideal timeline, when the message exists or later: never
+// after the action that needs it, and often earlier, while the rank has other work.
 //
 // Why this cannot deadlock, even when a rank posts the messages of a boundary together and waits for all of them, and a
 // send completes only once its receive is posted (NCCL): let phi of a boundary be the time at which the action after it

@@ -20,6 +20,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
+#include "megalith/nn/turns.h"
 #include "megalith/ops/kernel/autograd_state.h"
 
 namespace megalith::nn {
@@ -52,15 +53,18 @@ struct RecomputeState {
   std::vector<bool> split;          // per input: only this rank's share is kept
   std::vector<bool> requires_grad;  // per input
   RegionNotes notes{};
+  Turns* turns = nullptr;  // the first run's turns; the second run hands over, too
 };
 
-// Sets the random streams to `state` for its lifetime, then back to what they were.
+// Sets the random streams to `state` for its lifetime, then back to what they were. A pass that takes its turn
+// meanwhile draws from the streams as they were, and continues them.
 class RngReplay {
  public:
   RngReplay(parallel::RngTracker* rng, const std::string& state) : rng_(rng) {
     if (!rng_) return;
     after_ = rng_->save();
     rng_->restore(state);
+    aside_.emplace([this] { replayed_ = switch_to(after_); }, [this] { after_ = switch_to(replayed_); });
   }
   ~RngReplay() {
     if (rng_) rng_->restore(after_);
@@ -69,8 +73,17 @@ class RngReplay {
   RngReplay& operator=(const RngReplay&) = delete;
 
  private:
+  // Returns the state before.
+  std::string switch_to(const std::string& state) {
+    std::string before = rng_->save();
+    rng_->restore(state);
+    return before;
+  }
+
   parallel::RngTracker* rng_;
-  std::string after_;
+  std::string after_;     // the streams outside of the replay
+  std::string replayed_;  // those of the replay, while another pass has its turn
+  std::optional<Turns::Aside> aside_;
 };
 
 // A copy, not a view: a view would keep the whole input alive.
@@ -92,6 +105,7 @@ struct Recompute : Function<Recompute> {
     const size_t count = inputs.size();
     for (const at::Tensor& input : inputs) state.requires_grad.push_back(input.requires_grad());
     if (state.rng) state.rng_before = state.rng->save();
+    state.turns = Turns::current();
     at::Tensor out;
     {
       const at::NoGradGuard no_grad;
@@ -117,6 +131,7 @@ struct Recompute : Function<Recompute> {
     {
       const RngReplay replay(state.rng, state.rng_before);
       const at::AutoGradMode with_grad(true);
+      const Turns::Scope turns(state.turns);
       state.notes.begin_second_run();
       const RunningRegion region(state.notes);
       out = state.fn(inputs);

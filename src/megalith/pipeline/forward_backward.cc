@@ -10,6 +10,9 @@
 // Once its hidden states are sent, a stage needs only their autograd graph. So their storage is freed and backward is
 // started from the graph's edge instead of the tensor; this keeps one [rows, h] tensor less per micro-batch in flight.
 //
+// A pair of actions (PipelineAction::with_next) is one action with two inputs and two outputs: its forward and backward
+// take turns, and its messages are posted when both have finished.
+//
 // The last stage is the first to finish. Weight gradients of the head that it has deferred (StageWork::head) are
 // computed after its last message has left, while the stages before it still work on it.
 #include "megalith/pipeline/forward_backward.h"
@@ -27,6 +30,7 @@
 #include "megalith/base/error.h"
 #include "megalith/layout/pipeline_transfers.h"
 #include "megalith/nn/parameter/weight_grad_queue.h"
+#include "megalith/nn/turns.h"
 
 namespace megalith::pipeline {
 
@@ -67,14 +71,15 @@ class Mail {
   }
 
   // Posts the messages of this boundary. Without overlap, waits for the direction that the next action uses, but not
-  // for the other one. `next` is std::nullopt after the last action.
-  void exchange(size_t boundary, std::optional<Kind> next) {
+  // for the other one. `next` is nullptr after the last action.
+  void exchange(size_t boundary, const PipelineAction* next) {
     std::vector<PipelineTransfer> forward, backward;
     for (const PipelineTransfer& t : exchanges_[boundary]) (t.forward ? forward : backward).push_back(t);
     post(forward_, forward);
     post(backward_, backward);
-    finish_older(forward_, !settings_.overlap && next == Kind::kForward);
-    finish_older(backward_, !settings_.overlap && next == Kind::kBackward);
+    const bool pair = next && next->with_next;
+    finish_older(forward_, !settings_.overlap && next && next->kind == Kind::kForward);
+    finish_older(backward_, !settings_.overlap && next && (pair || next->kind == Kind::kBackward));
   }
 
   // Returns a received tensor, waiting for it if necessary.
@@ -174,25 +179,33 @@ class Mail {
 class Step {
  public:
   Step(const parallel::ParallelContext& context, const EngineSettings& settings, const StepPlan& plan,
-       const StageWork& work)
+       const StageWork& work, nn::Turns& turns)
       : settings_(settings),
         shape_(plan.shape),
         work_(work),
+        turns_(turns),
         rank_(context.place().pp_rank),
         schedule_(layout::pipeline_schedule(plan.shape, rank_)),
         mail_(context, settings, plan) {}
 
   void run() {
+    const nn::Turns::Scope turns(shape_.paired && !shape_.forward_only ? &turns_ : nullptr);
     size_t boundary = 0;
-    for (const PipelineAction& action : schedule_.actions) {
-      if (!action.is_compute()) {
-        synchronise(action);
+    for (auto action = schedule_.actions.begin(); action != schedule_.actions.end(); ++action) {
+      if (!action->is_compute()) {
+        synchronise(*action);
         continue;
       }
-      mail_.exchange(boundary++, action.kind);
-      compute(action);
+      mail_.exchange(boundary++, &*action);
+      if (action->with_next) {
+        const PipelineAction& first = *action++;
+        ++boundary;  // no messages inside a pair
+        compute_pair(first, *action);
+      } else {
+        compute(*action);
+      }
     }
-    mail_.exchange(boundary, std::nullopt);
+    mail_.exchange(boundary, nullptr);
     flush_head();
     mail_.finish();
   }
@@ -230,6 +243,14 @@ class Step {
     else
       work_.weight_gradients[static_cast<size_t>(action.chunk)]->run_oldest();
     if (work_.watch) work_.watch(action, false);
+  }
+
+  // Their forward and backward belong to different micro-batches, so neither waits for the other.
+  void compute_pair(const PipelineAction& ahead, const PipelineAction& back) {
+    const at::Tensor input = arrival(ahead), grad = arrival(back);
+    if (work_.watch) work_.watch(ahead, true);
+    turns_.run([&] { forward(ahead, input); }, [&] { backward(back, grad); });
+    if (work_.watch) work_.watch(ahead, false);
   }
 
   // Whether an action may leave weight gradients of the head for later: forward if it already computes them, otherwise
@@ -316,6 +337,7 @@ class Step {
   const EngineSettings& settings_;
   const layout::PipelineShape& shape_;
   const StageWork& work_;
+  nn::Turns& turns_;
   const int rank_;
   const layout::RankSchedule schedule_;
   Mail mail_;
@@ -327,7 +349,7 @@ class Step {
 }  // namespace
 
 ForwardBackward::ForwardBackward(const parallel::ParallelContext& context, const EngineSettings& settings)
-    : context_(context), settings_(settings) {}
+    : context_(context), settings_(settings), turns_(std::make_shared<nn::Turns>(context.device())) {}
 
 void ForwardBackward::run(const StepPlan& plan, const StageWork& work) const {
   const layout::PipelineShape& shape = plan.shape;
@@ -338,11 +360,13 @@ void ForwardBackward::run(const StepPlan& plan, const StageWork& work) const {
   check(shape.pp == 1 || settings_.hidden > 0, "EngineSettings::hidden, the width of the hidden states, is not set");
   const bool splits = shape.kind == layout::ScheduleKind::kZeroBubble && !shape.forward_only;
   check(!splits || work.head.queue == nullptr, "the zero-bubble schedule defers the head's weight gradients itself");
+  check(!shape.paired || work.head.queue == nullptr,
+        "the weight gradients of the head cannot be deferred while forwards run together with backwards");
   check(!splits || work.weight_gradients.size() == static_cast<size_t>(shape.chunks),
         "the zero-bubble schedule needs one weight-gradient queue per chunk, {} in all", shape.chunks);
   const at::AutoGradMode with_gradients(!shape.forward_only);
   try {
-    Step(context_, settings_, plan, work).run();
+    Step(context_, settings_, plan, work, *turns_).run();
   } catch (...) {
     for (nn::WeightGradQueue* queue : work.weight_gradients) queue->clear();
     if (work.head.queue != nullptr) work.head.queue->clear();

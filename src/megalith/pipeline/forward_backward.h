@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -19,8 +20,9 @@
 #include "megalith/parallel/parallel_context.h"
 
 namespace megalith::nn {
+class Turns;
 class WeightGradQueue;
-}
+}  // namespace megalith::nn
 
 namespace megalith::pipeline {
 
@@ -49,8 +51,9 @@ struct StageWork {
   std::function<void(int chunk, bool on)> set_sync;    // whether backward may reduce gradients (DDP::set_sync)
   std::function<void(int chunk)> start_grad_reduce;    // DDP::start_grad_sync
   std::vector<nn::WeightGradQueue*> weight_gradients;  // by chunk; required by the zero-bubble schedule only
-  DeferredHead head;                                   // not for the zero-bubble schedule
-  // Called before and after each compute action, for timers and traces; waiting for messages is not included.
+  DeferredHead head;                                   // not for the zero-bubble schedule, not with pairs
+  // Called before and after each compute action, for timers and traces; waiting for messages is not included. A pair is
+  // one action: its forward, with `with_next` set.
   std::function<void(const layout::PipelineAction&, bool begins)> watch;
 };
 
@@ -77,13 +80,15 @@ class ForwardBackward {
 
   // Runs one step. Collective over the pipeline group: all its ranks pass the same plan. Returns when all gradients of
   // this rank's chunks are accumulated; their reduction may still be in flight (finalize_gradients waits for it). A
-  // forward_only step runs without autograd. Throws ConfigError for a shape without a schedule. Exceptions from
-  // `forward` pass through after the queued weight gradients have been dropped.
+  // forward_only step runs without autograd. In a pair, the backward pass calls autograd on a thread of its own, and
+  // both passes alternate (nn/turns.h); `forward` is always called on this thread. Throws ConfigError for a shape
+  // without a schedule. Exceptions from `forward` pass through after the queued weight gradients have been dropped.
   void run(const StepPlan& plan, const StageWork& work) const;
 
  private:
   const parallel::ParallelContext& context_;
   EngineSettings settings_;
+  std::shared_ptr<nn::Turns> turns_;  // for pairs (layout::PipelineShape::paired)
 };
 
 }  // namespace megalith::pipeline

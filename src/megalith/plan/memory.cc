@@ -40,10 +40,16 @@ class StepWalk {
     if (last(static_cast<int>(chunks_.size()) - 1))
       walk_.take(chunks_.back().deferred_head * std::max(0, deferred(microbatches_) - deferred(walked)));
     size_t boundary = 0;
-    for (const PipelineAction& action : schedule.actions) {
-      if (!action.is_compute()) continue;
-      exchange(exchanges[boundary++], action.kind);
-      compute(action);
+    for (auto action = schedule.actions.begin(); action != schedule.actions.end(); ++action) {
+      if (!action->is_compute()) continue;
+      exchange(exchanges[boundary++], *action);
+      if (action->with_next) {
+        const PipelineAction& ahead = *action++;
+        ++boundary;
+        compute_pair(ahead, *action);
+      } else {
+        compute(*action);
+      }
     }
     return walk_.peak();
   }
@@ -58,7 +64,7 @@ class StepWalk {
 
   // Sent messages are freed when their batch has finished. A direction keeps one batch in flight unless the next action
   // waits for it.
-  void exchange(const std::vector<layout::PipelineTransfer>& transfers, Kind next) {
+  void exchange(const std::vector<layout::PipelineTransfer>& transfers, const PipelineAction& next) {
     for (const bool forward : {true, false}) {
       std::deque<double>& in_flight = forward ? forward_ : backward_;
       double leaving = 0;
@@ -72,7 +78,7 @@ class StepWalk {
           walk_.take(message_, Use::kCommunication);
       }
       if (any) in_flight.push_back(leaving);
-      const bool waits = !overlap_ && next == (forward ? Kind::kForward : Kind::kBackward);
+      const bool waits = !overlap_ && (next.with_next || next.kind == (forward ? Kind::kForward : Kind::kBackward));
       for (; in_flight.size() > (waits ? 0U : 1U); in_flight.pop_front())
         walk_.give(in_flight.front(), Use::kCommunication);
     }
@@ -83,9 +89,32 @@ class StepWalk {
     const ChunkFootprint& chunk = chunks_[static_cast<size_t>(action.chunk)];
     if (action.kind == Kind::kWeightGradient) return walk_.run(chunk.weight_gradient);
     const bool forward = action.kind == Kind::kForward;
-    // The received input of a forward is an activation from now on.
-    if (forward && !first(action.chunk)) turn(Use::kCommunication, Use::kActivation);
+    begin(action);
     walk_.run(forward ? chunk.forward : chunk.backward);
+    end(action);
+  }
+
+  // The pieces of both passes alternate, as in nn/turns.h; backward begins.
+  void compute_pair(const PipelineAction& ahead, const PipelineAction& back) {
+    const auto& forward = chunks_[static_cast<size_t>(ahead.chunk)].forward_pieces;
+    const auto& backward = chunks_[static_cast<size_t>(back.chunk)].backward_pieces;
+    begin(ahead);
+    for (size_t i = 0; i < std::max(forward.size(), backward.size()); ++i) {
+      if (i < backward.size()) walk_.run(backward[i]);
+      if (i < forward.size()) walk_.run(forward[i]);
+    }
+    end(back);
+    end(ahead);
+  }
+
+  // The received input of a forward is an activation from now on.
+  void begin(const PipelineAction& action) {
+    if (action.kind == Kind::kForward && !first(action.chunk)) turn(Use::kCommunication, Use::kActivation);
+  }
+
+  void end(const PipelineAction& action) {
+    const ChunkFootprint& chunk = chunks_[static_cast<size_t>(action.chunk)];
+    const bool forward = action.kind == Kind::kForward;
     if (forward == head_in_forward_ && last(action.chunk) && action.microbatch < deferred_heads_)
       walk_.take(chunk.deferred_head);
     if (!forward && !last(action.chunk)) walk_.give(message_, Use::kCommunication);
@@ -152,10 +181,10 @@ const StepActions& ScheduleBook::of(const layout::PipelineShape& shape) {
   // Four groups of micro-batches reach the steady state; the remainder of the last group keeps its effect.
   const int enough = 4 * group + shape.microbatches % group;
   if (shape.kind == layout::ScheduleKind::kNone)
-    cut.microbatches = std::min(2, shape.microbatches);
+    cut.microbatches = std::min(shape.paired ? 3 : 2, shape.microbatches);
   else if (shape.microbatches > enough)
     cut.microbatches = enough;
-  const auto key = std::make_tuple(static_cast<int>(cut.kind), cut.pp, cut.chunks, cut.microbatches, group);
+  const auto key = std::make_tuple(static_cast<int>(cut.kind), cut.pp, cut.chunks, cut.microbatches, group, cut.paired);
   const auto found = known_.find(key);
   if (found != known_.end()) return found->second;
   cut.sync = layout::PipelineSync::kLeaveOut;

@@ -47,7 +47,7 @@ class ScheduleBook {
   const StepActions& of(const layout::PipelineShape& shape);
 
  private:
-  std::map<std::tuple<int, int, int, int, int>, StepActions> known_;
+  std::map<std::tuple<int, int, int, int, int, bool>, StepActions> known_;
 };
 
 // Returns one entry per stage; the ranks of a stage need the same. Pass a book to reuse its schedules.

@@ -69,6 +69,14 @@ double optimizer_seconds(const RunShape& run, const Cluster& cluster, const Stat
   return device + there * (4 + run.element_bytes()) / cluster.host_bytes_per_second + there * update / 20e9;
 }
 
+// Returns the share of a step's micro-batches whose forward runs together with the backward of another one.
+double paired_share(const layout::PipelineShape& shape, int rank) {
+  if (!shape.paired) return 0;
+  const layout::RankSchedule schedule = layout::pipeline_schedule(shape, rank);
+  const auto forwards = static_cast<double>(shape.microbatches * shape.chunks);
+  return std::max(0.0, forwards - schedule.warmup) / forwards;
+}
+
 // Adds a pass `times` times.
 void add(StepTime& step, const PartTimes& part, double times) {
   step.gemm += times * part.gemm;
@@ -114,7 +122,8 @@ double BubbleBook::idle_units(const layout::PipelineShape& shape, double backwar
   const int group = shape.group(), enough = 2 * group + shape.microbatches % group;
   cut.microbatches = std::min(shape.microbatches, enough);
   const int ratio = static_cast<int>(std::lround(2 * backward_over_forward));
-  const auto key = std::make_tuple(static_cast<int>(cut.kind), cut.pp, cut.chunks, cut.microbatches, group, ratio);
+  const auto key =
+      std::make_tuple(static_cast<int>(cut.kind), cut.pp, cut.chunks, cut.microbatches, group, ratio, cut.paired);
   const auto found = known_.find(key);
   if (found != known_.end()) return found->second;
   const layout::PipelineCosts costs{.forward = 1, .backward = ratio / 4.0, .weight_gradient = ratio / 4.0};
@@ -177,6 +186,8 @@ StepTime plan_step_time(const RunShape& run, const Cluster& cluster, BubbleBook&
   StepTime step;
   add(step, busiest.forward, microbatches);
   add(step, busiest.backward, microbatches);
+  // In a pair each pass computes while the other one's tokens travel; a tenth stands for what does not fit.
+  step.ep -= paired_share(run.pipeline, busiest_rank) * std::min(0.9 * step.ep, step.compute());
   if (run.grid.pp > 1) {
     const layout::PipelineShape& shape = run.pipeline;
     const double message = message_seconds(run, cluster);

@@ -47,7 +47,7 @@ class BubbleBook {
   double idle_units(const layout::PipelineShape& shape, double backward_over_forward);
 
  private:
-  std::map<std::tuple<int, int, int, int, int, int>, double> known_;
+  std::map<std::tuple<int, int, int, int, int, int, bool>, double> known_;
 };
 
 // Predicts the time of a step. Pass a book to reuse its results.

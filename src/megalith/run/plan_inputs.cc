@@ -146,4 +146,19 @@ std::string overlap_note(const RunSettings& run, const model::ModelConfig& model
       shape.tokens(), model.hidden_size);
 }
 
+// The last stage has the shortest warm-up: if it runs no pair, no stage does.
+std::string expert_overlap_note(const RunSettings& run, const model::ModelConfig& model) {
+  layout::PipelineShape shape = run.shape.pipeline;
+  shape.microbatches = static_cast<int>(run.shape.microbatches);
+  if (!shape.paired) return "";
+  if (!model.moe) return "overlap_moe_expert_parallel_comm has no effect: the model has no experts";
+  const auto& actions = layout::pipeline_schedule(shape, shape.pp - 1).actions;
+  if (std::ranges::any_of(actions, &layout::PipelineAction::with_next)) return "";
+  return fmt::format(
+      "overlap_moe_expert_parallel_comm has no effect: with {} micro-batch(es) in a step no forward runs together with "
+      "a"
+      " backward; use more (gradient_accumulation_steps, or smaller ones)",
+      shape.microbatches);
+}
+
 }  // namespace megalith::run

@@ -53,5 +53,8 @@ void check_memory(const RunSettings& run, const model::ModelConfig& model, const
 // Returns a sentence that says why tp_comm_overlap does not slice the products with the residual stream: on a GPU,
 // micro-batches may be too small. Empty if it does, or was not asked for.
 std::string overlap_note(const RunSettings& run, const model::ModelConfig& model, at::Device device);
+// Returns a sentence that says why overlap_moe_expert_parallel_comm overlaps nothing in this run: a step may have too
+// few micro-batches, or the model no experts. Empty if it does, or was not asked for.
+std::string expert_overlap_note(const RunSettings& run, const model::ModelConfig& model);
 
 }  // namespace megalith::run

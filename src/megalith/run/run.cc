@@ -108,9 +108,9 @@ int launch_run(const RunPlan& plan, LaunchFlags launch, const std::function<void
     const auto start = [&](const comm::RankLaunch& started, parallel::ParallelContext& context) {
       StartedRun run = start_run(plan, started, stop.flag(), context, kept);
       check_memory(plan.settings, plan.model.config, context);
-      if (const std::string note = overlap_note(plan.settings, plan.model.config, context.device());
-          context.rank() == 0 && !note.empty())
-        log_warning("{}", note);
+      for (const std::string& note : {overlap_note(plan.settings, plan.model.config, context.device()),
+                                      expert_overlap_note(plan.settings, plan.model.config)})
+        if (context.rank() == 0 && !note.empty()) log_warning("{}", note);
       const auto facts = [&] { return memory_facts(plan.settings, plan.model.config, context); };
       explain_out_of_memory(plan.settings.shape, facts, [&] { work(run); });
     };

@@ -28,6 +28,9 @@ void add_experts(OptionList& list) {
       .describes_new_model();
   moe.add("moe_shared_expert_overlap", &MoeConfig::shared_expert_overlap,
           "run the shared expert beside the token exchange; alltoall only");
+  moe.add("overlap_moe_expert_parallel_comm", &MoeConfig::overlap_expert_parallel_comm,
+          "run the forward of a micro-batch together with the backward of another, each beside the other's token"
+          " exchange; alltoall only, with pp > 1 virtual stages only");
   // allgather moves all tokens to all ranks; alltoall, the default, moves each token only to the ranks of its experts.
   moe.add("moe_token_dispatcher_type", &MoeConfig::token_dispatcher, "how tokens reach their experts")
       .refuse({"flex"}, "the flex dispatcher needs DeepEP; use alltoall");

@@ -263,8 +263,9 @@ ChunkFootprint ModelFootprint::chunk(const layout::Stage& stage, bool defer) con
     weights.give(deferred);
   }
   const double projections = stage.has_loss() && trains_head_ ? static_cast<double>(1 + stage.mtp_layers.size()) : 0;
-  return {forward.footprint(), backward.footprint(), weights.footprint(),
-          projections * (rank_.t * head_.out() * rank_.bytes + rank_.whole())};
+  return {forward.footprint(), backward.footprint(),
+          weights.footprint(), projections * (rank_.t * head_.out() * rank_.bytes + rank_.whole()),
+          forward.pieces(),    backward.pieces()};
 }
 
 }  // namespace megalith::model

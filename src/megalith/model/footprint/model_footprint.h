@@ -25,6 +25,8 @@ struct ChunkFootprint {
   // Bytes that a head holds which leaves its weight gradient for the pipeline's flush: the gradient of all logits and
   // the input of the projection.
   double deferred_head = 0;
+  // Both passes again, cut where they hand over to the pass of another micro-batch (nn/turns.h).
+  std::vector<nn::Footprint> forward_pieces, backward_pieces;
 };
 
 // Immutable; any number of threads may ask. Bytes and operations are doubles: estimates, and large.

@@ -24,6 +24,7 @@ class LayerWalk {
   void take(double bytes, Use use = Use::kActivation) { memory_.take(bytes, use); }
   void give(double bytes, Use use = Use::kActivation) { memory_.give(bytes, use); }
   void touch(double bytes, Use use = Use::kActivation) { memory_.touch(bytes, use); }
+  void cut() { memory_.cut(); }
 
   // Count the temporary copies that a backend allocates during a collective over tp on so many bytes.
   void all_reduce(double bytes);

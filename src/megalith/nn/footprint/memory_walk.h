@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstddef>
+#include <vector>
 
 namespace megalith::nn {
 
@@ -27,15 +28,13 @@ struct Footprint {
 };
 
 // take() allocates, give() frees, touch() does both. The peak is the breakdown at the moment of the largest total.
+// cut() ends a piece: another pass may run before this one continues (nn/turns.h).
 class MemoryWalk {
  public:
   // Allocates, and raises the peak if the total is the largest so far.
   void take(double bytes, Use use = Use::kActivation) {
     now_[static_cast<size_t>(use)] += bytes;
-    if (const double all = total(now_); all > most_) {
-      most_ = all;
-      peak_ = now_;
-    }
+    raise_peaks(now_);
   }
   // Frees; may go below zero, for memory that was allocated before this walk.
   void give(double bytes, Use use = Use::kActivation) { now_[static_cast<size_t>(use)] -= bytes; }
@@ -48,11 +47,19 @@ class MemoryWalk {
   void run(const Footprint& work) {
     Bytes high = now_;
     for (size_t i = 0; i < high.size(); ++i) high[i] += work.peak[i];
-    if (const double all = total(high); all > most_) {
-      most_ = all;
-      peak_ = high;
-    }
+    raise_peaks(high);
     for (size_t i = 0; i < now_.size(); ++i) now_[i] += work.left[i];
+  }
+
+  void cut() {
+    pieces_.push_back(last_piece());
+    piece_begin_ = piece_peak_ = now_;
+  }
+  // Returns the pieces between the cuts, each relative to its own start.
+  std::vector<Footprint> pieces() const {
+    std::vector<Footprint> all = pieces_;
+    all.push_back(last_piece());
+    return all;
   }
 
   // Bytes held at this point, the breakdown at the peak, and both as one result.
@@ -61,8 +68,23 @@ class MemoryWalk {
   Footprint footprint() const { return {peak_, now_}; }
 
  private:
+  void raise_peaks(const Bytes& bytes) {
+    const double all = total(bytes);
+    if (all > total(peak_)) peak_ = bytes;
+    if (all > total(piece_peak_)) piece_peak_ = bytes;
+  }
+  Footprint last_piece() const {
+    Footprint piece{piece_peak_, now_};
+    for (size_t i = 0; i < now_.size(); ++i) {
+      piece.peak[i] -= piece_begin_[i];
+      piece.left[i] -= piece_begin_[i];
+    }
+    return piece;
+  }
+
   Bytes now_{}, peak_{};
-  double most_ = 0;
+  Bytes piece_begin_{}, piece_peak_{};  // since the last cut
+  std::vector<Footprint> pieces_;       // before it
 };
 
 }  // namespace megalith::nn

@@ -13,6 +13,8 @@
 //
 //   forward    StartExchange: start ──► meanwhile: its nodes ──► FinishExchange: wait
 //   backward   StartExchange: wait  ◄── theirs               ◄── FinishExchange: start
+//
+// Before a wait the pass hands over to the pass of another micro-batch, if one takes turns with it (nn/turns.h).
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -20,6 +22,7 @@
 #include <utility>
 
 #include "megalith/nn/moe/dispatcher.h"
+#include "megalith/nn/turns.h"
 #include "megalith/ops/kernel/autograd_state.h"
 
 namespace megalith::nn {
@@ -47,11 +50,13 @@ struct Exchange {
 // An exchange and the operation of it that is in flight, in forward or in backward.
 struct Flight {
   Exchange exchange;
+  Turns* turns = Turns::current();
   comm::Work work{};
   at::Tensor arriving{};  // in backward: the gradients on their way
 
   // Waits for the operation and returns what has arrived in backward.
   at::Tensor land() {
+    if (turns != nullptr) turns->hand_over();
     std::exchange(work, {}).wait();
     return std::exchange(arriving, {});
   }

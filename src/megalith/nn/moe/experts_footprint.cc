@@ -50,13 +50,19 @@ ExpertsFootprint::ExpertsFootprint(const FootprintScope& scope, const MoeShape& 
   down_update_ = scope.add_update({{"0.down", shape.hidden}}, width, count, /*expert=*/true);
 }
 
+void ExpertsFootprint::exchange(LayerWalk& walk) const {
+  walk.take(row_bytes(), Use::kCommunication);
+  walk.cut();
+  walk.give(row_bytes(), Use::kCommunication);
+}
+
 void ExpertsFootprint::forward(LayerWalk& walk, bool keep) const {
   const double rows = row_bytes(), b = rows_ * rank_.bytes, all = gathered_bytes(), stream = rank_.stream();
   if (gathers_ && travels_) walk.take(all, Use::kCommunication);
   walk.take(rows);
   if (gathers_ && travels_) walk.give(all, Use::kCommunication);
   if (!gathers_ && travels_) {
-    walk.touch(rows, Use::kCommunication);  // received rows coexist with those sent, which are then freed
+    exchange(walk);  // received rows coexist with those sent, which are then freed
     if (sorted_) walk.touch(rows);
   }
   walk.take(b * up_);
@@ -73,7 +79,10 @@ void ExpertsFootprint::forward(LayerWalk& walk, bool keep) const {
     walk.give(travels_ ? all : stream, Use::kCommunication);
   } else {
     if (travels_ && sorted_) walk.take(rows);
-    if (travels_) walk.take(rows, Use::kCommunication);
+    if (travels_) {
+      walk.take(rows, Use::kCommunication);
+      walk.cut();
+    }
     if (travels_ && sorted_) walk.give(rows);
     walk.take(stream);
     if (travels_) walk.give(rows, Use::kCommunication);
@@ -91,7 +100,7 @@ void ExpertsFootprint::backward(LayerWalk& walk, bool /*wanted*/) const {
   if (!local_) walk.give(rows);  // outputs of the experts, kept by the weighted sum
   if (gathers_ && travels_) walk.give(all, Use::kCommunication);
   if (!gathers_ && travels_) {
-    walk.touch(rows, Use::kCommunication);
+    exchange(walk);
     if (sorted_) walk.touch(rows);
   }
   // The down projection.
@@ -117,7 +126,7 @@ void ExpertsFootprint::backward(LayerWalk& walk, bool /*wanted*/) const {
   walk.give_or_defer((local_ && walk.defers() ? 0 : rows) + b * up_);
   if (!gathers_ && travels_) {
     if (sorted_) walk.touch(rows);
-    walk.touch(rows, Use::kCommunication);
+    exchange(walk);
   }
   if (gathers_ && travels_) walk.touch(all, Use::kCommunication);
   walk.take(rank_.stream());

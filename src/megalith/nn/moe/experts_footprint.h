@@ -23,6 +23,8 @@ class ExpertsFootprint : public PartFootprint {
   // Bytes of all rows [r, h], and of the tokens of all members, as all-gather dispatch holds them.
   double row_bytes() const { return rows_ * rank_.h * rank_.bytes; }
   double gathered_bytes() const { return members_ * rank_.stream(); }
+  // Rows that arrive beside those that leave; another pass may run meanwhile.
+  void exchange(LayerWalk& walk) const;
 
   const RankSizes& rank_;
   double experts_;     // number of experts on this rank

@@ -18,7 +18,7 @@ double end_of_producer(const layout::PipelineTimeline& timeline, const layout::P
   const layout::PipelineAction action{message.forward ? Kind::kForward : Kind::kBackward, message.microbatch,
                                       stage / shape.pp};
   const auto& spans = timeline.ranks.at(static_cast<size_t>(stage % shape.pp));
-  const auto span = std::ranges::find(spans, action, &layout::PipelineTimeline::Span::action);
+  const auto span = std::ranges::find_if(spans, [&](const auto& s) { return s.action.same_work(action); });
   check(span != spans.end(), "no stage produces {}, which pipeline rank {} receives", action.text(), own);
   return span->end;
 }

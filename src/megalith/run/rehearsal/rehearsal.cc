@@ -89,14 +89,17 @@ layout::PipelineCosts measured_costs(const std::vector<TraceRecorder::Total>& to
     return found == totals.end() ? TraceRecorder::Total{} : *found;
   };
   const TraceRecorder::Total forward = total("forward-compute"), backward = total("backward-compute"),
-                             weights = total("weight-gradient-compute");
+                             weights = total("weight-gradient-compute"), pair = total("forward-backward-compute");
   const auto mean = [](const TraceRecorder::Total& t) {
     return t.seconds / static_cast<double>(std::max<int64_t>(1, t.count));
   };
   // A backward that is not split takes both of its parts.
   if (schedule == layout::ScheduleKind::kZeroBubble)
     return {.forward = mean(forward), .backward = mean(backward), .weight_gradient = mean(weights)};
-  return {.forward = mean(forward), .backward = mean(backward) / 2, .weight_gradient = mean(backward) / 2};
+  return {.forward = mean(forward),
+          .backward = mean(backward) / 2,
+          .weight_gradient = mean(backward) / 2,
+          .saved_by_pair = pair.count == 0 ? 0 : mean(forward) + mean(backward) - mean(pair)};
 }
 
 // One rank among stand-ins.

@@ -75,10 +75,11 @@ class WeightGradQueues {
   nn::WeightGradQueue head_{/*keeps_logits=*/true};
 };
 
-// Megatron's names of the timers.
+// Megatron's names of the timers. A pair has one of its own: its two passes alternate.
 TraceLabel label_of(const layout::PipelineAction& action) {
   using Kind = layout::PipelineAction::Kind;
-  const char* name = action.kind == Kind::kForward    ? "forward-compute"
+  const char* name = action.with_next                 ? "forward-backward-compute"
+                     : action.kind == Kind::kForward  ? "forward-compute"
                      : action.kind == Kind::kBackward ? "backward-compute"
                                                       : "weight-gradient-compute";
   return {.name = name, .level = 2, .microbatch = action.microbatch, .chunk = action.chunk};
@@ -201,11 +202,8 @@ std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroB
 
 void MicrobatchRunner::run_schedule(std::span<const data::MicroBatch> batches, const BackwardPass& pass,
                                     std::vector<MicrobatchLoss>& losses) const {
-  const bool one_stage = context_.grid().shape().pp == 1;
   pipeline::StageWork work;
   work.forward = [&](const StageCall& call) {
-    // With one stage, the forward of micro-batch i > 0 follows the backward of micro-batch i-1.
-    if (one_stage && call.microbatch > 0 && pass.substep_end) pass.substep_end();
     const at::Tensor output = forward(call, batches[static_cast<size_t>(call.microbatch)], Phase::kTraining, losses);
     if (!call.last_stage) return output;
     at::Tensor start = start_of_backward(losses.back(), pass.loss_scale, batches.size());
@@ -217,7 +215,14 @@ void MicrobatchRunner::run_schedule(std::span<const data::MicroBatch> batches, c
   };
   work.set_sync = [&](int chunk, bool on) { pass.chunks[static_cast<size_t>(chunk)]->set_sync(on); };
   work.start_grad_reduce = [&](int chunk) { pass.chunks[static_cast<size_t>(chunk)]->start_grad_sync(); };
-  work.watch = trace_actions(trace_);
+  const bool one_stage = context_.grid().shape().pp == 1;
+  work.watch = [&, trace = trace_actions(trace_)](const layout::PipelineAction& action, bool begins) {
+    trace(action, begins);
+    if (begins || !one_stage || !pass.substep_end) return;
+    // A pair ends the micro-batch before that of its forward, which is never the last.
+    const bool backward = action.kind == layout::PipelineAction::Kind::kBackward;
+    if (action.with_next || (backward && action.microbatch + 1 < std::ssize(batches))) pass.substep_end();
+  };
   const pipeline::StepPlan step = plan(batches, Phase::kTraining);
   WeightGradQueues queues(models_, step.shape.kind, settings_.deferred_heads);
   work.weight_gradients = queues.by_chunk();

@@ -6,6 +6,7 @@ const KINDS = {
   'forward-compute': ['forward', 'F'],
   'backward-compute': ['backward', 'B'],
   'weight-gradient-compute': ['weight', 'W'],
+  'forward-backward-compute': ['backward', 'FB'],
   optimizer: ['optimizer', ''],
 };
 const KIND_NAMES = {
