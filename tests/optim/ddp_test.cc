@@ -340,10 +340,9 @@ TEST(Ddp, BadSettingsAreNamed) {
 
 TEST(DdpSettings, OnlyTheFirstChunkIsCutAndOnlyToOverlap) {
   const DdpSettings overlapping{.overlap_grad_reduce = true};
-  EXPECT_TRUE(settings_of_chunk(overlapping, true, 0).bucketing);
-  EXPECT_FALSE(settings_of_chunk(overlapping, true, 1).bucketing);
-  EXPECT_FALSE(settings_of_chunk(overlapping, false, 0).bucketing);
-  EXPECT_FALSE(settings_of_chunk({}, true, 0).bucketing);
+  EXPECT_TRUE(settings_of_chunk(overlapping, 0).bucketing);
+  EXPECT_FALSE(settings_of_chunk(overlapping, 1).bucketing);
+  EXPECT_FALSE(settings_of_chunk({}, 0).bucketing);
 }
 
 TEST(DdpSettings, SizesOfBuckets) {

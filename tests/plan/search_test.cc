@@ -216,7 +216,7 @@ TEST(StepTime, FollowsTheLayout) {
   EXPECT_GT(with({}, 64).dp, dp.dp);
 }
 
-TEST(StepTime, SlicesHideTensorParallelTraffic) {
+TEST(StepTime, OverlapHidesTensorParallelTraffic) {
   const auto with = [](std::vector<std::string> words) {
     words.insert(words.end(), {"--tp=8", "--sequence_parallel=true", "--per_device_train_batch_size=1"});
     return time_of(llama_70b(), 8, words, 8192, find_cluster("h100-80g"));
@@ -225,11 +225,11 @@ TEST(StepTime, SlicesHideTensorParallelTraffic) {
   EXPECT_LT(sliced.tp, 0.6 * whole.tp);
   EXPECT_GT(sliced.tp, 0.1 * whole.tp) << "a first gather and a last scatter are exposed";
   EXPECT_LT(sliced.total(), whole.total());
-  EXPECT_GT(sliced.memory_bound, whole.memory_bound) << "inputs are copied into the order of slices";
+  EXPECT_EQ(sliced.memory_bound, whole.memory_bound) << "nothing is copied";
   const StepTime one_slice = with({"--tp_comm_overlap=true", "--tp_comm_overlap_slices=1"});
-  EXPECT_EQ(one_slice.tp, whole.tp);
-  EXPECT_EQ(one_slice.total(), whole.total());
-  EXPECT_EQ(with({"--tp_comm_overlap=true", "--fp8=hybrid"}).tp, with({"--fp8=hybrid"}).tp);
+  EXPECT_LT(one_slice.tp, whole.tp) << "weight gradients hide the traffic of backward";
+  EXPECT_GT(one_slice.tp, sliced.tp);
+  EXPECT_EQ(with({"--tp_comm_overlap=true", "--fp8=hybrid"}).tp, one_slice.tp) << "products in fp8 stay whole";
 }
 
 // Measured: docs/gpu.md, one H200.

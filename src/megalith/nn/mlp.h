@@ -41,12 +41,14 @@ class Mlp : public BlockPart {
     return forward(x, residual);
   }
   // The two halves of it, for a caller with other work between them: the up projection [t, 2f/tp] (f/tp if not gated)
-  // before its activation; activation, down projection and residual.
+  // before its activation; activation, down projection and residual. Between them tokens may be in the order of slices
+  // (linear_function.h).
   at::Tensor forward_up(const at::Tensor& x) const;
   at::Tensor forward_down(const at::Tensor& up, const at::Tensor& residual) const;
 
  private:
   MlpShape shape_;
+  TensorParallel tp_;
   ColumnParallelLinear up_;
   RowParallelLinear down_;
 };

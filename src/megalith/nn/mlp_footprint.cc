@@ -34,8 +34,9 @@ class MlpFootprint : public PartFootprint {
   void backward(LayerWalk& walk, bool wanted) const override {
     const double before = rank_.t * rank_.bytes * up_.out(), after = rank_.t * rank_.bytes * down_.in();
     const bool reads = down_.keeps_input(rank_);
-    down_.backward(walk,
-                   {.give = !remakes_activation_ && reads, .made_again = remakes_activation_ && reads ? after : 0});
+    down_.backward(walk, {.give = !remakes_activation_ && reads,
+                          .made_again = remakes_activation_ && reads ? after : 0,
+                          .in_slices = up_.multiplies_slices(rank_) && down_.multiplies_slices(rank_)});
     walk.take(before);  // its gradient, for which that of `after` is then dropped
     walk.give(after);
     if (remakes_activation_)

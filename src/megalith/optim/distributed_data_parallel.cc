@@ -55,9 +55,10 @@ void DdpSettings::validate() const {
                      "gradients are kept in float32 or bfloat16, not in {}", c10::toString(grad_dtype));
 }
 
-// Later stages and chunks finish their backward while the first stage still works, so they gain nothing from buckets.
-DdpSettings settings_of_chunk(DdpSettings settings, bool first_stage, int chunk) {
-  settings.bucketing = settings.overlap_grad_reduce && first_stage && chunk == 0;
+// On every stage: unless reductions are aligned over the stages, a later one reduces during its last backward as well;
+// and its first forward waits for the parameters of one bucket after another, aligned or not.
+DdpSettings settings_of_chunk(DdpSettings settings, int chunk) {
+  settings.bucketing = settings.overlap_grad_reduce && chunk == 0;
   return settings;
 }
 

@@ -67,10 +67,10 @@ struct DdpSettings {
   void validate() const;
 };
 
-// Returns the settings of one chunk. `chunk` is its number on this rank; `first_stage` says whether the rank belongs
-// to the first pipeline stage. As in Megatron, only the first chunk of the first stage is cut into buckets, and only
-// to overlap.
-DdpSettings settings_of_chunk(DdpSettings settings, bool first_stage, int chunk);
+// Returns the settings of one chunk; `chunk` is its number on this rank. Only the first chunk is cut into buckets, and
+// only to overlap: its backward ends last, and its parameters are needed first, while transfers of other chunks run
+// beside its passes in one piece. (Megatron does so on the first pipeline stage alone; see docs/mapping.md.)
+DdpSettings settings_of_chunk(DdpSettings settings, int chunk);
 
 // Used by one thread per rank. The parameters and the context must outlive it. Parameters that do not require a
 // gradient at construction are left out.

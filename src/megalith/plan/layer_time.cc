@@ -20,16 +20,25 @@ class TimeMeter : public nn::WorkMeter {
   void product(double rows, double out, double in) override { speeds_.add_product(time_, rows, out, in); }
 
   // A column-parallel product up and a row-parallel one down. With sequence parallelism forward all-gathers the input
-  // and reduce-scatters the output (equal times), and backward gathers the output's gradient, each beside its product
-  // if they overlap; without it forward all-reduces the output, and backward the input's gradient while it computes
-  // the weight gradient.
+  // and reduce-scatters the output (equal times), each beside its product if they overlap. Backward gathers the
+  // output's gradient, the input again, beside the product of the input's gradient, and scatters that gradient: if they
+  // overlap, beside weight gradients of any layer, otherwise beside its own alone. Without sequence parallelism forward
+  // all-reduces the output, and backward the input's gradient while it computes the weight gradient.
   void branch(double up, double down) override {
     if (rank_.split_tokens) {
       const double gather = speeds_.tp.all_gather(rank_.whole());
       time_.forward.tp += speeds_.exposed_beside(up, rank_.h) + speeds_.exposed_beside(rank_.h, down);
-      time_.backward.tp += speeds_.exposed_beside(down, rank_.h);
-      if (speeds_.slices(down) > 1) moves(0, 2 * rank_.t * down * rank_.bytes);  // the input, in the order of slices
-      speeds_.add_product(time_, rank_.t, up, rank_.h, gather, gather);
+      if (speeds_.holds_weight_grads()) {
+        const bool fp32 = rank_.bytes == 4;
+        const double weight_grads = speeds_.cluster.gemm_seconds(up, rank_.h, rank_.t, fp32) +
+                                    speeds_.cluster.gemm_seconds(rank_.h, down, rank_.t, fp32);
+        time_.backward.tp += std::max(0.0, 2 * gather - weight_grads);
+        speeds_.add_product(time_, rank_.t, up, rank_.h, gather);
+      } else {
+        time_.backward.tp += speeds_.exposed_beside(down, rank_.h);
+        if (speeds_.slices(down) > 1) moves(0, 2 * rank_.t * down * rank_.bytes);  // the input, in the order of slices
+        speeds_.add_product(time_, rank_.t, up, rank_.h, gather, gather);
+      }
     } else {
       const double reduce = speeds_.tp.all_reduce(rank_.whole());
       time_.forward.tp += reduce;
@@ -142,6 +151,8 @@ void RankSpeeds::add_product(PassTimes& to, double rows, double out, double in, 
   to.backward.gemm += input_grad + weight_grad;
   to.backward.tp += std::max(0.0, beside_input_grad - input_grad) + std::max(0.0, beside_weight_grad - weight_grad);
 }
+
+bool RankSpeeds::holds_weight_grads() const { return rank.tp_overlap && rank.split_tokens && !rank.frozen; }
 
 int64_t RankSpeeds::slices(double columns) const {
   if (!rank.tp_overlap || rank.fp8 || rank.tp == 1) return 1;

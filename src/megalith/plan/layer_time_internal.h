@@ -37,6 +37,8 @@ struct RankSpeeds {
                    double beside_weight_grad = 0) const;
   // Returns the slices in which tokens travel beside a product with so many results per token; 1 if they do not.
   int64_t slices(double columns) const;
+  // Whether weight gradients wait for collectives to hide.
+  bool holds_weight_grads() const;
   // Returns the seconds of a gather or scatter of all tokens [t, h] that its product [t, in] -> [t, out] does not hide.
   double exposed_beside(double out, double in) const;
 };

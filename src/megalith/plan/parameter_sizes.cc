@@ -91,7 +91,7 @@ StateBytes state_bytes(const RunShape& run, const model::ModelFootprint& model, 
   StateBytes bytes;
   for (int chunk = 0; chunk < split.chunks(); ++chunk) {
     const List parameters = model.parameters(split.stage(pp_rank, chunk));
-    const optim::DdpSettings settings = optim::settings_of_chunk(run.gradients, pp_rank == 0, chunk);
+    const optim::DdpSettings settings = optim::settings_of_chunk(run.gradients, chunk);
     for (const BufferKind kind : {BufferKind::kDense, BufferKind::kExpert})
       for (const bool fp32 : {false, true})
         add_buffer(run, buffer_of(run, parameters, kind, fp32, settings), settings, bytes);

@@ -141,8 +141,7 @@ std::string overlap_note(const RunSettings& run, const model::ModelConfig& model
   if (nn::slice_count(rows, shape.grid.tp, model.hidden_size, device.is_cuda(), options.tp_slices) > 1) return "";
   return fmt::format(
       "tp_comm_overlap: micro-batches of {:.0f} tokens at hidden_size {} are too small to be sliced, so their "
-      "collectives"
-      " stay exposed; use larger ones, or set tp_comm_overlap_slices",
+      "collectives in forward stay exposed; use larger ones, or set tp_comm_overlap_slices",
       shape.tokens(), model.hidden_size);
 }
 

@@ -54,6 +54,7 @@ class ChunkWalk {
       walk_.give(rank_.stream());  // the gradient, which nothing needs
     else if (!stage_.has_embedding() && !all.empty())
       walk_.give(rank_.stream());  // the input
+    walk_.end_pass();
     walk_.give(angle_bytes() + walk_.leftover());
     return walk_.deferred() + head_walk_.deferred();
   }
@@ -135,6 +136,7 @@ class ChunkWalk {
     const double before = walk_.exchange_leftover(0);
     for (size_t i = group.layers.size(); i > 0; --i)
       layer_backward(group.layers[i - 1], {.grad_held = i == group.layers.size(), .input_held = i == 1});
+    walk_.end_pass();
     walk_.give(rank_.stream() + walk_.exchange_leftover(before));  // the recomputed output, and its graph
     if (!borders.grad_held) walk_.give(rank_.stream());
     if (splits_input()) {

@@ -61,7 +61,10 @@ void TransformerBlockFootprint::run_part_backward(nn::LayerWalk& walk, const Bra
     walk.take(stream);  // a separate gradient of the residual
   }
   branch.part->backward(walk, wanted);
-  if (branch.repeated) walk.give(2 * stream);
+  if (branch.repeated) {
+    walk.end_pass();  // recomputed parts have a backward pass of their own
+    walk.give(2 * stream);
+  }
   if (dropout_ > 0) walk.give(stream + masks);
 }
 

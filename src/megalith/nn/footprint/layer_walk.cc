@@ -2,6 +2,8 @@
 // that are threads, one rank holds the sum of an all-reduce until all have read it.
 #include "megalith/nn/footprint/layer_walk.h"
 
+#include <limits>
+
 namespace megalith::nn {
 
 using Collectives = Machinery::Collectives;
@@ -35,6 +37,29 @@ void LayerWalk::trained_grad(double elements) {
   // The CPU computes the product in 16 bits (2 bytes per element); to add it, ATen first widens it to fp32 (4 more).
   touch(elements * (rank_.accumulates ? 6 : 2), Use::kWorkspace);
 }
+
+// As DenseProduct::grad_weights.
+void LayerWalk::hold(const HeldGrad& grad, double width) {
+  const bool halves = grad.elements >= 4 * cover_work(width * rank_.bytes);
+  const auto begin = [this, grad] {
+    weight_grad(grad.elements);
+    take(grad.workspace, Use::kWorkspace);
+  };
+  const auto end = [this, grad] {
+    give(grad.workspace, Use::kWorkspace);
+    give(grad.communication, Use::kCommunication);
+    give(grad.activations);
+  };
+  if (halves) held_.add(grad.elements / 2, begin);
+  held_.add(halves ? grad.elements / 2 : grad.elements, [begin, end, halves] {
+    if (!halves) begin();
+    end();
+  });
+}
+
+void LayerWalk::cover(double width) { held_.run(cover_work(width * rank_.bytes)); }
+
+void LayerWalk::end_pass() { held_.run(std::numeric_limits<double>::infinity()); }
 
 void LayerWalk::give_or_defer(double bytes) {
   if (defers_)

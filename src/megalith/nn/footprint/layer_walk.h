@@ -9,6 +9,7 @@
 
 #include "megalith/nn/footprint/memory_walk.h"
 #include "megalith/nn/footprint/rank_sizes.h"
+#include "megalith/nn/parameter/held_jobs.h"
 
 namespace megalith::nn {
 
@@ -46,6 +47,23 @@ class LayerWalk {
   void hold_stream_grad() { stream_grad_held_ = true; }
   bool release_stream_grad() { return std::exchange(stream_grad_held_, false); }
 
+  // Weight gradients that are held for a collective to run beside (weight_grad_queue.h), with what they keep until then.
+  struct HeldGrad {
+    double elements = 0;       // of the weight
+    double activations = 0;    // bytes
+    double communication = 0;  // bytes
+    double workspace = 0;      // bytes that exist while it is computed
+  };
+  bool covers() const { return rank_.tp_overlap && rank_.split_tokens && !rank_.frozen && !defers_; }
+  // `width` is the number of columns of the collectives beside which it may run: large ones are held in halves.
+  void hold(const HeldGrad& grad, double width);
+  bool holds() const { return held_.work() > 0; }
+  // A collective on [t, width] runs beside held gradients.
+  void cover(double width);
+  // Without a collective, only as many run as may not be held. At the end of a pass all of them do.
+  void cover_nothing() { held_.run(0); }
+  void end_pass();
+
   // Bytes that live as long as the autograd graph, beyond the backward of their layer.
   void leave_to_graph(double bytes) { leftover_ += bytes; }
   double exchange_leftover(double bytes) { return std::exchange(leftover_, bytes); }
@@ -57,6 +75,7 @@ class LayerWalk {
   const bool defers_;
   bool stream_grad_held_ = false;
   double deferred_ = 0;  // bytes held by deferred weight gradients
+  HeldJobs held_;
   double leftover_ = 0;
 };
 

@@ -13,13 +13,19 @@ namespace megalith::nn {
 bool GradientSlot::defers() const { return queue != nullptr && queue->recording() && main_grad.defined(); }
 
 bool GradientSlot::incomplete() const {
-  return queue != nullptr && main_grad.defined() && (queue->recording() || queue->size() > 0);
+  return queue != nullptr && main_grad.defined() &&
+         (queue->recording() || queue->size() > 0 || queue->held() > 0);
 }
 
 at::Tensor GradientSlot::now_or_later(std::function<at::Tensor()> work) {
-  if (!defers()) return work();
-  // The result is dropped: with main_grad attached, which defers() requires, it is undefined.
-  queue->add([work = std::move(work)] { work(); });
+  const bool holds = queue != nullptr && queue->holding() && main_grad.defined();
+  if (!holds && !defers()) return work();
+  // The result is dropped: with main_grad attached it is undefined.
+  auto job = [work = std::move(work)] { work(); };
+  if (holds)
+    queue->hold(static_cast<double>(main_grad.numel()), std::move(job));
+  else
+    queue->add(std::move(job));
   return {};
 }
 

@@ -2,6 +2,9 @@
 // that can be computed by blocks of rows.
 #include <ATen/ATen.h>
 
+#include <memory>
+
+#include "megalith/nn/parameter/weight_grad_queue.h"
 #include "megalith/nn/tensor_parallel/product_internal.h"
 #include "megalith/ops/gemm/block_gemm.h"
 
@@ -28,6 +31,10 @@ class DenseProduct final : public Product {
   std::vector<at::Tensor> grad_weights(const OutputGrad& dy, const Saved& saved,
                                        const MakeInput& make_x) const override {
     if (!weight_.value.requires_grad()) return {at::Tensor()};
+    if (held_in_halves()) {
+      hold_halves(dy.dy, input_of(saved, make_x, weight_));
+      return {at::Tensor()};
+    }
     return {weight_.grad.now_or_later([&weight = weight_, dy = dy.dy, x = input_of(saved, make_x, weight_)] {
       return weight.add_weight_grad(dy, x());
     })};
@@ -49,6 +56,37 @@ class DenseProduct final : public Product {
   }
 
  private:
+  // Whether the weight gradient waits for collectives and is enough for several of them.
+  bool held_in_halves() const {
+    const GradientSlot& grad = weight_.grad;
+    return grad.queue != nullptr && grad.queue->holding() && grad.main_grad.defined() &&
+           static_cast<double>(weight_.value.numel()) >= 4 * grad.queue->unit();
+  }
+
+  // Holds the upper and the lower rows of dW as two jobs. The first of a step, which overwrites, computes both: the
+  // mark of a stale gradient is that of all rows.
+  void hold_halves(const at::Tensor& dy, const MakeInput& make_x) const {
+    const int64_t rows = weight_.value.size(0), upper = rows / 2;
+    const double work = static_cast<double>(weight_.value.numel()) / 2;
+    // x is made for the first half, and kept for the second.
+    const auto x = std::make_shared<at::Tensor>();
+    const auto add = [&weight = weight_, dy, x](int64_t first, int64_t count, double beta) {
+      ops::add_gemm(weight.grad.main_grad.narrow(0, first, count), dy.narrow(1, first, count).t(), *x, beta,
+                    /*alpha=*/1, weight.kernels());
+    };
+    weight_.grad.queue->hold(work, [&weight = weight_, x, make_x, add, rows, upper] {
+      *x = make_x();
+      add(0, upper, weight.grad.stale ? 0 : 1);
+      if (!weight.grad.stale) return;
+      add(upper, rows - upper, 0);
+      weight.grad.stale = false;
+      x->reset();
+    });
+    weight_.grad.queue->hold(work, [x, add, rows, upper] {
+      if (x->defined()) add(upper, rows - upper, 1);
+    });
+  }
+
   Parameter& weight_;
 };
 

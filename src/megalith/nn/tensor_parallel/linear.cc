@@ -58,8 +58,9 @@ ColumnParallelLinear::ColumnParallelLinear(const ParameterScope& scope, const st
   if (bias) bias_ = &scope.add(std::move(offset), {rows});
 }
 
-at::Tensor ColumnParallelLinear::forward(const at::Tensor& x, bool add_bias) const {
-  return column_linear(x, *weight_, add_bias ? bias_ : nullptr, tp_);
+at::Tensor ColumnParallelLinear::forward(const at::Tensor& x, bool add_bias,
+                                         const std::optional<TokenSlices>& slice_order) const {
+  return column_linear(x, *weight_, add_bias ? bias_ : nullptr, tp_, slice_order);
 }
 
 RowParallelLinear::RowParallelLinear(const ParameterScope& scope, const std::string& name, int64_t in, int64_t out,
@@ -82,8 +83,9 @@ RowParallelLinear::RowParallelLinear(const ParameterScope& scope, const std::str
 }
 
 at::Tensor RowParallelLinear::forward(const at::Tensor& x, const at::Tensor& residual,
-                                      std::function<at::Tensor()> make_x) const {
-  return row_linear(x, *weight_, bias_, residual, tp_, std::move(make_x));
+                                      std::function<at::Tensor()> make_x,
+                                      const std::optional<TokenSlices>& slice_order) const {
+  return row_linear(x, *weight_, bias_, residual, tp_, std::move(make_x), slice_order);
 }
 
 }  // namespace megalith::nn

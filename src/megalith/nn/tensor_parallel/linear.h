@@ -7,10 +7,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "megalith/nn/parameter/parameter.h"
+#include "megalith/nn/tensor_parallel/sliced_product.h"
 #include "megalith/nn/tensor_parallel/tensor_parallel.h"
 
 namespace megalith::nn {
@@ -30,8 +32,10 @@ class ColumnParallelLinear {
   ColumnParallelLinear(const ParameterScope& scope, const std::string& name, int64_t in, std::vector<OutputPart> out,
                        bool bias, Init init, TensorParallel tp, bool is_head = false);
 
-  // See column_linear. With `add_bias` false the caller adds the bias, fused with its next operation.
-  at::Tensor forward(const at::Tensor& x, bool add_bias = true) const;
+  // See column_linear. With `add_bias` false the caller adds the bias, fused with its next operation. With
+  // `slice_order` tokens leave in the order of these slices.
+  at::Tensor forward(const at::Tensor& x, bool add_bias = true,
+                     const std::optional<TokenSlices>& slice_order = {}) const;
   Parameter& weight() const { return *weight_; }
   Parameter* bias() const { return bias_; }  // [o/tp]; nullptr if there is none
 
@@ -48,9 +52,9 @@ class RowParallelLinear {
   RowParallelLinear(const ParameterScope& scope, const std::string& name, int64_t in, int64_t out, bool bias, Init init,
                     TensorParallel tp);
 
-  // See row_linear.
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& residual = {},
-                     std::function<at::Tensor()> make_x = {}) const;
+  // See row_linear. With `slice_order` the tokens of x are in the order of these slices.
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& residual = {}, std::function<at::Tensor()> make_x = {},
+                     const std::optional<TokenSlices>& slice_order = {}) const;
   Parameter& weight() const { return *weight_; }
 
  private:

@@ -5,7 +5,8 @@
 //   ColumnFootprint::backward   ColumnLinear::backward: start_gathering, dy W, start_reducing, grad_weights, wait
 //   RowFootprint::forward       RowLinear::forward: product, sum over the ranks
 //   RowFootprint::backward      RowLinear::backward: gather dy (SP), grad_weights (with a recomputed x), dx; or, in
-//                               slices, gather dy and compute dx, then grad_weights from a reordered x
+//                               slices, gather dy and compute dx, then grad_weights from a reordered x. Held
+//                               gradients keep dy, and the input of grad_weights
 #include "megalith/nn/tensor_parallel/linear_footprint.h"
 
 #include "megalith/nn/parameter/low_rank_footprint.h"
@@ -40,6 +41,14 @@ double columns(const std::vector<OutputPart>& out, int64_t ranks) {
   return static_cast<double>(rows);
 }
 
+// Returns the slices in which tokens travel beside a product with so many results per token; see slices_for in
+// linear_function.cc.
+int64_t slices_of(const RankSizes& rank, const UpdateSize& update, double columns) {
+  if (!rank.tp_overlap || !rank.split_tokens || rank.fp8 || update.any()) return 1;
+  return slice_count(static_cast<int64_t>(rank.s), rank.tp, static_cast<int64_t>(columns), rank.machinery.cuda,
+                     rank.tp_slices);
+}
+
 }  // namespace
 
 ColumnFootprint::ColumnFootprint(const FootprintScope& scope, int64_t in, const std::vector<OutputPart>& out, bool bias)
@@ -72,8 +81,18 @@ void ColumnFootprint::backward(LayerWalk& walk, bool wanted) const {
       walk.all_reduce(whole_bytes);
     }
   }
-  walk.weight_grad(out_ * in_);
-  if (gathers) walk.give(whole_bytes, Use::kCommunication);
+  const bool holds = walk.covers() && !is_head_ && !update_.any();
+  const double dy_bytes = rank.t * out_ * rank.bytes;
+  if (holds) {
+    walk.hold({.elements = out_ * in_, .activations = dy_bytes, .communication = whole_bytes}, in_);
+    if (wanted)
+      walk.cover(in_);
+    else
+      walk.cover_nothing();
+  } else {
+    walk.weight_grad(out_ * in_);
+    if (gathers) walk.give(whole_bytes, Use::kCommunication);
+  }
   // The reduction has arrived: the partial dx of all tokens goes, and the share counts as an activation from here on.
   if (wanted && rank.split_tokens) {
     walk.give(whole_bytes);
@@ -81,8 +100,14 @@ void ColumnFootprint::backward(LayerWalk& walk, bool wanted) const {
     walk.take(share_bytes);
   }
   give_hidden(walk, update_, rank.t, share_bytes);
-  walk.give_or_defer(rank.t * out_ * rank.bytes + (keeps_input(rank) ? share_bytes : 0));
+  const double share = keeps_input(rank) ? share_bytes : 0;
+  if (holds)
+    walk.give(share);
+  else
+    walk.give_or_defer(dy_bytes + share);
 }
+
+bool ColumnFootprint::multiplies_slices(const RankSizes& rank) const { return slices_of(rank, update_, out_) > 1; }
 
 RowFootprint::RowFootprint(const FootprintScope& scope, const std::string& name, int64_t in, int64_t out, bool bias)
     : in_(static_cast<double>(in / scope.rank().tp)),
@@ -98,11 +123,22 @@ void RowFootprint::forward(LayerWalk& walk, bool keep) const {
 void RowFootprint::backward(LayerWalk& walk, const RowInput& input) const {
   const RankSizes& rank = walk.rank();
   const double in_bytes = rank.t * in_ * rank.bytes, remade = walk.defers() ? 0 : input.made_again;
-  const bool sliced = gathers_in_slices(rank);
+  const bool holds = walk.covers() && !update_.any(), covered = holds && walk.holds();
+  const bool sliced = gathers_in_slices(rank) && !covered;
   if (rank.split_tokens) walk.take(rank.whole(), Use::kCommunication);
+  if (holds) {
+    if (covered) walk.cover(out_);
+    walk.take(in_bytes);
+    return walk.hold({.elements = in_ * out_,
+                      .activations = input.give ? in_bytes : 0,
+                      .communication = rank.whole(),
+                      .workspace = input.made_again + (sliced && !input.in_slices ? in_bytes : 0)},
+                     out_);
+  }
   if (sliced) walk.take(in_bytes);  // dx is computed beside the gathers, before the weight gradient
   walk.take(remade, Use::kWorkspace);
-  if (sliced && !rank.frozen && !walk.defers()) walk.touch(in_bytes, Use::kWorkspace);  // x in the order of slices
+  if (sliced && !rank.frozen && !walk.defers() && !input.in_slices)
+    walk.touch(in_bytes, Use::kWorkspace);  // x in the order of slices
   walk.weight_grad(in_ * out_);
   take_hidden_grad(walk, update_, rank.t);
   walk.give(remade, Use::kWorkspace);
@@ -121,11 +157,9 @@ void RowFootprint::backward(LayerWalk& walk, const RowInput& input) const {
   if (input.give) walk.give(in_bytes);
 }
 
-bool RowFootprint::gathers_in_slices(const RankSizes& rank) const {
-  if (!rank.tp_overlap || !rank.split_tokens || rank.fp8 || update_.any()) return false;
-  return slice_count(static_cast<int64_t>(rank.s), rank.tp, static_cast<int64_t>(in_), rank.machinery.cuda,
-                     rank.tp_slices) > 1;
-}
+bool RowFootprint::multiplies_slices(const RankSizes& rank) const { return slices_of(rank, update_, out_) > 1; }
+
+bool RowFootprint::gathers_in_slices(const RankSizes& rank) const { return slices_of(rank, update_, in_) > 1; }
 
 ReplicatedFootprint::ReplicatedFootprint(const FootprintScope& scope, int64_t in, const std::vector<OutputPart>& out,
                                          bool bias)

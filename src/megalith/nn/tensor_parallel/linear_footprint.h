@@ -18,14 +18,16 @@ class ColumnFootprint {
  public:
   // Records the parameters; arguments as those of ColumnParallelLinear.
   ColumnFootprint(const FootprintScope& scope, int64_t in, const std::vector<OutputPart>& out, bool bias);
-  // For a weight whose parameter is recorded elsewhere, without an update. `out` counts columns on this rank.
-  ColumnFootprint(double in, double out) : in_(in), out_(out) {}
+  // For the head, whose parameter is recorded elsewhere, without an update. `out` counts columns on this rank.
+  ColumnFootprint(double in, double out) : in_(in), out_(out), is_head_(true) {}
 
   // Columns on this rank.
   double in() const { return in_; }
   double out() const { return out_; }
   // Whether backward reads the input.
   bool keeps_input(const RankSizes& rank) const { return !rank.frozen || update_.any(); }
+  // Whether tokens travel in slices beside the product; see slices_for in linear_function.cc.
+  bool multiplies_slices(const RankSizes& rank) const;
 
   // [s, in] -> [t, out]: adds the output; the input stays the caller's.
   void forward(LayerWalk& walk, bool keep) const;
@@ -34,6 +36,7 @@ class ColumnFootprint {
 
  private:
   double in_, out_;
+  bool is_head_ = false;
   UpdateSize update_;
 };
 
@@ -41,6 +44,7 @@ class ColumnFootprint {
 struct RowInput {
   bool give = false;      // it is freed; false if something else holds it
   double made_again = 0;  // bytes of an input that was not kept and is recomputed for the weight gradient
+  bool in_slices = false;  // its tokens are in the order of slices
 };
 
 // Memory of a row-parallel product; mirrors row_linear.
@@ -50,6 +54,8 @@ class RowFootprint {
   RowFootprint(const FootprintScope& scope, const std::string& name, int64_t in, int64_t out, bool bias);
 
   double in() const { return in_; }
+  // Whether tokens travel in slices beside the product.
+  bool multiplies_slices(const RankSizes& rank) const;
   // Whether backward reads the input: a frozen weight without an update does not.
   bool keeps_input(const RankSizes& rank) const { return !rank.frozen || update_.any(); }
 
@@ -59,7 +65,7 @@ class RowFootprint {
   void backward(LayerWalk& walk, const RowInput& input) const;
 
  private:
-  // Whether the gradient of the output travels in slices; see slices_for in linear_function.cc.
+  // Whether the gradient of the output travels in slices.
   bool gathers_in_slices(const RankSizes& rank) const;
 
   double in_, out_;

@@ -13,19 +13,34 @@
 //   row, backward       gather dy (SP), then dW, then dx: the gather is needed by both, so that nothing overlaps
 //
 // That leaves three collectives of sequence parallelism exposed: the gather of column forward, the reduce-scatter of
-// row forward and the gather of row backward; and a fourth one, the reduce-scatter of column backward, if dW does not
-// follow it (frozen or deferred). With TensorParallel::overlap they travel in slices beside the product that reads or
-// writes their tokens (sliced_product.h), where the product can be computed by blocks of rows and is large enough.
+// row forward and the gather of row backward; and part of a fourth one, the reduce-scatter of column backward, if dW is
+// shorter, frozen or deferred. TensorParallel::overlap hides them in two ways.
+//
+// In slices, where the product can be computed by blocks of rows and is large enough: a collective travels beside the
+// product that reads or writes its tokens (sliced_product.h).
 //
 //   row, backward       gather dy in slices, each multiplied into dx when it arrives; then dW from all of them
+//
+// Beside weight gradients that are held (weight_grad_queue.h), in backward of a training step: layers leave dW in the
+// queue, and the next collective that nothing else hides runs beside the oldest of them. In a transformer layer:
+//
+//   communication   gather dy   gather x  scatter dx   gather dy   gather x  scatter dx
+//   computation     held dW     dx of up  dW of down   dW of up    dx of qkv dW of up      and so on
+//                   of before                          (½)                   (½)
+//
+// Products then stay whole. Slices remain for the first layer of a pass, which finds nothing held.
 #include "megalith/nn/tensor_parallel/linear_function.h"
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <initializer_list>
+#include <memory>
 #include <optional>
 
+#include "megalith/nn/parameter/low_rank.h"
 #include "megalith/nn/parameter/weight_grad_queue.h"
+#include "megalith/nn/tensor_parallel/fp8_history.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
 #include "megalith/nn/tensor_parallel/product_internal.h"
 #include "megalith/nn/tensor_parallel/sliced_product.h"
@@ -51,6 +66,10 @@ struct LinearState {
   bool bias_grad = false;     // a bias was given and requires a gradient
   bool has_residual = false;  // a residual was given
   MakeInput make_x = {};      // row layer: recomputes the input; empty if it is kept
+  // Order of the tokens on the side of the layer that has all of them; nullopt: that of the sequences.
+  std::optional<TokenSlices> order = {};
+
+  RowOrder row_order() const { return order ? RowOrder::kSlices : RowOrder::kTokens; }
 };
 
 // Returns the result of a backward function in the order of forward's arguments: x, the weights, the others.
@@ -60,16 +79,10 @@ variable_list gradients(const at::Tensor& dx, variable_list weights, std::initia
   return weights;
 }
 
-// Returns an uninitialized tensor like `like` with another number of rows: the destination of a collective.
-at::Tensor empty_rows(const at::Tensor& like, int64_t rows) {
-  auto shape = like.sizes().vec();
-  shape[0] = rows;
-  return at::empty(shape, like.options());
-}
-
 // Returns the slices in which tokens travel beside a product with `columns` results per token, of which each rank holds
 // `rows` rows; std::nullopt if they travel at once.
 std::optional<TokenSlices> slices_for(const LinearState& state, int64_t rows, int64_t columns) {
+  if (state.order) return state.order;
   const TensorParallel& tp = state.tp;
   if (!tp.overlap || !tp.splits_tokens() || !state.product->by_blocks()) return std::nullopt;
   const int64_t count = slice_count(rows, tp.size(), columns, state.weight->value.is_cuda(), tp.slices);
@@ -82,34 +95,47 @@ bool computes_weight_grad(const LinearState& state) {
   return state.weight->value.requires_grad() && !state.weight->grad.defers();
 }
 
-// dx while its reduction over tp is in flight.
-struct ReducedInput {
-  at::Tensor dx;
-  comm::Work work;
-};
-ReducedInput start_reducing(const at::Tensor& partial, const TensorParallel& tp) {
-  if (!tp.splits_tokens())
-    return {partial, tp.group.all_reduce_async(partial, comm::ReduceOp::kSum, "column linear backward")};
-  at::Tensor dx = empty_rows(partial, partial.size(0) / tp.size());
-  comm::Work work = tp.group.reduce_scatter_async(dx, partial, comm::ReduceOp::kSum, "column linear backward");
-  return {dx, std::move(work)};
+// Returns the slices of a collective that nothing is multiplied beside, on `rows` rows of each rank: those of the order
+// that all tokens have, or one, which is that of the sequences.
+TokenSlices transfer_slices(const LinearState& state, int64_t rows) {
+  return state.order.value_or(TokenSlices(rows, state.tp.size(), 1));
+}
+
+// Returns the queue in which the layer leaves its weight gradient for a collective to run beside; nullptr if it does
+// not. A weight with an update computes its gradients at once, and so does the head: gradients of logits are large.
+WeightGradQueue* cover_of(const LinearState& state) {
+  const GradientSlot& grad = state.weight->grad;
+  if (!state.tp.overlap || !state.tp.splits_tokens() || grad.queue == nullptr || !grad.queue->covers()) return nullptr;
+  if (!grad.main_grad.defined() || !state.weight->value.requires_grad()) return nullptr;
+  const bool plain = state.product->weights().size() == 1 && !state.weight->spec.is_embedding_or_head;
+  return plain ? grad.queue : nullptr;
+}
+
+// Returns the work that hides a collective on [t, columns], in elements of weights (WeightGradQueue::Holding).
+double cover_unit(const at::Tensor& tokens, int64_t columns) {
+  return cover_work(static_cast<double>(columns) * static_cast<double>(tokens.element_size()));
+}
+
+// dx while its reduction over tp is in flight; undefined if none is.
+SlicedTransfer start_reducing(const at::Tensor& partial, const LinearState& state) {
+  constexpr const char* kLabel = "column linear backward";
+  const TensorParallel& tp = state.tp;
+  if (tp.splits_tokens())
+    return start_scatter(partial, transfer_slices(state, partial.size(0) / tp.size()), tp.group, kLabel);
+  SlicedTransfer sum{partial, {}};
+  sum.slices.push_back(tp.group.all_reduce_async(partial, comm::ReduceOp::kSum, kLabel));
+  return sum;
 }
 
 // Returns the input of a deferred weight gradient, which is the next job that `queue` gets: gathered beside the job
 // before it, and not now, because until then the shard alone is held.
-MakeInput gathered_later(WeightGradQueue& queue, const at::Tensor& shard, const TensorParallel& tp) {
-  struct Gather {
-    at::Tensor whole;
-    comm::Work work;
-  };
-  auto gather = std::make_shared<Gather>();
-  queue.start_ahead([gather, group = tp.group, x = shard.detach().contiguous()] {
-    gather->whole = empty_rows(x, x.size(0) * group.size());
-    gather->work = group.all_gather_async(gather->whole, x, "column linear weight gradient");
-  });
+MakeInput gathered_later(WeightGradQueue& queue, const at::Tensor& shard, const LinearState& state) {
+  auto gather = std::make_shared<SlicedTransfer>();
+  queue.start_ahead([gather, group = state.tp.group, slices = transfer_slices(state, shard.size(0)),
+                     x = shard.detach()] { *gather = start_gather(x, slices, group, "column linear weight gradient"); });
   return [gather] {
-    gather->work.wait();
-    return gather->whole;
+    gather->wait();
+    return gather->result;
   };
 }
 
@@ -117,15 +143,15 @@ MakeInput gathered_later(WeightGradQueue& queue, const at::Tensor& shard, const 
 // backward has all it needs: without sequence parallelism, for frozen weights and in fp8.
 struct GatheredInput {
   MakeInput make_x;
-  comm::Work work;
+  SlicedTransfer transfer;
 };
 GatheredInput start_gathering(const LinearState& state, const Saved& saved) {
   const TensorParallel& tp = state.tp;
   if (!tp.splits_tokens() || !saved.x.defined() || !state.weight->value.requires_grad()) return {};
-  if (state.weight->grad.defers()) return {gathered_later(*state.weight->grad.queue, saved.x, tp), {}};
-  at::Tensor whole = empty_rows(saved.x, saved.x.size(0) * tp.size());
-  comm::Work work = tp.group.all_gather_async(whole, saved.x.contiguous(), "column linear backward input");
-  return {[whole] { return whole; }, std::move(work)};
+  if (state.weight->grad.defers()) return {gathered_later(*state.weight->grad.queue, saved.x, state), {}};
+  SlicedTransfer transfer =
+      start_gather(saved.x, transfer_slices(state, saved.x.size(0)), tp.group, "column linear backward input");
+  return {[whole = transfer.result] { return whole; }, std::move(transfer)};
 }
 
 // Gathers x [t/tp, i] if the ranks hold shards of it, and returns x Wᵀ + addends [t, o/tp].
@@ -135,9 +161,8 @@ at::Tensor product_of_gathered(const at::Tensor& x, const ops::Addends& added, c
   const Product& product = *state.product;
   const int64_t columns = state.weight->value.size(0);
   if (const auto slices = slices_for(state, x.size(0), columns)) {
-    at::Tensor y = gather_and_multiply(x, columns, *slices, tp.group, kLabel, [&](const auto& out, const auto& in) {
-                     product.multiply_blocks(out, in);
-                   }).output;
+    const auto multiply = [&](const auto& out, const auto& in) { product.multiply_blocks(out, in); };
+    at::Tensor y = gather_and_multiply(x, columns, *slices, tp.group, kLabel, multiply, state.row_order()).output;
     product.save_for_blocks(x, saved);
     add_addends_(y, added);
     return y;
@@ -155,7 +180,15 @@ at::Tensor sliced_input_grad(const OutputGrad& dy, const LinearState& state, con
   if (!slices) return {};
   return multiply_and_scatter(
       dy.dy, columns, *slices, tp.group, "column linear backward",
-      [&](const auto& out, const auto& in) { state.product->multiply_grad_blocks(out, in, saved); });
+      [&](const auto& out, const auto& in) { state.product->multiply_grad_blocks(out, in, saved); },
+      state.row_order());
+}
+
+// Computes the weight gradients, or leaves them in `cover`, if there is one.
+variable_list grad_weights(const LinearState& state, const OutputGrad& dy, const Saved& saved, const MakeInput& make_x,
+                           WeightGradQueue* cover, double unit) {
+  const WeightGradQueue::Holding holding(cover, unit);
+  return state.product->grad_weights(dy, saved, make_x);
 }
 
 // In backward of the column layer two collectives overlap with products: with sequence parallelism the gathering of x
@@ -183,21 +216,25 @@ struct ColumnLinear : Function<ColumnLinear> {
     if (tp.splits_tokens() && dy.hidden.defined())
       dy.hidden = reduce_scatter_rows(dy.hidden, tp.group, "low-rank update backward");
     GatheredInput gathered = start_gathering(state, saved);
-    ReducedInput input;
-    if (ctx->needs_input_grad(0)) input.dx = sliced_input_grad(dy, state, saved);
-    if (ctx->needs_input_grad(0) && !input.dx.defined()) {
+    SlicedTransfer input;  // dx
+    if (ctx->needs_input_grad(0)) input.result = sliced_input_grad(dy, state, saved);
+    if (ctx->needs_input_grad(0) && !input.result.defined()) {
       const at::Tensor partial =
           tp.splits_tokens() ? product.grad_through_weight(dy, saved) : product.grad_input(dy, saved);  // [t, i]
-      gathered.work.wait();
-      input = start_reducing(partial, tp);
+      gathered.transfer.wait();
+      input = start_reducing(partial, state);
     }
-    gathered.work.wait();
-    variable_list weights = product.grad_weights(dy, saved, gathered.make_x);
+    gathered.transfer.wait();
+    WeightGradQueue* const cover = cover_of(state);
+    const double unit = cover_unit(dy.dy, state.weight->value.size(1));
+    variable_list weights = grad_weights(state, dy, saved, gathered.make_x, cover, unit);
     at::Tensor db;
     if (state.bias_grad) db = ops::bias_grad(dy.dy, state.bias_target);
-    input.work.wait();
-    if (tp.splits_tokens() && input.dx.defined()) product.add_grad_through_update(dy, saved, input.dx);
-    return gradients(input.dx, std::move(weights), {db, {}});
+    if (cover != nullptr) cover->run_held(input.slices.empty() ? 0 : unit);
+    input.wait();
+    const at::Tensor& dx = input.result;
+    if (tp.splits_tokens() && dx.defined()) product.add_grad_through_update(dy, saved, dx);
+    return gradients(dx, std::move(weights), {db, {}});
   }
 };
 
@@ -227,13 +264,20 @@ struct RowLinear : Function<RowLinear> {
     if (state.bias_grad) db = ops::bias_grad(own, state.bias_target);
     const Saved saved = Saved::from(ctx->get_saved_variables());
     const at::Tensor passed_on = state.has_residual ? grads[0] : at::Tensor();
-    if (ctx->needs_input_grad(0))
+    WeightGradQueue* const cover = cover_of(state);
+    const double unit = cover_unit(own, own.size(1));
+    const bool covered = cover != nullptr && cover->held() > 0;
+    if (ctx->needs_input_grad(0) && !covered)
       if (const auto slices = slices_for(state, own.size(0), state.weight->value.size(1))) {
-        variable_list weights = sliced_backward(own, *slices, state, saved, dx);
+        variable_list weights = sliced_backward(own, *slices, state, saved, cover, dx);
         return gradients(dx, std::move(weights), {db, passed_on, {}});
       }
-    const OutputGrad dy =
-        state.product->output_grad(tp.splits_tokens() ? all_gather_rows(own, tp.group, "row linear backward") : own);
+    const OutputGrad dy = state.product->output_grad(tp.splits_tokens() ? gathered_grad(own, state, cover, unit) : own);
+    if (cover != nullptr) {
+      dx = ctx->needs_input_grad(0) ? state.product->grad_input(dy, saved) : at::Tensor();
+      variable_list weights = grad_weights(state, dy, saved, state.make_x, cover, unit);
+      return gradients(dx, std::move(weights), {db, passed_on, {}});
+    }
     // Weights first: a recomputed x is freed before dx, which is just as large, is allocated.
     variable_list weights = state.product->grad_weights(dy, saved, state.make_x);
     if (ctx->needs_input_grad(0)) dx = state.product->grad_input(dy, saved);
@@ -248,8 +292,8 @@ struct RowLinear : Function<RowLinear> {
     const int64_t columns = state.weight->value.size(0);
     if (const auto slices = slices_for(state, x.size(0) / tp.size(), columns)) {
       state.product->save_for_blocks(x, saved);
-      return multiply_and_scatter(x, columns, *slices, tp.group, kLabel,
-                                  [&](const auto& out, const auto& in) { state.product->multiply_blocks(out, in); });
+      const auto multiply = [&](const auto& out, const auto& in) { state.product->multiply_blocks(out, in); };
+      return multiply_and_scatter(x, columns, *slices, tp.group, kLabel, multiply, state.row_order());
     }
     const at::Tensor partial = state.product->forward(x, {}, saved);
     if (tp.splits_tokens()) return reduce_scatter_rows(partial, tp.group, kLabel);
@@ -257,17 +301,29 @@ struct RowLinear : Function<RowLinear> {
     return partial;
   }
 
+  // Gathers dy of all tokens beside weight gradients that `cover`, if there is one, holds.
+  static at::Tensor gathered_grad(const at::Tensor& own, const LinearState& state, WeightGradQueue* cover,
+                                  double unit) {
+    SlicedTransfer gather =
+        start_gather(own, transfer_slices(state, own.size(0)), state.tp.group, "row linear backward");
+    if (cover != nullptr) cover->run_held(unit);
+    gather.wait();
+    return gather.result;
+  }
+
   // Backward with dy gathered in slices. dx comes first, since it overlaps with the gathers. The weight gradient is a
-  // sum over tokens in any order: it takes dy as it was gathered, and x, tp times narrower, is copied into that order.
+  // sum over tokens in any order: it takes dy as it was gathered, and x, tp times narrower, is copied into that order
+  // unless it has it already.
   static variable_list sliced_backward(const at::Tensor& own, const TokenSlices& slices, const LinearState& state,
-                                       const Saved& saved, at::Tensor& dx) {
+                                       const Saved& saved, WeightGradQueue* cover, at::Tensor& dx) {
     const GatheredProduct gathered = gather_and_multiply(
         own, state.weight->value.size(1), slices, state.tp.group, "row linear backward",
-        [&](const auto& out, const auto& in) { state.product->multiply_grad_blocks(out, in, saved); });
+        [&](const auto& out, const auto& in) { state.product->multiply_grad_blocks(out, in, saved); },
+        state.row_order());
     dx = gathered.output;
-    return state.product->grad_weights(
-        {gathered.input}, saved,
-        [slices, x = input_of(saved, state.make_x, *state.weight)] { return slices.in_slice_order(x()); });
+    MakeInput x = input_of(saved, state.make_x, *state.weight);
+    if (!state.order) x = [slices, x] { return slices.in_slice_order(x()); };
+    return grad_weights(state, {gathered.input}, saved, x, cover, cover_unit(own, own.size(1)));
   }
 };
 
@@ -283,9 +339,26 @@ LinearState state_of(Parameter& weight, Parameter* bias, ProductPtr product, con
   return state;
 }
 
+// Whether a layer multiplies by the weight in blocks of rows; see Product::by_blocks.
+bool multiplies_blocks(const Parameter& weight, const TensorParallel& tp) {
+  return !applies_fp8(tp.fp8, weight.value) && !weight.attached.bytes && active_update(weight) == nullptr;
+}
+
 }  // namespace
 
-at::Tensor column_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, const TensorParallel& tp) {
+std::optional<TokenSlices> common_slices(int64_t tokens, const Parameter& up, const Parameter& down,
+                                         const TensorParallel& tp) {
+  if (!tp.overlap || !tp.splits_tokens() || !multiplies_blocks(up, tp) || !multiplies_blocks(down, tp)) return {};
+  const int64_t rows = tokens / tp.size();
+  const auto count = [&](const Parameter& weight) {
+    return slice_count(rows, tp.size(), weight.value.size(0), weight.value.is_cuda(), tp.slices);
+  };
+  const int64_t both = std::min(count(up), count(down));
+  return both > 1 ? std::optional(TokenSlices(rows, tp.size(), both)) : std::nullopt;
+}
+
+at::Tensor column_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, const TensorParallel& tp,
+                         const std::optional<TokenSlices>& order) {
   ProductInput input{.tokens = x.size(0)};
   if (tp.splits_tokens()) {
     input.tokens *= tp.size();
@@ -293,16 +366,20 @@ at::Tensor column_linear(const at::Tensor& x, Parameter& weight, Parameter* bias
   }
   const ProductPtr product = make_product(weight, input, tp.fp8);
   const variable_list weights = product->weights();
-  return ColumnLinear::apply(x, at::TensorList(weights), value_of(bias), state_of(weight, bias, product, tp));
+  LinearState state = state_of(weight, bias, product, tp);
+  state.order = order;
+  return ColumnLinear::apply(x, at::TensorList(weights), value_of(bias), std::move(state));
 }
 
 at::Tensor row_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, const at::Tensor& residual,
-                      const TensorParallel& tp, std::function<at::Tensor()> make_x) {
+                      const TensorParallel& tp, std::function<at::Tensor()> make_x,
+                      const std::optional<TokenSlices>& order) {
   const ProductPtr product = make_product(weight, {.tokens = x.size(0), .split = true}, tp.fp8);
   const variable_list weights = product->weights();
   LinearState state = state_of(weight, bias, product, tp);
   state.has_residual = residual.defined();
   state.make_x = std::move(make_x);
+  state.order = order;
   return RowLinear::apply(x, at::TensorList(weights), value_of(bias),
                           residual.defined() ? MaybeTensor(residual) : std::nullopt, state);
 }

@@ -81,7 +81,7 @@ void Product::multiply_grad_blocks(const at::Tensor&, const at::Tensor&, const S
 // The function holds x by value. If it outlives backward, in a queue, it holds x without its history, which holds more.
 MakeInput input_of(const Saved& saved, const MakeInput& make_x, const Parameter& parameter) {
   if (make_x) return make_x;
-  return [x = saved.x.defined() && parameter.grad.defers() ? saved.x.detach() : saved.x] { return x; };
+  return [x = saved.x.defined() && parameter.grad.queue != nullptr ? saved.x.detach() : saved.x] { return x; };
 }
 
 void add_addends_(const at::Tensor& y, const ops::Addends& added) {

@@ -31,7 +31,7 @@ int64_t slice_count(int64_t rows, int64_t ranks, int64_t columns, bool cuda, int
 
 TokenSlices::TokenSlices(int64_t rows, int64_t ranks, int64_t count)
     : rows_(rows), ranks_(ranks), count_(count), unit_(rows >= kTileRows * count ? kTileRows : 1) {
-  check(count >= 1 && count <= rows && ranks >= 1, "{} rows of {} ranks cannot be divided into {} slices", rows, ranks,
+  check(count >= 1 && count <= std::max<int64_t>(rows, 1) && ranks >= 1, "{} rows of {} ranks cannot be divided into {} slices", rows, ranks,
         count);
 }
 
@@ -58,29 +58,52 @@ at::Tensor TokenSlices::in_slice_order(const at::Tensor& whole) const {
   return sliced;
 }
 
-GatheredProduct gather_and_multiply(const at::Tensor& shard, int64_t columns, const TokenSlices& slices,
-                                    const comm::Group& group, const char* label, const BlockProduct& multiply) {
+void SlicedTransfer::wait() {
+  for (comm::Work& slice : slices) slice.wait();
+}
+
+SlicedTransfer start_gather(const at::Tensor& shard, const TokenSlices& slices, const comm::Group& group,
+                            const char* label) {
   const at::Tensor own = shard.contiguous();
-  const at::Tensor input = empty_matrix(shard, slices.tokens(), shard.size(1));
-  std::vector<comm::Work> gathers;
+  SlicedTransfer gather{empty_matrix(shard, slices.tokens(), shard.size(1)), {}};
   for (int64_t k = 0; k < slices.count(); ++k)
-    gathers.push_back(group.all_gather_async(slices.of_slices(input, k).flatten(0, 1), slices.of_shard(own, k), label));
+    gather.slices.push_back(
+        group.all_gather_async(slices.of_slices(gather.result, k).flatten(0, 1), slices.of_shard(own, k), label));
+  return gather;
+}
+
+SlicedTransfer start_scatter(const at::Tensor& partial, const TokenSlices& slices, const comm::Group& group,
+                             const char* label) {
+  SlicedTransfer scatter{empty_matrix(partial, slices.tokens() / group.size(), partial.size(1)), {}};
+  for (int64_t k = 0; k < slices.count(); ++k)
+    scatter.slices.push_back(group.reduce_scatter_async(slices.of_shard(scatter.result, k),
+                                                        slices.of_slices(partial, k).flatten(0, 1),
+                                                        comm::ReduceOp::kSum, label));
+  return scatter;
+}
+
+GatheredProduct gather_and_multiply(const at::Tensor& shard, int64_t columns, const TokenSlices& slices,
+                                    const comm::Group& group, const char* label, const BlockProduct& multiply,
+                                    RowOrder order) {
+  SlicedTransfer gather = start_gather(shard, slices, group, label);
   const at::Tensor output = empty_matrix(shard, slices.tokens(), columns);
   for (int64_t k = 0; k < slices.count(); ++k) {
-    gathers[static_cast<size_t>(k)].wait();
-    multiply(slices.of_tokens(output, k), slices.of_slices(input, k));
+    gather.slices[static_cast<size_t>(k)].wait();
+    multiply(order == RowOrder::kSlices ? slices.of_slices(output, k) : slices.of_tokens(output, k),
+             slices.of_slices(gather.result, k));
   }
-  return {input, output};
+  return {gather.result, output};
 }
 
 at::Tensor multiply_and_scatter(const at::Tensor& in, int64_t columns, const TokenSlices& slices,
-                                const comm::Group& group, const char* label, const BlockProduct& multiply) {
+                                const comm::Group& group, const char* label, const BlockProduct& multiply,
+                                RowOrder order) {
   const at::Tensor partial = empty_matrix(in, slices.tokens(), columns);  // in slice order
   const at::Tensor sum = empty_matrix(in, slices.tokens() / group.size(), columns);
   std::vector<comm::Work> scatters;
   for (int64_t k = 0; k < slices.count(); ++k) {
     const at::Tensor part = slices.of_slices(partial, k);
-    multiply(part, slices.of_tokens(in, k));
+    multiply(part, order == RowOrder::kSlices ? slices.of_slices(in, k) : slices.of_tokens(in, k));
     scatters.push_back(
         group.reduce_scatter_async(slices.of_shard(sum, k), part.flatten(0, 1), comm::ReduceOp::kSum, label));
   }

@@ -15,7 +15,9 @@
 //   token order     | r0 k0 | r0 k1 | r1 k0 | r1 k1 |    as all other tensors have it: rank by rank
 //   slice order     | r0 k0 | r1 k0 | r0 k1 | r1 k1 |    as collectives read and write it: slice by slice
 //
-// A product reads blocks in one order and writes them in the other (ops/gemm/block_gemm.h), so nothing is copied.
+// A product reads blocks in one order and writes them in the other (ops/gemm/block_gemm.h), so nothing is copied. Where
+// tokens may have any order between two products, as inside an MLP, both keep the order of slices: then every slice is
+// one matrix on both sides, and its product as fast as a whole one.
 //
 // Legend: t tokens, s = t/tp tokens of a shard, i and o columns of a product's input and output.
 #pragma once
@@ -24,6 +26,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "megalith/comm/group.h"
 
@@ -41,7 +44,7 @@ int64_t slice_count(int64_t rows, int64_t ranks, int64_t columns, bool cuda, int
 // are enough of them, since tiles of products would be partly empty otherwise. The same on all ranks.
 class TokenSlices {
  public:
-  // `rows` of each of `ranks` shards in `count` slices, 1 <= count <= rows.
+  // `rows` of each of `ranks` shards in `count` slices, 1 <= count <= max(rows, 1).
   TokenSlices(int64_t rows, int64_t ranks, int64_t count);
 
   int64_t count() const { return count_; }
@@ -63,21 +66,37 @@ class TokenSlices {
   int64_t unit_;  // slices begin at multiples of this many rows
 };
 
+// The order of rows in the tensor of all tokens on the other side of a product than its collective.
+enum class RowOrder { kTokens, kSlices };
+
 // Writes the product of `in` [blocks, rows, i] to `out` [blocks, rows, o].
 using BlockProduct = std::function<void(const at::Tensor& out, const at::Tensor& in)>;
 
 // A product of gathered rows.
 struct GatheredProduct {
   at::Tensor input;   // [t, i] of all ranks, in slice order
-  at::Tensor output;  // [t, o] in token order
+  at::Tensor output;  // [t, o] in the order asked for
 };
 
 // Gathers `shard` [s, i] of all ranks and multiplies it. Every rank of `group` calls it with the same slices.
 GatheredProduct gather_and_multiply(const at::Tensor& shard, int64_t columns, const TokenSlices& slices,
-                                    const comm::Group& group, const char* label, const BlockProduct& multiply);
+                                    const comm::Group& group, const char* label, const BlockProduct& multiply,
+                                    RowOrder output = RowOrder::kTokens);
 
 // Multiplies `in` [t, i] and returns this rank's rows of the sum over the ranks, [s, o].
 at::Tensor multiply_and_scatter(const at::Tensor& in, int64_t columns, const TokenSlices& slices,
-                                const comm::Group& group, const char* label, const BlockProduct& multiply);
+                                const comm::Group& group, const char* label, const BlockProduct& multiply,
+                                RowOrder input = RowOrder::kTokens);
+
+// The same collectives alone, with all tokens in the order of slices. `result` is valid after wait().
+struct SlicedTransfer {
+  at::Tensor result;
+  std::vector<comm::Work> slices;
+  void wait();
+};
+SlicedTransfer start_gather(const at::Tensor& shard, const TokenSlices& slices, const comm::Group& group,
+                            const char* label);
+SlicedTransfer start_scatter(const at::Tensor& partial, const TokenSlices& slices, const comm::Group& group,
+                             const char* label);
 
 }  // namespace megalith::nn

@@ -30,6 +30,7 @@ void block_gemm_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor
   if (out.numel() == 0) return;
   if (is_one_matrix(a) && is_one_matrix(out)) return gemm_out(as_matrix(out), as_matrix(a), b, kernels);
   if (out.is_cuda()) {
+    if (kernels.plans != nullptr && kernels.plans->run(out, a, b, {}, /*beta=*/0, /*alpha=*/1, kernels.choice)) return;
     at::Tensor into = out;
     at::bmm_out(into, a, b.unsqueeze(0).expand({a.size(0), b.size(0), b.size(1)}));
     return;

@@ -9,6 +9,9 @@
 //
 // cuBLASLt stores matrices by columns, we store them by rows: there our matrix is its transpose, and out = a b becomes
 // outᵀ = bᵀ aᵀ. So b is the library's left factor and a its right one, throughout this file.
+//
+// A call may have blocks: a [r, m, k] and out [r, m, n], views of larger matrices in which blocks lie apart. The library
+// multiplies them as a batch in which every member has the same b.
 #include <ATen/ATen.h>
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -48,8 +51,9 @@ struct Library {
 #define MEGALITH_CUBLASLT_FUNCTIONS(each)                                                                              \
   each(cublasLtCreate) each(cublasLtMatmul) each(cublasLtMatmulAlgoGetHeuristic) each(cublasLtMatmulDescCreate)        \
       each(cublasLtMatmulDescDestroy) each(cublasLtMatmulDescSetAttribute) each(cublasLtMatrixLayoutCreate)            \
-          each(cublasLtMatrixLayoutDestroy) each(cublasLtMatmulPreferenceCreate) each(cublasLtMatmulPreferenceDestroy) \
-              each(cublasLtMatmulPreferenceSetAttribute)
+          each(cublasLtMatrixLayoutDestroy) each(cublasLtMatrixLayoutSetAttribute)                                     \
+              each(cublasLtMatmulPreferenceCreate) each(cublasLtMatmulPreferenceDestroy)                               \
+                  each(cublasLtMatmulPreferenceSetAttribute)
 #define MEGALITH_MEMBER(name) decltype(&::name) name = nullptr;
   MEGALITH_CUBLASLT_FUNCTIONS(MEGALITH_MEMBER)
 #undef MEGALITH_MEMBER
@@ -81,24 +85,31 @@ bool done(cublasStatus_t status) { return status == CUBLAS_STATUS_SUCCESS; }
 // A matrix as the library sees it, column by column: its columns are our rows.
 struct Operand {
   int64_t rows = 0, columns = 0;
-  int64_t distance = 0;  // from one column to the next, in elements
-  bool turned = false;   // the library has to transpose it
+  int64_t distance = 0;        // from one column to the next, in elements
+  bool turned = false;         // the library has to transpose it
+  int64_t block_distance = 0;  // from one block to the next; 0 if all blocks are the same
   auto operator<=>(const Operand&) const = default;
 };
 
-// Returns x [rows, columns] seen as its transpose; std::nullopt if neither its rows nor its columns are contiguous.
+// Returns the distance of the blocks of x, in elements; 0 if it has none.
+int64_t block_distance(const at::Tensor& x) { return x.dim() == 3 ? x.stride(0) : 0; }
+
+// Returns x [rows, columns], or blocks of that shape, seen as its transpose; std::nullopt if neither its rows nor its
+// columns are contiguous.
 std::optional<Operand> operand_of(const at::Tensor& x) {
-  const int64_t rows = x.size(0), columns = x.size(1);
-  if (x.stride(1) == 1 && x.stride(0) >= columns) return Operand{columns, rows, x.stride(0), false};
-  if (x.stride(0) == 1 && x.stride(1) >= rows) return Operand{rows, columns, x.stride(1), true};
+  const int64_t rows = x.size(-2), columns = x.size(-1), apart = block_distance(x);
+  if (x.stride(-1) == 1 && x.stride(-2) >= columns) return Operand{columns, rows, x.stride(-2), false, apart};
+  if (x.stride(-2) == 1 && x.stride(-1) >= rows) return Operand{rows, columns, x.stride(-1), true, apart};
   return std::nullopt;
 }
 
-// Returns the largest power of two, up to 256, that divides the address of x: kernels may need some alignment.
+// Returns the largest power of two, up to 256, that divides the address of x and of each of its blocks: kernels may
+// need some alignment.
 int alignment_of(const at::Tensor& x) {
   const auto address = reinterpret_cast<uintptr_t>(x.const_data_ptr());
+  const auto apart = static_cast<uintptr_t>(block_distance(x) * x.element_size());
   int alignment = 256;
-  while (address % static_cast<uintptr_t>(alignment) != 0) alignment /= 2;
+  while ((address | apart) % static_cast<uintptr_t>(alignment) != 0) alignment /= 2;
   return alignment;
 }
 
@@ -112,6 +123,7 @@ struct Call {
   const Addends& added;
   double beta, alpha;
 
+  int64_t blocks() const { return out.dim() == 3 ? out.size(0) : 1; }
   // The matrix that is added to the product: the library's C.
   const at::Tensor& read() const { return added.residual.defined() ? added.residual : out; }
 };
@@ -131,7 +143,9 @@ std::optional<Factors> factors_of(const Call& call) {
 struct PlanKey {
   at::ScalarType in, out;
   Operand left, right;
+  int64_t blocks;
   int64_t out_distance, read_distance;                                 // from row to row
+  int64_t out_block_distance;                                          // from block to block
   int left_alignment, right_alignment, out_alignment, read_alignment;  // in bytes
   int bias_alignment;                                                  // 0 without a bias
   auto operator<=>(const PlanKey&) const = default;
@@ -142,8 +156,10 @@ PlanKey key_of(const Call& call, const Factors& factors) {
           .out = call.out.scalar_type(),
           .left = factors.left,
           .right = factors.right,
-          .out_distance = call.out.stride(0),
-          .read_distance = call.read().stride(0),
+          .blocks = call.blocks(),
+          .out_distance = call.out.stride(-2),
+          .read_distance = call.read().stride(-2),
+          .out_block_distance = block_distance(call.out),
           .left_alignment = alignment_of(call.b),
           .right_alignment = alignment_of(call.a),
           .out_alignment = alignment_of(call.out),
@@ -218,13 +234,20 @@ bool Plan::describe(const Call& call, const Factors& factors) {
   const auto set = [&](cublasLtMatmulDescAttributes_t which, const auto& value) {
     return done(lt.cublasLtMatmulDescSetAttribute(operation_, which, &value, sizeof value));
   };
+  const auto blocks = static_cast<int32_t>(call.blocks());
   const auto layout = [&](cublasLtMatrixLayout_t& to, const at::Tensor& x, const Operand& o) {
+    const auto set_layout = [&](cublasLtMatrixLayoutAttribute_t which, const auto& value) {
+      return done(lt.cublasLtMatrixLayoutSetAttribute(to, which, &value, sizeof value));
+    };
     return done(lt.cublasLtMatrixLayoutCreate(&to, type_of(x), static_cast<uint64_t>(o.rows),
-                                              static_cast<uint64_t>(o.columns), o.distance));
+                                              static_cast<uint64_t>(o.columns), o.distance)) &&
+           (blocks == 1 || (set_layout(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, blocks) &&
+                            set_layout(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, o.block_distance)));
   };
   const auto turn = [](const Operand& o) { return o.turned ? CUBLAS_OP_T : CUBLAS_OP_N; };
-  const Operand out{call.out.size(1), call.out.size(0), call.out.stride(0)};
-  const Operand read{call.out.size(1), call.out.size(0), call.read().stride(0)};
+  const int64_t rows = call.out.size(-2), columns = call.out.size(-1), apart = block_distance(call.out);
+  const Operand out{columns, rows, call.out.stride(-2), false, apart};
+  const Operand read{columns, rows, call.read().stride(-2), false, apart};
   bool good = done(lt.cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F)) &&
               set(CUBLASLT_MATMUL_DESC_TRANSA, turn(factors.left)) &&
               set(CUBLASLT_MATMUL_DESC_TRANSB, turn(factors.right)) && layout(left_, call.b, factors.left) &&
@@ -282,8 +305,8 @@ void Plan::start(const Call& call, size_t kernel, const at::Tensor& workspace, c
       handle_, operation_, &alpha, call.b.const_data_ptr(), left_, call.a.const_data_ptr(), right_, &beta,
       call.read().const_data_ptr(), read_, call.out.mutable_data_ptr(), out_, &kernels_[kernel].algo,
       workspace.mutable_data_ptr(), static_cast<size_t>(kWorkspace), stream);
-  check(done(status), "cuBLASLt could not multiply [{}, {}] by [{}, {}] (status {})", call.a.size(0), call.a.size(1),
-        call.b.size(0), call.b.size(1), static_cast<int>(status));
+  check(done(status), "cuBLASLt could not multiply {} by {} (status {})", shape_text(call.a), shape_text(call.b),
+        static_cast<int>(status));
 }
 
 // Takes the shortest of a few interleaved runs of each kernel; an earlier offer wins unless a later one is clearly
@@ -346,18 +369,21 @@ bool CublasLtPlans::run(const Call& call, const Factors& factors, Kernels kernel
 bool is_16_bit(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf; }
 
 // Whether rows are contiguous, possibly with gaps between them.
-bool has_rows(const at::Tensor& x) { return x.dim() == 2 && x.stride(1) == 1 && x.stride(0) >= x.size(1); }
+bool has_rows(const at::Tensor& x) { return x.stride(-1) == 1 && x.stride(-2) >= x.size(-1); }
 
 bool shapes_fit(const Call& call) {
-  if (call.a.dim() != 2 || call.b.dim() != 2) return false;
-  if (call.a.size(1) != call.b.size(0)) return false;
-  if (!has_rows(call.out)) return false;
-  return call.out.size(0) == call.a.size(0) && call.out.size(1) == call.b.size(1);
+  const int64_t dims = call.out.dim();
+  if ((dims != 2 && dims != 3) || call.a.dim() != dims || call.b.dim() != 2) return false;
+  if (call.a.size(-1) != call.b.size(0) || call.out.size(-1) != call.b.size(1)) return false;
+  if (!has_rows(call.out) || call.out.size(-2) != call.a.size(-2)) return false;
+  if (dims == 2) return true;
+  const bool alone = !call.added.bias.defined() && !call.added.residual.defined();
+  return alone && call.out.size(0) == call.a.size(0) && call.a.stride(0) > 0 && call.out.stride(0) > 0;
 }
 
 // Large enough, and with rows that are multiples of 16 bytes, which the fast kernels need.
 bool is_worth_a_trial(const Call& call) {
-  const int64_t m = call.a.size(0), k = call.a.size(1), n = call.b.size(1);
+  const int64_t m = call.blocks() * call.a.size(-2), k = call.a.size(-1), n = call.b.size(1);
   return m * k * n >= kLeastTried && k % 8 == 0 && n % 8 == 0;
 }
 
@@ -384,7 +410,7 @@ bool residual_fits(const Call& call) {
   const at::Tensor& residual = call.added.residual;
   if (!residual.defined()) return true;
   if (residual.scalar_type() != call.out.scalar_type()) return false;
-  return has_rows(residual) && residual.sizes() == call.out.sizes();
+  return residual.dim() == 2 && has_rows(residual) && residual.sizes() == call.out.sizes();
 }
 
 bool fits(const Call& call) {

@@ -15,7 +15,8 @@ namespace megalith::ops {
 // bound by their launch, not by the choice of the kernel.
 inline constexpr int64_t kLeastTried = int64_t{1} << 33;
 
-// Makes plans that use cuBLASLt; only in builds with it.
+// Makes plans that use cuBLASLt; only in builds with it. They also take the blocks of block_gemm.h, a [r, m, k] and out
+// [r, m, n], without addends.
 std::unique_ptr<GemmPlans> make_cublaslt_plans();
 
 // y += bias + residual: y and residual [t, h], bias acc [h] (fp64 for fp64, otherwise fp32).

@@ -91,7 +91,7 @@ optim::DdpSettings ddp_settings(const config::TrainingArguments& args) {
     settings.grad_dtype = at::kBFloat16;
   if (args.precision.fp8_param) settings.fp8_params = fp8_recipe(args.precision);
   // The planner and reports see the settings of the first chunk; OptimizedModel makes those of the others.
-  return optim::settings_of_chunk(settings, /*first_stage=*/true, /*chunk=*/0);
+  return optim::settings_of_chunk(settings, /*chunk=*/0);
 }
 
 // Only fp16 needs a scale other than 1.

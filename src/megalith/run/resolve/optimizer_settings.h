@@ -17,7 +17,7 @@ std::shared_ptr<const optim::UpdateRule> make_rule(const config::OptimizerConfig
 // (update_settings in trainer_settings.h).
 optim::OptimizerSettings optimizer_settings(const config::OptimizerConfig& optimizer);
 
-// Returns the settings of the gradient buffers of the first chunk of the first stage, the one that is cut into buckets
+// Returns the settings of the gradient buffers of the first chunk of a stage, the one that is cut into buckets
 // (optim::settings_of_chunk returns those of the others). `args` have gone through validate(): ddp_num_buckets and
 // ddp_bucket_size are not both given.
 optim::DdpSettings ddp_settings(const config::TrainingArguments& args);

@@ -32,19 +32,19 @@ void check_extras(std::span<const data::MicroBatch> batches, const Objective& ob
 }
 
 // While it lives, weight gradients are left for later: of all layers if the schedule has a place for them
-// (zero_bubble), or of the head in the first `deferred_heads` micro-batches.
+// (zero_bubble), or of the head in the first `deferred_heads` micro-batches. Otherwise tp_comm_overlap holds them within
+// a pass, for collectives to run beside.
 class WeightGradQueues {
  public:
   WeightGradQueues(model::VirtualModels& models, layout::ScheduleKind schedule, int deferred_heads)
-      : models_(models),
-        queues_(schedule == layout::ScheduleKind::kZeroBubble ? models.size() : 0),
-        deferred_heads_(deferred_heads) {
-    for (size_t chunk = 0; chunk < queues_.size(); ++chunk) attach(chunk, &queues_[chunk]);
+      : models_(models), deferred_heads_(deferred_heads) {
+    const bool defers = schedule == layout::ScheduleKind::kZeroBubble, covers = models[0].options().tp_overlap;
+    if (defers || covers) attach_all(defers);
     if (nn::Parameter* weight = head_weight()) weight->grad.queue = &head_;
   }
   ~WeightGradQueues() {
-    for (size_t chunk = 0; chunk < queues_.size(); ++chunk) attach(chunk, nullptr);
-    if (nn::Parameter* weight = head_weight()) weight->grad.queue = nullptr;
+    for (const auto& chunk : models_)
+      for (const auto& parameter : chunk->parameters().all()) parameter->grad.queue = nullptr;
   }
   WeightGradQueues(const WeightGradQueues&) = delete;
   WeightGradQueues& operator=(const WeightGradQueues&) = delete;
@@ -65,8 +65,12 @@ class WeightGradQueues {
     const model::Head* head = models_[models_.size() - 1].head();
     return deferred_heads_ > 0 && head != nullptr ? head->projection() : nullptr;
   }
-  void attach(size_t chunk, nn::WeightGradQueue* queue) {
-    for (const auto& parameter : models_[chunk].parameters().all()) parameter->grad.queue = queue;
+  // One queue per chunk; they do not move once parameters know them.
+  void attach_all(bool defers) {
+    for (size_t chunk = 0; chunk < models_.size(); ++chunk)
+      queues_.push_back(defers ? nn::WeightGradQueue() : nn::WeightGradQueue::for_cover());
+    for (size_t chunk = 0; chunk < models_.size(); ++chunk)
+      for (const auto& parameter : models_[chunk].parameters().all()) parameter->grad.queue = &queues_[chunk];
   }
 
   model::VirtualModels& models_;
@@ -292,6 +296,7 @@ void MicrobatchRunner::run_graphs(std::span<const data::MicroBatch> batches, con
   warn_if_never_graphed(batches.size(), pass);
   graphs_->begin_step();
   optim::DistributedDataParallel& gradients = *pass.chunks[0];
+  const WeightGradQueues queues(models_, layout::ScheduleKind::kNone, /*deferred_heads=*/0);
   const auto work = [&](const data::MicroBatch& batch) {
     MicrobatchLoss loss = objective_.run_head(batch, models_[0], {}, /*microbatch=*/0, Phase::kTraining);
     start_of_backward(loss, pass.loss_scale, batches.size()).backward();

@@ -28,8 +28,7 @@ OptimizedModel::OptimizedModel(model::VirtualModels& models, const UpdateSetting
       scaler_(settings.scaler),
       gathers_in_forward_(settings.param_gather != optim::ParamGather::kInStep) {
   for (size_t chunk = 0; chunk < models.size(); ++chunk) {
-    const auto gradients =
-        optim::settings_of_chunk(settings.gradients, context.is_first_stage(), static_cast<int>(chunk));
+    const auto gradients = optim::settings_of_chunk(settings.gradients, static_cast<int>(chunk));
     own_chunks_.push_back(
         std::make_unique<optim::DistributedDataParallel>(parameters_of(models[chunk]), gradients, context));
     chunks_.push_back(own_chunks_.back().get());
