@@ -49,7 +49,7 @@ std::optional<Color> single_transparent(const Image& image) {
 // One color channel of a pixel with this alpha on white, as Pillow composites onto an opaque background.
 uint8_t blend_white(int value, int alpha) {
   if (alpha == 0) return 255;
-  const int weight = alpha * 128;  // of 255 * 128
+  const int weight = alpha * 128;  // 255 * 128 is opaque
   const int sum = value * weight + 255 * (255 * 128 - weight) + (128 << 7);
   return static_cast<uint8_t>((((sum >> 8) + sum) >> 8) >> 7);
 }

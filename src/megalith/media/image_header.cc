@@ -1,7 +1,7 @@
-// Where the sizes stand:
+// Sizes in headers:
 //
 //   PNG   8 bytes signature, chunk IHDR: width, height (4 bytes each, big endian). Animated: acTL before IDAT.
-//   JPEG  markers FF xx, each with a length; SOF0 to SOF15 (but DHT, JPG, DAC): precision, height, width (2 bytes each).
+//   JPEG  markers FF xx, each with a length; SOF0 to SOF15 (but DHT, JPG, DAC): precision, height, width.
 //   WebP  "RIFF", size, "WEBP", then VP8X (flags, 3-byte sizes minus one), "VP8 " (the header of a key frame) or VP8L
 //         (14 bits each).
 #include "megalith/media/image_header.h"

@@ -29,15 +29,15 @@ struct PatchGrid {
 };
 
 struct ImageProcessorSettings {
-  // Of the model, from preprocessor_config.json.
+  // The model's part, from preprocessor_config.json.
   int64_t patch_size = 14;          // pixels along the side of a patch
   int64_t temporal_patch_size = 2;  // frames in a patch; an image is repeated
   int64_t merge_size = 2;           // patches along the side of a token
   int64_t min_pixels = 3136;
   int64_t max_pixels = 12845056;
-  std::array<double, 3> mean{0.48145466, 0.4578275, 0.40821073};  // of red, green, blue in 0 … 1
+  std::array<double, 3> mean{0.48145466, 0.4578275, 0.40821073};  // red, green, blue; white is 1
   std::array<double, 3> std{0.26862954, 0.26130258, 0.27577711};
-  // Of the data, before the model's part.
+  // The part of the data, which comes first.
   int64_t image_max_pixels = 768 * 768;
   int64_t image_min_pixels = 32 * 32;
 };
@@ -79,7 +79,7 @@ class ImageProcessor {
   void write_rows(const Image& resized, float* rows) const;
 
   ImageProcessorSettings settings_;
-  std::array<std::array<float, 256>, 3> normalised_;  // of each byte of each channel
+  std::array<std::array<float, 256>, 3> normalised_;  // by channel and byte
 };
 
 }  // namespace megalith::media

@@ -18,7 +18,7 @@ struct PngTask {
   explicit PngTask(std::string_view bytes) : input(bytes) {}
   ~PngTask() { png_destroy_read_struct(&png, &info, nullptr); }
 
-  std::string_view input;  // what has not been read yet
+  std::string_view input;  // the rest of the file
   png_structp png = nullptr;
   png_infop info = nullptr;
   char message[128] = {};
