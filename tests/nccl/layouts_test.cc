@@ -140,6 +140,11 @@ std::vector<RankCase> expert_cases() {
        .data = clear,
        .layout = kBeside + Words{"--ep=2", "--recompute_granularity=full"}},
       {.name = "tp2_ep2_beside", .family = "deepseek_v3", .tp = 2, .data = clear, .layout = kBeside + kOwnExperts},
+      {.name = "tp2_ep2_beside_overlap",  // weight gradients that one pass holds, and layers of another in between
+       .family = "glm4_moe",
+       .tp = 2,
+       .data = clear,
+       .layout = kBeside + kOverlap + Words{"--ep=2", "--etp=1"}},
       {.name = "pp2_vpp2_ep2_beside",
        .family = "qwen3_moe",
        .pp = 2,
