@@ -61,16 +61,19 @@ void load_tower(const nn::ParameterSet& set, const nn::VisionShape& shape, const
   for (const char* candidate : known.prefixes)
     if (files.contains(std::string(candidate) + "patch_embed.proj.weight")) prefix = candidate;
   const hf::NameMap names{.rules = model::vision_rules(shape, known.files, prefix)};
-  size_t read = 0, stored = 0;
+  std::vector<hf::GlobalTensor> tensors;
+  std::vector<parallel::ShardedTensor> parts;
   for (const auto& parameter : set.all())
     for (const auto& part : parameter->sharded()) {
-      const auto theirs = hf::their_name(names, part.name);
-      ASSERT_TRUE(theirs) << part.name;
-      part.local.copy_(files.tensor(*theirs).reshape(part.local.sizes()));
-      ++read;
+      tensors.push_back({part.name, part.global_shape});
+      parts.push_back(part);
     }
+  const hf::TensorMapping mapping(names, tensors);
+  mapping.check_stored(files);
+  mapping.read(files, parts);
+  size_t stored = 0;
   for (const std::string& name : files.names()) stored += name.starts_with(prefix) ? 1 : 0;
-  EXPECT_EQ(read, stored);
+  EXPECT_EQ(mapping.files().size(), stored);
 }
 
 class GoldenVisionTower : public ::testing::TestWithParam<std::string> {};
@@ -95,8 +98,7 @@ TEST_P(GoldenVisionTower, rows_of_images_and_videos) {
         const nn::VisionRows out = tower.forward(pixels, grids);
         expect_close(out.rows, golden.tensor(batch + medium + "_embeds"), "rows");
         for (size_t level = 0; level < out.deepstack.size(); ++level)
-          expect_close(out.deepstack[level],
-                       golden.tensor(batch + medium + "_deepstack." + std::to_string(level)),
+          expect_close(out.deepstack[level], golden.tensor(batch + medium + "_deepstack." + std::to_string(level)),
                        "deepstack rows " + std::to_string(level));
         ++compared;
       }

@@ -30,7 +30,8 @@ nn::VisionShape read_vision(const io::JsonFields& vision, VisionFiles files) {
   nn::VisionShape shape;
   shape.depth = vision.positive<int64_t>("depth");
   shape.heads = vision.positive<int64_t>("num_heads");
-  shape.channels = vision.optional_positive<int64_t>(vision.has("in_channels") ? "in_channels" : "in_chans").value_or(3);
+  shape.channels =
+      vision.optional_positive<int64_t>(vision.has("in_channels") ? "in_channels" : "in_chans").value_or(3);
   shape.patch = vision.positive<int64_t>("patch_size");
   shape.time_patch = vision.optional_positive<int64_t>("temporal_patch_size").value_or(2);
   shape.merge = vision.optional_positive<int64_t>("spatial_merge_size").value_or(2);
@@ -73,9 +74,12 @@ nn::VisionShape read_vision(const io::JsonFields& vision, VisionFiles files) {
 
 std::vector<hf::NameRule> vision_rules(const nn::VisionShape& shape, VisionFiles files, const std::string& prefix) {
   std::vector<hf::NameRule> rules;
-  const auto add = [&](const std::string& theirs, const std::string& ours) { add_module(rules, prefix + theirs, ours); };
+  const auto add = [&](const std::string& theirs, const std::string& ours) {
+    add_module(rules, prefix + theirs, ours);
+  };
   // A convolution whose kernel is as large as its stride: one product per patch.
   add("patch_embed.proj", "patch");
+  rules[0].kernel = {shape.channels, shape.time_patch, shape.patch, shape.patch};
   add("pos_embed", "positions");
   const std::string block = "blocks.{}.";
   add(block + "norm1", block + "attention_norm");
