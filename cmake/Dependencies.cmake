@@ -7,7 +7,7 @@ find_package(yaml-cpp REQUIRED)
 find_package(nlohmann_json REQUIRED)
 include(Libtorch)
 
-# Each may be missing: see src/megalith/tokenizer and src/megalith/data. `loss` is what does not work without it. Sets
+# Each may be missing: see src/megalith/tokenizer, src/megalith/media and src/megalith/data. `loss` is what does not work without it. Sets
 # MEGALITH_<NAME>, _INCLUDE_DIR, _LIBRARY.
 function(megalith_find_optional name header library loss)
   find_path(MEGALITH_${name}_INCLUDE_DIR ${header})
@@ -30,6 +30,9 @@ endif()
 megalith_find_optional(SENTENCEPIECE sentencepiece_processor.h sentencepiece "tokenizers that need it cannot be opened")
 megalith_find_optional(ZLIB zlib.h z "corpora packed with gzip cannot be read")
 megalith_find_optional(ZSTD zstd.h zstd "corpora packed with Zstandard cannot be read")
+megalith_find_optional(JPEG jpeglib.h jpeg "JPEG images cannot be read")
+megalith_find_optional(PNG png.h png "PNG images cannot be read")
+megalith_find_optional(WEBP webp/decode.h webp "WebP images cannot be read")
 
 # Arrow and Parquet, for the plug-in that reads their files (src/megalith/data): ARROW_DIR, a folder with include/ and lib/, or
 # the link that scripts/setup.sh makes, or those of the system. The first two lie outside of a sysroot.

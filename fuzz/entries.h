@@ -40,4 +40,7 @@ void http_request(std::string_view input);
 // A trace.json as the dashboard reads it, and what it shows of it.
 void trace_view(std::string_view input);
 
+// An image file: its header, and its pixels where they are few.
+void image_file(std::string_view input);
+
 }  // namespace megalith::fuzz

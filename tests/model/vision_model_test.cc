@@ -292,7 +292,7 @@ TEST(VisionModelRows, ImagesNeedATower) {
                                   .pixels = batch.pixels,
                                   .grids = batch.grid_tensor,
                                   .visual_rows = batch.visual_rows};
-    EXPECT_THROW(whole.forward(input), Error);
+    EXPECT_THROW(whole.forward(input), ConfigError);
   });
 }
 

@@ -7,7 +7,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 # docs/architecture.md explains each.
-modules=(base io layout config comm parallel ops nn hf peft model pipeline inference optim checkpoint tokenizer data train observe plan run cli)
+modules=(base io layout config comm parallel ops nn hf peft model pipeline inference optim checkpoint tokenizer media data train observe plan run cli)
 
 rank() {
   local i

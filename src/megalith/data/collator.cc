@@ -18,6 +18,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/data/collate_fields_internal.h"
+#include "megalith/data/collate_media_internal.h"
 #include "megalith/data/own_batch_internal.h"
 #include "megalith/data/strip_internal.h"
 
@@ -161,7 +162,7 @@ MicroBatch Collator::collate(std::span<const Sample> samples, CollateParts parts
   if (!own_) return collate_built_in(samples, parts);
   // Complete on every stage, so that all ranks of a replica refuse the same batches.
   MicroBatch batch = completed_batch(own_(samples, Collator(options_)), samples, options_);
-  if (parts == CollateParts::kLayoutOnly) batch.ids = batch.labels = at::Tensor();
+  if (parts == CollateParts::kLayoutOnly) batch.ids = batch.labels = batch.pixels = at::Tensor();
   return batch;
 }
 
@@ -186,6 +187,7 @@ MicroBatch Collator::collate_built_in(std::span<const Sample> samples, CollatePa
   batch.sequences = std::ssize(strips);
   batch.reference = reference_of(samples);
   batch.extras = collate_fields(rows, strips, total);
+  collate_media(rows, strips, total, parts == CollateParts::kAll, options_.images.get(), options_.media_threads, batch);
   // The fill is a sequence of its own: appended to the last strip it would change that one's length for cp.
   if (total > filled) lengths.push_back(total - filled);
   const ops::SequenceLayout layout = with_restarts(ops::SequenceLayout::packed(lengths), strips);

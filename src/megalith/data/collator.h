@@ -9,11 +9,16 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <span>
 
 #include "megalith/data/micro_batch.h"
 #include "megalith/data/sample.h"
+
+namespace megalith::media {
+class ImageProcessor;
+}
 
 namespace megalith::data {
 
@@ -32,6 +37,8 @@ struct CollatorOptions {
   int64_t fixed_length = 0;     // for kFixed; a longer row is an error
   int64_t cp = 1;               // sequences become multiples of 2·cp if cp > 1
   int64_t tp = 1;               // the total becomes a multiple of cp·tp
+  std::shared_ptr<const media::ImageProcessor> images{};  // nullptr: samples with images are refused
+  int media_threads = 1;                                  // that decode the images of a micro-batch
 
   // The length of every sequence must be a multiple of the first, the total number of tokens of the second.
   int64_t sequence_multiple() const { return cp > 1 ? 2 * cp : 1; }

@@ -59,6 +59,12 @@ struct MicroBatch {
   // with those layers (train/step/rank_microbatches.h); the collator leaves it empty.
   std::vector<FurtherTokens> further{};
 
+  // ---- Images; undefined if the samples have none ----
+  // `row` is 3 x temporal patch x patch x patch: the pixels of one patch. p is the number of patches of all images.
+  at::Tensor pixels;       // fp32 [p, row], image after image; undefined with CollateParts::kLayoutOnly
+  at::Tensor grids;        // int64 [images, 3]: patches in time, height and width; on every pipeline stage
+  at::Tensor visual_rows;  // int64 [t]: the row of the tower's output that replaces the token's embedding; -1 for text
+
   int64_t tokens() const { return layout.tokens(); }
   // Returns the fraction of the tokens that is not padding.
   double efficiency() const;

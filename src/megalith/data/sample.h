@@ -8,6 +8,8 @@
 #include <variant>
 #include <vector>
 
+#include "megalith/data/media_reference.h"
+
 namespace megalith::data {
 
 // Label of a token that does not contribute to the loss. Stored on disk and in users' files: must not change.
@@ -48,6 +50,8 @@ struct Sequence {
   bool shifted = false;
   // By name. All rows of a micro-batch must have the same fields; token tables cannot hold them.
   std::map<std::string, Field> fields{};
+  // The images of the row, in the order of their tokens. Those of a piece lie within it.
+  std::vector<MediaReference> media{};
   bool operator==(const Sequence&) const = default;
 };
 

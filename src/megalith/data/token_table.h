@@ -26,6 +26,9 @@ struct TokenTable {
   std::vector<int64_t> row_ends;
   std::vector<int32_t> pieces;
   std::vector<int64_t> piece_ends;
+  // Row r has the images [media_ends[r-1], media_ends[r]). Tables without any image leave both empty.
+  std::vector<MediaReference> media;
+  std::vector<int64_t> media_ends;
 
   // Append rows to the columns. Throw a DataError for rows with fields, which tables cannot hold.
   void append(const Sequence& row);
@@ -45,8 +48,9 @@ struct TokenTableInfo {
 std::shared_ptr<const Dataset> dataset_of(TokenTable table, TokenTableInfo info);
 
 // Writes a folder with the arrays as files of little-endian numbers (ids.bin, labels.bin, row_ends.bin, pieces.bin,
-// piece_ends.bin) and info.json. Rows are written as they come; info.json, written last, marks the folder as complete.
-// A folder without info.json was not finished, and is not opened. Not thread-safe.
+// piece_ends.bin) and info.json. With images, also media.bin (nine numbers per image), media_names.bin (the names of
+// their files, one after the other) and media_ends.bin. Rows are written as they come; info.json, written last, marks
+// the folder as complete. A folder without info.json was not finished, and is not opened. Not thread-safe.
 class TokenFolderWriter {
  public:
   // `folder` must exist and be empty.
@@ -65,8 +69,11 @@ class TokenFolderWriter {
   void write(Column& column, const std::vector<T>& values);
 
   std::filesystem::path folder_;
+  void append_media(const TokenTable& rows);
+
   Column ids_, labels_, row_ends_, pieces_, piece_ends_;
-  int64_t tokens_ = 0, piece_count_ = 0, rows_ = 0;
+  Column media_, media_names_, media_ends_;  // created with the first image
+  int64_t tokens_ = 0, piece_count_ = 0, rows_ = 0, media_count_ = 0;
 };
 
 // The result of open_token_folder.

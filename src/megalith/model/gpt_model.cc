@@ -168,7 +168,10 @@ at::Tensor GptModel::forward(const ModelInput& input) const {
   layer_input.angles = angles(input.layout);
   before_part(0);
   if (adapters_) adapters_->state().training = input.training;
-  check(vision_ || !input.grids.defined() || !place_.embedding, "a model without a vision tower was given images");
+  check<ConfigError>(vision_ || !place_.embedding || !input.grids.defined() || input.grids.size(0) == 0,
+                     "the data has images, but {} models have no vision tower here; use a model that sees, or data"
+                     " without images",
+                     config_.family);
   VisualRows visual;
   if (vision_)
     visual = vision_->run(input, input.training && options_.recompute.layers != RecomputePlan::Layers::kNone);

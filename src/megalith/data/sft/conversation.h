@@ -23,7 +23,8 @@ struct Conversation {
   std::vector<Message> prompt;
   std::vector<Message> responses;  // sft: one; preference pairs: chosen, rejected; pt: none
   std::string system;
-  std::string tools;  // JSON text; empty for none
+  std::string tools;                // JSON text; empty for none
+  std::vector<std::string> images;  // files, in the order of the markers <image> in the text
   bool operator==(const Conversation&) const = default;
 };
 

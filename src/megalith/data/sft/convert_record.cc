@@ -30,6 +30,13 @@ class Converter {
       : record_(record), dataset_(dataset), columns_(dataset.columns), tags_(dataset.tags), place_(place) {}
 
   Conversation convert() const {
+    Conversation conversation = texts();
+    conversation.images = images();
+    return conversation;
+  }
+
+ private:
+  Conversation texts() const {
     switch (dataset_.formatting) {
       case Formatting::kAlpaca:
         return alpaca();
@@ -45,7 +52,19 @@ class Converter {
     throw InternalError("records with ids have no conversation");
   }
 
- private:
+  // A path or a list of paths.
+  std::vector<std::string> images() const {
+    const Json* value = find(columns_.images);
+    if (value == nullptr) return {};
+    const std::string what = "column \"" + columns_.images + "\"";
+    if (value->is_string()) return {value->get<std::string>()};
+    check<DataError>(value->is_array(), "{}: {} is {}; it must be the path of an image or a list of paths", place_,
+                     what, io::json_in_words(*value));
+    std::vector<std::string> paths;
+    for (const Json& path : *value) paths.push_back(text_of(path, "an image in " + what));
+    return paths;
+  }
+
   // Returns the column's value; nullptr if the column has no name, is absent or is null.
   const Json* find(const std::string& column) const {
     if (column.empty()) return nullptr;

@@ -26,7 +26,7 @@ T read_names(const io::JsonFields& fields, std::initializer_list<std::pair<const
 
 // Columns that would change what a sample is must not be ignored silently.
 Columns read_columns(const io::JsonFields& fields) {
-  for (const char* media : {"images", "videos", "audios", "kto_tag"})
+  for (const char* media : {"videos", "audios", "kto_tag"})
     if (fields.has(media)) fields.refuse(media, "be left out: such columns are not supported");
   return read_names<Columns>(fields, {{"prompt", &Columns::prompt},
                                       {"query", &Columns::query},
@@ -36,7 +36,8 @@ Columns read_columns(const io::JsonFields& fields) {
                                       {"system", &Columns::system},
                                       {"tools", &Columns::tools},
                                       {"chosen", &Columns::chosen},
-                                      {"rejected", &Columns::rejected}});
+                                      {"rejected", &Columns::rejected},
+                                      {"images", &Columns::images}});
 }
 
 // "tags": {"role_tag": "role", …}; roles that are not listed do not occur in the dataset.
@@ -179,6 +180,7 @@ DatasetDescription infer_format(const Json& first_record, const std::string& pla
   Columns& columns = result.columns;
   columns.system = when("system");
   columns.tools = when("tools");
+  columns.images = when("images");
   result.tags = openai_tags();
   if (has("input_ids") || has("chosen_input_ids")) {
     result.formatting = Formatting::kPretokenized;

@@ -46,6 +46,11 @@ Sequence preference_row(const Ids& prompt, const Ids& response) {
   return row;
 }
 
+// Whether the first `kept` of these ids lack a placeholder that the others have.
+bool loses_image(const Ids& ids, int64_t kept, std::optional<int32_t> pad) {
+  return pad && std::find(ids.begin() + kept, ids.end(), *pad) != ids.end();
+}
+
 // Sets the caller's flag if it wants to know.
 void note(bool* cut, bool happened) {
   if (cut != nullptr && happened) *cut = true;
@@ -87,6 +92,8 @@ Sequence encode_conversation(const Conversation& conversation, const TurnEncoder
     }
     const auto [source, target] = cut_turn(std::ssize(turn.source), std::ssize(turn.target), settings.cutoff - total);
     note(cut, source < std::ssize(turn.source) || target < std::ssize(turn.target));
+    if (loses_image(turn.source, source, settings.image_pad) || loses_image(turn.target, target, settings.image_pad))
+      break;
     turn.source.resize(static_cast<size_t>(source));
     turn.target.resize(static_cast<size_t>(target));
     total += source + target;
@@ -98,7 +105,7 @@ Sequence encode_conversation(const Conversation& conversation, const TurnEncoder
     append(row.ids, part.ids);
     append(row.labels, part.labels);
   }
-  if (encoder.efficient_eos()) {
+  if (encoder.efficient_eos() && !row.ids.empty()) {
     row.ids.push_back(encoder.tokens().eos);
     row.labels.push_back(encoder.tokens().eos);
   }
@@ -117,6 +124,7 @@ Sample encode_preference(const Conversation& conversation, const TurnEncoder& en
   const int64_t longest = std::max(std::ssize(chosen.target), std::ssize(rejected));
   const auto [source, target] = cut_turn(std::ssize(chosen.source), longest, settings.cutoff);
   note(cut, source < std::ssize(chosen.source) || target < longest);
+  if (loses_image(chosen.source, source, settings.image_pad)) return {Sequence{}, Sequence{}};
   const auto keep = [](Ids& ids, int64_t count) { ids.resize(std::min(ids.size(), static_cast<size_t>(count))); };
   keep(chosen.source, source);
   keep(chosen.target, target);

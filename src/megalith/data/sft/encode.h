@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,9 @@ struct EncodeSettings {
   int64_t cutoff = 2048;
   bool train_on_prompt = false;  // not allowed with an encoder of efficient_eos
   bool mask_history = false;     // only the last turn is trained; if there is too much, the first turns are dropped
+  // The placeholder of images, which a cut must not reach: a conversation ends before the turn that would lose one (or,
+  // with mask_history, begins after it). If that leaves no turn, the row is empty; so are both rows of such a pair.
+  std::optional<int32_t> image_pad{};
 };
 
 // Lengths of the two parts of a turn. In tokens; source is what the model is given, target what it has to answer.

@@ -47,6 +47,10 @@ PackedRows pack_samples(std::vector<Sequence> samples, int64_t cutoff, bool neat
     Sequence row;
     row.pieces_attend = !neat;
     for (const size_t i : members) {
+      for (MediaReference& medium : samples[i].media) {
+        medium.first += std::ssize(row.ids);
+        row.media.push_back(std::move(medium));
+      }
       row.ids.insert(row.ids.end(), samples[i].ids.begin(), samples[i].ids.end());
       row.labels.insert(row.labels.end(), samples[i].labels.begin(), samples[i].labels.end());
       row.pieces.push_back(static_cast<int32_t>(lengths[i]));

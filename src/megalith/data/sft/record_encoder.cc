@@ -18,6 +18,7 @@
 #include "megalith/base/log.h"
 #include "megalith/data/sft/packing.h"
 #include "megalith/data/sft/template.h"
+#include "megalith/media/image_processor.h"
 
 namespace megalith::data {
 
@@ -50,6 +51,14 @@ void check_answers(const Sample& pair, bool cut, int64_t cutoff_len, const std::
     check<DataError>(trained, "{}: the {} answer is empty: none of its {} tokens has a label. Leave the pair out",
                      place, kAnswers[i], labels.size());
   }
+}
+
+// Everything about images that decides tokens.
+std::string media_words(const MediaSettings& media) {
+  const auto& images = media.images->settings();
+  return fmt::format(" images {} {} {} {} to {}, before {} to {}, in {}, skip {}", images.patch_size,
+                     images.temporal_patch_size, images.merge_size, images.min_pixels, images.max_pixels,
+                     images.image_min_pixels, images.image_max_pixels, media.media_dir.string(), media.skip_broken);
 }
 
 }  // namespace
@@ -106,7 +115,7 @@ std::string BuildReport::text() const {
 
 RecordEncoder::RecordEncoder(RecordEncoderOptions options, std::shared_ptr<const TurnEncoder> turns,
                              std::optional<tokenizer::Tokenizer> tokenizer)
-    : options_(options), turns_(std::move(turns)), tokenizer_(std::move(tokenizer)) {
+    : options_(std::move(options)), turns_(std::move(turns)), tokenizer_(std::move(tokenizer)) {
   // Documents need no template; without one, the tokenizer's own special tokens are used.
   if (turns_)
     tokens_ = turns_->tokens();
@@ -117,6 +126,18 @@ RecordEncoder::RecordEncoder(RecordEncoderOptions options, std::shared_ptr<const
   tokens_.documents_get_bos = options_.documents_get_bos && tokens_.bos.has_value();
   tokens_.documents_are_plain = options_.documents_are_plain;
   if (tokenizer_ && options_.vocab_size) check_vocabulary();
+  if (!options_.media || !tokenizer_) return;
+  check_media();
+  image_pad_ = tokenizer_->id_of(options_.media->image_pad);
+}
+
+void RecordEncoder::check_media() const {
+  const MediaSettings& media = *options_.media;
+  for (const std::string* token : {&media.start, &media.image_pad, &media.end}) {
+    const std::optional<int32_t> id = tokenizer_->id_of(*token);
+    check<ConfigError>(id && tokenizer_->encode(*token) == std::vector<int32_t>{*id},
+                       "the tokenizer has no token {}, which stands for images; it belongs to another model", *token);
+  }
 }
 
 // Padding is in nearly every batch, so a bad pad id is an error at once; other ids may never occur, so they only get a
@@ -174,7 +195,7 @@ void RecordEncoder::check_ids(const Sequence& row, const std::string& place) con
 }
 
 Sample RecordEncoder::encode_text(const Conversation& conversation, bool* cut) const {
-  const EncodeSettings settings{options_.plan.cutoff, options_.train_on_prompt, options_.mask_history};
+  const EncodeSettings settings{options_.plan.cutoff, options_.train_on_prompt, options_.mask_history, image_pad_};
   switch (options_.plan.kind) {
     case SampleKind::kConversation:
       return {encode_conversation(conversation, *turns_, settings, cut), std::nullopt};
@@ -190,10 +211,47 @@ Sample RecordEncoder::encode_text(const Conversation& conversation, bool* cut) c
   return {whole_document(text, *tokenizer_, tokens_), std::nullopt};
 }
 
+EncodedRecord RecordEncoder::encode_with_images(Conversation conversation) const {
+  EncodedRecord result;
+  if (!options_.media) {
+    check<DataError>(
+        conversation.images.empty(),
+        "the record has {} image(s), and this run's model takes none: it has no vision tower. Train a model "
+        "that has one, or leave the column out",
+        conversation.images.size());
+    result.sample = encode_text(conversation, &result.cut);
+    return result;
+  }
+  check<DataError>(conversation.images.empty() || options_.plan.kind != SampleKind::kDocument,
+                   "the record has images, which stage pt does not take; use stage sft");
+  std::vector<MediaReference> media;
+  try {
+    media = expand_images(conversation, *options_.media);
+  } catch (const DataError& error) {
+    if (!options_.media->skip_broken) throw;
+    return {std::nullopt, error.what()};
+  }
+  Sample sample = encode_text(conversation, &result.cut);
+  if (!media.empty() && sample.row.ids.empty())
+    return {std::nullopt, fmt::format("cutoff_len {} would cut an image; the sample needs more room",
+                                      options_.plan.cutoff - (options_.plan.packing ? 0 : 1))};
+  check<DataError>(
+      result.cut || count_runs(sample.row.ids, *image_pad_) >= std::ssize(media),
+      "the placeholders of images were not recognized as tokens; split_special_tokens and images do not go "
+      "together");
+  if (sample.rejected) attach_media(*sample.rejected, media, *image_pad_, options_.mask_history);
+  attach_media(sample.row, std::move(media), *image_pad_, options_.mask_history);
+  result.sample = std::move(sample);
+  return result;
+}
+
 EncodedRecord RecordEncoder::encode(const io::Json& record, const DatasetDescription& dataset,
                                     const std::string& place) const {
   EncodedRecord result;
   if (dataset.formatting == Formatting::kPretokenized) {
+    const auto images = record.find(dataset.columns.images);
+    check<DataError>(dataset.columns.images.empty() || images == record.end() || images->empty(),
+                     "{}: a record with ids cannot have images; give the text", place);
     result.sample = pretokenized_sample(record, options_.plan.kind, place);
     if (!has_tokens(*result.sample)) return {std::nullopt, "no tokens"};
     const auto limit = static_cast<size_t>(options_.plan.cutoff);
@@ -209,11 +267,12 @@ EncodedRecord RecordEncoder::encode(const io::Json& record, const DatasetDescrip
     result.problem = std::move(converted.problem);
     if (!converted.conversation) return result;
     try {  // the encoder does not know where the record comes from
-      result.sample = encode_text(*converted.conversation, &result.cut);
+      result = encode_with_images(std::move(*converted.conversation));
     } catch (const DataError& error) {
       throw DataError(fmt::format("{}: {}", place, error.what()));
     }
   }
+  if (!result.sample) return result;
   check_ids(result.sample->row, place);
   if (!result.sample->rejected) return result;
   check_ids(*result.sample->rejected, place);
@@ -225,7 +284,11 @@ bool RecordEncoder::is_complete(const io::Json& record, const DatasetDescription
                                 const std::string& place) const {
   if (dataset.formatting == Formatting::kPretokenized)
     return has_tokens(pretokenized_sample(record, options_.plan.kind, place));
-  return convert_record(record, dataset, options_.plan.kind, place).conversation.has_value();
+  const ConvertedRecord converted = convert_record(record, dataset, options_.plan.kind, place);
+  // Whether an image is readable, and whether it fits, shows only when the record is encoded.
+  if (options_.media && converted.conversation && !converted.conversation->images.empty())
+    return encode(record, dataset, place).sample.has_value();
+  return converted.conversation.has_value();
 }
 
 // Packing never crosses a batch, so the rows depend on preprocessing_batch_size.
@@ -270,11 +333,11 @@ std::vector<Sample> RecordEncoder::rows(std::vector<EncodedRecord> batch, BuildR
 std::string RecordEncoder::description() const {
   const RowPlan& plan = options_.plan;
   return fmt::format(
-      "kind {} cutoff {} packing {} neat {} prompt {} history {} bos {} eos {} pad {} end \"{}\" {} {}{}",
+      "kind {} cutoff {} packing {} neat {} prompt {} history {} bos {} eos {} pad {} end \"{}\" {} {}{}{}",
       static_cast<int>(plan.kind), plan.cutoff, plan.packing, plan.neat, options_.train_on_prompt,
       options_.mask_history, tokens_.bos.value_or(-1), tokens_.eos, tokens_.pad, tokens_.document_end,
       tokens_.documents_get_bos, turns_ ? turns_->description() : "no template",
-      tokens_.documents_are_plain ? " plain documents" : "");
+      tokens_.documents_are_plain ? " plain documents" : "", options_.media ? media_words(*options_.media) : "");
 }
 
 }  // namespace megalith::data

@@ -8,6 +8,7 @@
 
 #include "megalith/data/sft/convert_record.h"
 #include "megalith/data/sft/encode.h"
+#include "megalith/data/sft/media_text.h"
 #include "megalith/data/sft/sft_settings.h"
 
 namespace megalith::data {
@@ -58,9 +59,10 @@ struct RecordEncoderOptions {
   RowPlan plan;
   bool train_on_prompt = false;
   bool mask_history = false;
-  bool documents_get_bos = false;     // adds_bos_token of the tokenizer
-  bool documents_are_plain = false;   // split_special_tokens for documents; conversations: TemplateOptions
-  std::optional<int64_t> vocab_size;  // vocabulary size of the model; larger ids are refused
+  bool documents_get_bos = false;        // adds_bos_token of the tokenizer
+  bool documents_are_plain = false;      // split_special_tokens for documents; conversations: TemplateOptions
+  std::optional<int64_t> vocab_size;     // vocabulary size of the model; larger ids are refused
+  std::optional<MediaSettings> media{};  // std::nullopt: the model takes no images, and records with some are refused
 };
 
 // Immutable and thread-safe. encode() is called from many threads; rows() needs a whole batch, and its result depends
@@ -91,6 +93,9 @@ class RecordEncoder {
 
  private:
   Sample encode_text(const Conversation& conversation, bool* cut) const;
+  // Encodes a conversation with its images; a result without sample says why it is left out.
+  EncodedRecord encode_with_images(Conversation conversation) const;
+  void check_media() const;
   void check_vocabulary() const;
   void check_ids(const Sequence& row, const std::string& place) const;
 
@@ -98,6 +103,7 @@ class RecordEncoder {
   std::shared_ptr<const TurnEncoder> turns_;
   std::optional<tokenizer::Tokenizer> tokenizer_;
   TemplateTokens tokens_;
+  std::optional<int32_t> image_pad_;  // set with options_.media
 };
 
 }  // namespace megalith::data

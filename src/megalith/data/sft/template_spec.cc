@@ -39,6 +39,13 @@ TemplateSpec qwen() {
   return spec;
 }
 
+// Qwen 2 and 2.5 with vision.
+TemplateSpec qwen2_vl() {
+  TemplateSpec spec = qwen_like("qwen2_vl");
+  spec.default_system = "You are a helpful assistant.";
+  return spec;
+}
+
 // The same template for a model that writes its thoughts before the answer.
 TemplateSpec reasoning(TemplateSpec spec) {
   spec.reasoning = true;
@@ -167,8 +174,11 @@ std::vector<TemplateSpec> make_specs() {
       mistral_like("mistral", "[INST] {{content}}[/INST]", " {{content}}{{eos}}",
                    "[TOOL_RESULTS] {\"content\": {{content}}}[/TOOL_RESULTS]"),
       qwen(),
+      qwen2_vl(),
       reasoning(qwen_like("qwen3")),
       qwen_like("qwen3_nothink"),
+      reasoning(qwen_like("qwen3_vl")),
+      qwen_like("qwen3_vl_nothink"),
       seed_oss(),
       plain("vicuna", kContent, "USER: {{content}} ASSISTANT:", kContentEos,
             "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, "

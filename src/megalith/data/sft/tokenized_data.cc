@@ -173,6 +173,7 @@ std::string cache_key(const DataRequest& request, const RecordEncoder& encoder, 
          {&c.prompt, &c.query, &c.response, &c.messages, &c.history, &c.system, &c.tools, &c.chosen, &c.rejected,
           &t.role, &t.content, &t.user, &t.assistant, &t.observation, &t.function, &t.system})
       key.add(*name);
+    if (!c.images.empty()) key.add("images").add(c.images);
     for (const fs::path& file : dataset.files) key.add(file.extension().string()).add_file(file);
   }
   if (request.tokenizer) add_tokenizer(request, key);
@@ -214,7 +215,8 @@ std::shared_ptr<const RecordEncoder> make_record_encoder(const DataRequest& requ
                            .documents_get_bos = adds_bos_token(request.tokenizer_folder),
                            .documents_are_plain = request.data.kind == SampleKind::kDocument &&
                                                   request.data.chat.options.split_special_tokens,
-                           .vocab_size = request.vocab_size},
+                           .vocab_size = request.vocab_size,
+                           .media = request.media},
       std::move(turns), request.tokenizer);
 }
 

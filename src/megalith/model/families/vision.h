@@ -21,7 +21,8 @@ namespace megalith::model {
 //   kOmni     as kQwen3                  as kQwen3                   ln_q, mlp.0/2     pos_embed, merger_list
 enum class VisionFiles { kQwen2, kQwen2_5, kQwen3, kOmni };
 
-// Reads the keys of a tower. Throws DataError for missing or mistyped keys, ConfigError for sizes that do not fit together.
+// Reads the keys of a tower. Throws DataError for missing or mistyped keys, ConfigError for sizes that do not fit
+// together.
 nn::VisionShape read_vision(const io::JsonFields& vision, VisionFiles files);
 
 // Returns the rules for the tensors of a tower, which files name `prefix` + "blocks.0.norm1.weight" and so on. Ours

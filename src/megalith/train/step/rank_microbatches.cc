@@ -30,6 +30,7 @@ void cut_slice(data::MicroBatch& batch, int rank, int size) {
   };
   cut(batch.ids);
   cut(batch.labels);
+  cut(batch.visual_rows);
   for (data::FurtherTokens& further : batch.further) {
     cut(further.ids);
     cut(further.labels);
