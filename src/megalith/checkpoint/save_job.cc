@@ -244,7 +244,8 @@ void Saver::Job::write_share() {
         files.writer->write(held.tensor, held.offset, held.elements());
       progress.add(static_cast<int64_t>(held.data.nbytes()));
       files.elements[number] += held.data.numel();
-      files.positions[number] += sum_of_positions(tensors.tensors[number].shape, held.offset, held.data.sizes());
+      files.positions[number] += sum_of_positions(hf::shape_for(tensors.tensors[number].shape, held.offset.size()),
+                                                  held.offset, held.data.sizes());
     }
     files.writer->sync();
   }

@@ -2,8 +2,16 @@
 // {"3"}. A rule matches when one of its patterns is equal, and the numbers then fill the file's pattern. So a family
 // needs one rule per kind of tensor, not per layer, and finding a rule is one lookup.
 //
-// A tensor of the files may hold several of ours, concatenated along the outputs (a fused qkv). TensorMapping computes
-// once where each of ours begins in it; place() then only adds offsets, and transposes as the file stores it.
+// A tensor of the files may hold several of ours, concatenated along the outputs (a fused qkv), and those of all experts
+// of a layer, stacked along a dimension of its own. TensorMapping computes once where each of ours begins in it; place()
+// then only adds offsets, and turns the rectangle as the file stores it:
+//
+//   ours                    experts.2.gate.weight [i, h] and experts.2.up.weight [i, h]
+//   stacked                 gate_up_proj [E, 2i, h]:  row r of gate is [2, r, :], of up [2, i + r, :]
+//   stacked and transposed  gate_up_proj [E, h, 2i]:  row r of gate is [2, :, r], of up [2, :, i + r]
+//
+// A kernel [o, c, t, y, x] has the bytes of the matrix [o, c·t·y·x], so its rectangles are those of the matrix: a part of
+// a row, which an optimizer's shard may be, is a rectangle there only.
 #include "megalith/hf/name_map.h"
 
 #include <ATen/ATen.h>
@@ -12,7 +20,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <numeric>
 #include <set>
 
 #include "megalith/base/error.h"
@@ -55,6 +65,10 @@ bool matches(std::string_view pattern, std::string_view text) {
   return false;
 }
 
+bool matches_any(const std::vector<std::string>& patterns, std::string_view text) {
+  return std::ranges::any_of(patterns, [&](const std::string& pattern) { return matches(pattern, text); });
+}
+
 // The largest magnitude is NaN or infinite if any value is: one reduction, without a temporary tensor.
 bool all_finite(const at::Tensor& values) {
   const at::Tensor largest = at::linalg_vector_norm(values, std::numeric_limits<double>::infinity());
@@ -93,6 +107,12 @@ std::optional<std::string> their_name(const NameMap& map, std::string_view ours)
   return std::nullopt;
 }
 
+at::Tensor oriented(const FileTensor& file, const at::Tensor& ours) {
+  at::Tensor data = file.transposed && ours.dim() == 2 ? ours.t() : ours;
+  if (file.channelwise) data = data.unsqueeze(1);
+  return file.stacked ? data.unsqueeze(0) : data;
+}
+
 TensorMapping::TensorMapping(const NameMap& map, const std::vector<GlobalTensor>& ours) : map_(map) {
   // Pattern -> rule, so that each tensor costs one lookup however many rules there are.
   std::unordered_map<std::string_view, const NameRule*> rule_of;
@@ -103,20 +123,41 @@ TensorMapping::TensorMapping(const NameMap& map, const std::vector<GlobalTensor>
   for (const GlobalTensor& tensor : ours) {
     if (sources_.contains(tensor.name)) continue;  // came with an earlier part of the same file tensor
     const auto [pattern, numbers] = pattern_of(tensor.name);
-    const auto rule = rule_of.find(pattern);
-    check(rule != rule_of.end(), "no rule says where {} lies in the checkpoint", tensor.name);
-    FileTensor file{fill_in(rule->second->theirs, numbers), tensor.shape, rule->second->transposed,
-                    rule->second->channelwise, rule->second->copies};
-    // Concatenate the parts along the outputs; each of them learns its first row.
-    file.shape[0] = 0;
-    for (const std::string& part : rule->second->ours) {
-      const auto held = by_name.find(fill_in(part, numbers));
-      check(held != by_name.end(), "{} should hold {}, which the model does not have", file.name, part);
-      sources_[held->first] = {files_.size(), file.shape[0]};
-      file.shape[0] += held->second->shape[0];
+    const auto found = rule_of.find(pattern);
+    check(found != rule_of.end(), "no rule says where {} lies in the checkpoint", tensor.name);
+    const NameRule& rule = *found->second;
+    FileTensor file{
+        fill_in(rule.theirs, numbers), tensor.shape, rule.transposed, rule.channelwise, rule.copies, rule.stacked,
+        !rule.kernel.empty()};
+    // Concatenates the parts along the outputs; each of them learns its first row.
+    const auto add_parts = [&](const std::vector<std::string>& of, int64_t index) {
+      file.shape[0] = 0;
+      for (const std::string& part : rule.ours) {
+        const auto held = by_name.find(fill_in(part, of));
+        check(held != by_name.end(), "{} should hold {}, which the model does not have", file.name, fill_in(part, of));
+        sources_[held->first] = {files_.size(), file.shape[0], index};
+        file.shape[0] += held->second->shape[0];
+      }
+    };
+    int64_t experts = 0;
+    if (rule.stacked) {
+      std::vector<std::string> expert = numbers;
+      for (expert.back() = "0"; by_name.contains(fill_in(rule.ours[0], expert));
+           expert.back() = std::to_string(experts))
+        add_parts(expert, experts++);
+    } else {
+      add_parts(numbers, 0);
     }
     if (file.transposed) std::reverse(file.shape.begin(), file.shape.end());
     if (file.channelwise) file.shape.insert(file.shape.begin() + 1, 1);
+    if (file.stacked) file.shape.insert(file.shape.begin(), experts);
+    if (file.is_kernel) {
+      const int64_t inputs = std::accumulate(rule.kernel.begin(), rule.kernel.end(), int64_t{1}, std::multiplies<>());
+      check(file.shape.size() == 2 && file.shape[1] == inputs, "{} should hold a kernel of {} numbers per output",
+            file.name, inputs);
+      file.shape.pop_back();
+      file.shape.insert(file.shape.end(), rule.kernel.begin(), rule.kernel.end());
+    }
     files_.push_back(std::move(file));
   }
 }
@@ -132,16 +173,12 @@ const FileTensor& TensorMapping::file_of(const std::string& ours) const {
 TensorMapping::Place TensorMapping::place(const parallel::ShardedTensor& ours) const {
   const auto source = sources_.find(ours.name);
   check(source != sources_.end(), "{} is not a tensor of this model", ours.name);
-  Place place{&files_[source->second.file], ours.offset, ours.local};
+  const FileTensor& file = files_[source->second.file];
+  Place place{&file, ours.offset, oriented(file, ours.local)};
   place.offset[0] += source->second.first_row;
-  if (place.file->transposed) {
-    std::reverse(place.offset.begin(), place.offset.end());
-    if (place.data.dim() == 2) place.data = place.data.t();
-  }
-  if (place.file->channelwise) {
-    place.offset.insert(place.offset.begin() + 1, 0);
-    place.data = place.data.unsqueeze(1);
-  }
+  if (file.transposed) std::reverse(place.offset.begin(), place.offset.end());
+  if (file.channelwise) place.offset.insert(place.offset.begin() + 1, 0);
+  if (file.stacked) place.offset.insert(place.offset.begin(), source->second.index);
   return place;
 }
 
@@ -151,19 +188,29 @@ std::string TensorMapping::name_in(const WeightFiles& files, const std::string& 
   return files.contains(shorter) ? shorter : name;
 }
 
-std::vector<std::string> TensorMapping::unexpected_in(const WeightFiles& files) const {
+std::vector<std::string> TensorMapping::others_in(const WeightFiles& files) const {
   std::set<std::string, std::less<>> expected;
   for (const FileTensor& file : files_) {
     expected.insert(name_in(files, file.name));
     expected.insert(file.copies.begin(), file.copies.end());
   }
-  std::vector<std::string> unexpected;
-  for (const std::string& name : files.names()) {
-    if (expected.contains(name)) continue;
-    const auto ignored = [&](const std::string& pattern) { return matches(pattern, name); };
-    if (std::none_of(map_.ignored.begin(), map_.ignored.end(), ignored)) unexpected.push_back(name);
-  }
-  return unexpected;
+  std::vector<std::string> others;
+  for (const std::string& name : files.names())
+    if (!expected.contains(name) && !matches_any(map_.ignored, name)) others.push_back(name);
+  return others;
+}
+
+std::vector<std::string> TensorMapping::unexpected_in(const WeightFiles& files) const {
+  std::vector<std::string> names = others_in(files);
+  std::erase_if(names, [&](const std::string& name) { return matches_any(map_.carried, name); });
+  return names;
+}
+
+std::vector<std::string> TensorMapping::carried_in(const WeightFiles& files) const {
+  if (map_.carried.empty()) return {};
+  std::vector<std::string> names = others_in(files);
+  std::erase_if(names, [&](const std::string& name) { return !matches_any(map_.carried, name); });
+  return names;
 }
 
 std::string TensorMapping::problems_of_stored(const WeightFiles& files) const {
@@ -213,6 +260,7 @@ void TensorMapping::read(const WeightFiles& files, const std::vector<parallel::S
     const Place target = place(tensor);
     const std::string name = name_in(files, target.file->name);
     at::Tensor source = files.tensor(name);
+    if (target.file->is_kernel) source = source.flatten(1);
     // Narrowing a mapped view reads nothing; copy_ below touches just the pages of the rectangle and converts the type.
     for (size_t d = 0; d < target.offset.size(); ++d)
       source = source.narrow(static_cast<int64_t>(d), target.offset[d], target.data.size(static_cast<int64_t>(d)));

@@ -27,13 +27,21 @@ struct NameRule {
   bool transposed = false;               // stored as [in, out]
   bool channelwise = false;              // stored as [out, 1, in]: a depthwise convolution
   std::vector<std::string> copies = {};  // names under which files repeat the tensor; written as well, never read
+  // Stored for all experts of a layer as one tensor, [experts, out, in] or, transposed, [experts, in, out]: the last
+  // number of `ours` is the index in it, and `theirs` has no place for that number.
+  bool stacked = false;
+  // Stored as [out, …these sizes], whose product is the number of inputs: the kernel of a convolution.
+  std::vector<int64_t> kernel = {};
 };
 
 // All rules of a family.
 struct NameMap {
   std::vector<NameRule> rules;
   std::vector<std::string> ignored;  // tensors in files that are not weights: buffers ("*.rotary_emb.inv_freq")
-  std::string optional_prefix;       // prefix of the names in files, which some files omit
+  // Tensors in files that belong to parts which are neither run nor trained: a vision tower ("model.visual.*"). Exports
+  // copy them from the folder that the model was read from. A rule for such a tensor takes it off this list.
+  std::vector<std::string> carried = {};
+  std::string optional_prefix;  // prefix of the names in files, which some files omit
 };
 
 // Returns the name in files of the tensor that holds one of ours; std::nullopt when no rule names it.
@@ -54,7 +62,12 @@ struct FileTensor {
   bool transposed = false;
   bool channelwise = false;
   std::vector<std::string> copies;
+  bool stacked = false;
+  bool is_kernel = false;  // its rectangles are those of a matrix, [first dimension, product of the others]
 };
+
+// Returns a rectangle of one of our tensors as a view in the orientation of the file.
+at::Tensor oriented(const FileTensor& file, const at::Tensor& ours);
 
 // The map applied to the tensors of one model.
 class TensorMapping {
@@ -87,8 +100,10 @@ class TensorMapping {
                    std::string_view whose = "those of the model that config.json describes") const;
   // Does the same for the tensors that the folder has; others may be missing or unexpected.
   void check_stored(const WeightFiles& files) const;
-  // Returns the tensors in a folder that are neither in files() nor copies of them nor ignored.
+  // Returns the tensors in a folder that are neither in files() nor copies of them nor ignored nor carried.
   std::vector<std::string> unexpected_in(const WeightFiles& files) const;
+  // Returns the tensors in a folder that are carried (NameMap::carried).
+  std::vector<std::string> carried_in(const WeightFiles& files) const;
   // Returns the name of one of files() in a folder: without the optional prefix if the folder omits it.
   std::string name_in(const WeightFiles& files, const std::string& name) const;
   // Copies rectangles out of the files, converting the type, and releases the pages it has read. Appends to `found` the
@@ -101,7 +116,10 @@ class TensorMapping {
   struct Source {
     size_t file;
     int64_t first_row;  // along the outputs
+    int64_t index = 0;  // in a stacked tensor
   };
+  // Returns the tensors of a folder that are neither in files() nor copies of them nor ignored.
+  std::vector<std::string> others_in(const WeightFiles& files) const;
   // Returns a message with the tensors of the folder that have another shape or type; empty if there are none.
   std::string problems_of_stored(const WeightFiles& files) const;
 

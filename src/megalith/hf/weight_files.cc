@@ -108,6 +108,12 @@ bool stays_inside(const fs::path& file) {
 
 }  // namespace
 
+bool has_weight_files(const fs::path& folder) {
+  if (!fs::is_directory(folder)) return false;
+  const std::vector<std::string> names = file_names(folder);
+  return std::ranges::binary_search(names, kIndexFile) || !matching(names, "", ".safetensors").empty();
+}
+
 WeightFiles::WeightFiles(const fs::path& folder) : folder_(folder) {
   check<DataError>(fs::is_directory(folder), "{} is not a folder; give a model folder with *.safetensors files",
                    folder.string());

@@ -22,6 +22,9 @@
 
 namespace megalith::hf {
 
+// Returns whether a folder holds safetensors files of a model, or their index.
+bool has_weight_files(const std::filesystem::path& folder);
+
 // With an index, a shard is opened when one of its tensors is first requested, and stays mapped. Without an index all
 // files are opened at once, to learn their names. All functions may be called from several threads.
 class WeightFiles {

@@ -16,7 +16,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "megalith/base/error.h"
 #include "megalith/hf/scalar_type.h"
@@ -110,6 +112,11 @@ class RunWriter {
 
 }  // namespace
 
+std::vector<int64_t> shape_for(const std::vector<int64_t>& shape, size_t dims) {
+  if (dims != 2 || shape.size() <= 2) return shape;
+  return {shape[0], std::accumulate(shape.begin() + 1, shape.end(), int64_t{1}, std::multiplies<>())};
+}
+
 WeightWriter::WeightWriter(std::filesystem::path folder, const std::vector<WeightSpec>& tensors,
                            WeightWriterOptions options)
     : folder_(std::move(folder)), options_(std::move(options)) {
@@ -181,7 +188,8 @@ void WeightWriter::write(std::string_view name, at::IntArrayRef offset, const at
   const auto found = places_.find(std::string(name));
   check(found != places_.end(), "tensor {} is not in the list that the writer was made with", name);
   const Shard& shard = shards_[found->second.shard];
-  const TensorInfo& info = shard.tensors[found->second.tensor];
+  TensorInfo info = shard.tensors[found->second.tensor];
+  info.shape = shape_for(info.shape, static_cast<size_t>(rectangle.dim()));
   check_rectangle(info, offset, rectangle);
   if (rectangle.numel() == 0) return;
   std::vector<int64_t> at = offset.vec();
@@ -229,11 +237,14 @@ at::Tensor WeightWriter::staged(const at::Tensor& part, const TensorInfo& info) 
                         at::TensorOptions().dtype(at::kByte).pinned_memory(part.is_cuda()));
   const at::ScalarType type = scalar_type(info.dtype);
   at::Tensor host = at::from_blob(buffer_.data_ptr(), part.sizes(), at::TensorOptions().dtype(type));
-  // A transposed matrix on the host: ATen transposes block by block only if the source is contiguous, and otherwise
-  // element by element.
-  if (part.device().is_cpu() && part.dim() == 2 && part.stride(0) < part.stride(1))
-    return host.copy_(part.t().to(type).contiguous().t());
-  return host.copy_(part);
+  // A transposed matrix on the host, alone or as one of a stack: ATen transposes block by block only if the source is
+  // contiguous, and otherwise element by element.
+  const at::Tensor matrix = part.dim() == 3 && part.size(0) == 1 ? part.squeeze(0) : part;
+  if (part.device().is_cpu() && matrix.dim() == 2 && matrix.stride(0) < matrix.stride(1))
+    host.view(matrix.sizes()).copy_(matrix.t().to(type).contiguous().t());
+  else
+    host.copy_(part);
+  return host;
 }
 
 const io::FileHandle& WeightWriter::file_of(size_t shard) {

@@ -58,6 +58,10 @@ struct HeldRectangle {
   at::Tensor elements() const { return load ? load() : data; }
 };
 
+// Returns the shape of a tensor as its rectangles of `dims` dimensions see it: for two dimensions of a tensor with more,
+// such as the kernel of a convolution, the matrix [first dimension, product of the others], which has the same bytes.
+std::vector<int64_t> shape_for(const std::vector<int64_t>& shape, size_t dims);
+
 // Used by one thread at a time.
 class WeightWriter {
  public:
@@ -72,8 +76,9 @@ class WeightWriter {
 
   // Writes the elements of `rectangle`, which begins at `offset` in each dimension. It may be of any floating-point
   // type when the planned one is (otherwise of the planned type), on any device and with any strides; data that must be
-  // converted or copied from a device goes through a buffer of kPieceBytes. Throws InternalError when the rectangle
-  // does not lie inside the tensor.
+  // converted or copied from a device goes through a buffer of kPieceBytes. A rectangle of two dimensions may belong to
+  // a tensor of more, seen as a matrix (shape_for). Throws InternalError when the rectangle does not lie inside the
+  // tensor.
   void write(std::string_view name, at::IntArrayRef offset, const at::Tensor& rectangle);
   // Writes the whole tensor.
   void write(std::string_view name, const at::Tensor& tensor);

@@ -70,6 +70,11 @@ GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const
   const bool copied = config.tied_embeddings || config.mtp_layers > 0;  // the last stage holds a copy
   if (options.adapter) adapters_ = std::make_unique<peft::Adapters>(*options.adapter, name_map(config), tp_, context);
   if (place.embedding) {
+    if (config.vision) {
+      const std::string problem = deepstack_problem(config, place.num_layers);
+      check<ConfigError>(problem.empty(), "{}", problem);
+      vision_.emplace(root.child("vision"), *config.vision, tp_, context);
+    }
     embedding_.emplace(root.child("embedding"), vocab_, config.hidden_size, init, tp_,
                        copied && !place.head ? nn::ParameterRole::kTied : nn::ParameterRole::kWeight);
     if (config.learned_positions)
@@ -95,9 +100,15 @@ GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const
 }
 
 void GptModel::end_part(const nn::ParameterScope& root) {
+  std::vector<nn::Parameter*> made;
+  for (size_t i = listed_; i < parameters_.all().size(); ++i) {
+    nn::Parameter& parameter = *parameters_.all()[i];
+    if (!options_.freeze.freezes(parameter.spec.name))
+      made.push_back(&parameter);
+    else if (parameter.spec.role != nn::ParameterRole::kBuffer)
+      parameter.value.requires_grad_(false);
+  }
   if (adapters_) {
-    std::vector<nn::Parameter*> made;
-    for (size_t i = listed_; i < parameters_.all().size(); ++i) made.push_back(parameters_.all()[i].get());
     // Adapters come before the listing below, so their parameters are in the same part as the weights they belong to.
     adapters_->add(root, made);
   }
@@ -157,10 +168,19 @@ at::Tensor GptModel::forward(const ModelInput& input) const {
   layer_input.angles = angles(input.layout);
   before_part(0);
   if (adapters_) adapters_->state().training = input.training;
-  at::Tensor x = place_.embedding ? embed(input) : input.hidden;
-  // A pipeline expects a gradient for the output of every stage, even if nothing in it is trained.
-  if (!trains_ && !place_.head && at::GradMode::is_enabled() && !x.requires_grad()) x = x.detach().requires_grad_();
-  x = run_layers(std::move(x), layer_input);
+  check<ConfigError>(vision_ || !place_.embedding || !input.grids.defined() || input.grids.size(0) == 0,
+                     "the data has images, but {} models have no vision tower here; use a model that sees, or data"
+                     " without images",
+                     config_.family);
+  VisualRows visual;
+  if (vision_)
+    visual = vision_->run(input, input.training && options_.recompute.layers != RecomputePlan::Layers::kNone);
+  at::Tensor x = place_.embedding ? embed(input, visual) : input.hidden;
+  // A pipeline expects a gradient for the output of every stage, even if nothing in it is trained; so does the loss of
+  // a micro-batch without images if only the tower is trained.
+  const bool anchored = (!trains_ && !place_.head) || (options_.freeze.language_model && !visual.any());
+  if (anchored && at::GradMode::is_enabled() && !x.requires_grad()) x = x.detach().requires_grad_();
+  x = run_layers(std::move(x), layer_input, visual);
   if (input.cache) input.cache->advance(input.layout.tokens());
   if (!head_) return x;
   before_part(parts_.size() - 1);
@@ -199,9 +219,10 @@ at::Tensor GptModel::with_noise(const at::Tensor& x, const ops::SequenceLayout& 
   return x + noise.narrow(0, first, count);
 }
 
-at::Tensor GptModel::embed(const ModelInput& input) const {
+at::Tensor GptModel::embed(const ModelInput& input, const VisualRows& visual) const {
   at::Tensor x = embedding_->forward(input.ids);
   if (input.training && options_.neftune_alpha > 0) x = with_noise(x, input.layout);
+  if (vision_) x = vision_->replace(x, visual);  // after the noise, which is for text
   if (positions_) {
     check<DataError>(input.layout.max_position() <= config_.max_positions,
                      "a sequence of {} tokens is longer than the {} positions of the model; use shorter sequences",
@@ -222,25 +243,27 @@ at::Tensor GptModel::embed(const ModelInput& input) const {
   return ops::dropout(x, config_.embedding_dropout, context_.rng().generator());
 }
 
-at::Tensor GptModel::run_group(const at::Tensor& x, const nn::LayerInput& input, size_t first, size_t count) const {
+at::Tensor GptModel::run_group(const at::Tensor& x, const nn::LayerInput& input, const VisualRows& visual, size_t first,
+                               size_t count) const {
   at::Tensor out = x;
   if (adapters_) adapters_->state().training = input.training;  // set again: this may be the second run, in backward
   for (size_t i = first; i < first + count; ++i) {
     before_part(1 + i);
     out = layers_[i]->forward(out, input);
+    out = add_deepstack(out, visual, place_.first_layer + static_cast<int64_t>(i));
   }
   return out;
 }
 
 // The input of a layer must be gone when its end decides what to send.
-at::Tensor GptModel::run_offloaded(at::Tensor x, const nn::LayerInput& input) const {
+at::Tensor GptModel::run_offloaded(at::Tensor x, const nn::LayerInput& input, const VisualRows& visual) const {
   nn::ActivationOffload::Pass pass = offload_->begin();
   const int64_t sent = options_.offload.num_layers;
   for (int64_t i = 0; i < static_cast<int64_t>(layers_.size()); ++i) {
     {
       std::optional<nn::ActivationOffload::LayerScope> scope;
       if (i < sent) scope.emplace(pass);
-      x = run_group(x, input, static_cast<size_t>(i), 1);
+      x = run_group(x, input, visual, static_cast<size_t>(i), 1);
     }
     // One layer more: its end frees the last copies, and its backward fetches them.
     if (i <= sent) pass.end_layer(i, x);
@@ -248,15 +271,21 @@ at::Tensor GptModel::run_offloaded(at::Tensor x, const nn::LayerInput& input) co
   return x;
 }
 
-at::Tensor GptModel::run_layers(at::Tensor x, const nn::LayerInput& input) const {
-  if (offload_ && input.training && at::GradMode::is_enabled()) return run_offloaded(std::move(x), input);
+at::Tensor GptModel::run_layers(at::Tensor x, const nn::LayerInput& input, const VisualRows& visual) const {
+  if (offload_ && input.training && at::GradMode::is_enabled()) return run_offloaded(std::move(x), input, visual);
   const RecomputePlan& plan = options_.recompute;
   // Runs a group of layers of which only the input is kept.
   const auto recomputed = [&](const at::Tensor& in, size_t first, size_t count) {
     const nn::KeepInputs keep{plan.split_over_tp && !tp_.splits_tokens() ? &tp_.group : nullptr};
+    // Deepstack rows get gradients, so they are an input of the groups that add them.
+    nn::TensorList inputs{in};
+    if (visual.deepstack.defined() && static_cast<int64_t>(first) < visual.deepstack.size(1))
+      inputs.push_back(visual.deepstack);
     return nn::recompute(
-        [this, input, first, count](const nn::TensorList& kept) { return run_group(kept[0], input, first, count); },
-        {in}, random_ ? &context_.rng() : nullptr, keep);
+        [this, input, which = visual.which, first, count](const nn::TensorList& kept) {
+          return run_group(kept[0], input, {{}, kept.size() > 1 ? kept[1] : at::Tensor(), which}, first, count);
+        },
+        inputs, random_ ? &context_.rng() : nullptr, keep);
   };
   // Evaluation and generation keep nothing for backward, so recomputation would only cost time.
   const bool on = input.training && plan.layers != RecomputePlan::Layers::kNone;
@@ -265,7 +294,7 @@ at::Tensor GptModel::run_layers(at::Tensor x, const nn::LayerInput& input) const
     const size_t count = std::min(on ? step : 1, layers_.size() - i);
     const bool twice =
         on && (plan.layers == RecomputePlan::Layers::kUniform || i < static_cast<size_t>(plan.num_layers));
-    x = twice ? recomputed(x, i, count) : run_group(x, input, i, count);
+    x = twice ? recomputed(x, i, count) : run_group(x, input, visual, i, count);
     i += count;
   }
   return x;

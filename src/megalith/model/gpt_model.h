@@ -21,6 +21,7 @@
 #include "megalith/model/model_input.h"
 #include "megalith/model/model_options.h"
 #include "megalith/model/transformer_block.h"
+#include "megalith/model/vision_part.h"
 #include "megalith/nn/activation_offload.h"
 #include "megalith/nn/moe/router.h"
 #include "megalith/nn/parameter/parameter.h"
@@ -91,17 +92,18 @@ class GptModel {
   // Steps of the constructor: the head of the last chunk, and facts about all layers (random_, cached_).
   void make_head(const nn::ParameterScope& root);
   void note_facts();
-  void end_part(const nn::ParameterScope& root);    // lists the parameters created since the last call as one part
-  at::Tensor embed(const ModelInput& input) const;  // -> [t, h] or [t/tp, h]
+  void end_part(const nn::ParameterScope& root);  // lists the parameters created since the last call as one part
+  at::Tensor embed(const ModelInput& input, const VisualRows& visual) const;  // -> [t, h] or [t/tp, h]
   at::Tensor with_noise(const at::Tensor& x, const ops::SequenceLayout& layout) const;
   // x [t, h] or [t/tp, h] -> the same shape, with recomputation as the options ask for.
-  at::Tensor run_layers(at::Tensor x, const nn::LayerInput& input) const;
+  at::Tensor run_layers(at::Tensor x, const nn::LayerInput& input, const VisualRows& visual) const;
   // Waits, through before_part_, until the parameters of a part are there.
   void before_part(size_t part) const;
   // Layers first … first + count - 1 of the chunk, without recomputation.
-  at::Tensor run_group(const at::Tensor& x, const nn::LayerInput& input, size_t first, size_t count) const;
+  at::Tensor run_group(const at::Tensor& x, const nn::LayerInput& input, const VisualRows& visual, size_t first,
+                       size_t count) const;
   // All layers, with the activations of the first ones in host memory.
-  at::Tensor run_offloaded(at::Tensor x, const nn::LayerInput& input) const;
+  at::Tensor run_offloaded(at::Tensor x, const nn::LayerInput& input, const VisualRows& visual) const;
 
   // Constant after construction, except for the cache of angles and the two setters.
   ModelConfig config_;
@@ -112,6 +114,7 @@ class GptModel {
   nn::VocabSize vocab_;
   nn::ParameterSet parameters_;
   // Parts of the model; those of other chunks are empty.
+  std::optional<VisionPart> vision_;
   std::optional<nn::VocabParallelEmbedding> embedding_;
   nn::Parameter* positions_ = nullptr;  // [max positions, h]
   std::vector<std::unique_ptr<TransformerBlock>> layers_;

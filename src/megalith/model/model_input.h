@@ -48,6 +48,11 @@ struct ModelInput {
   at::Tensor ids;      // int64 [t]; for chunks that read ids
   at::Tensor hidden;   // output of the previous chunk, [t, h] or [t/tp, h]; for chunks without the embedding
   at::Tensor targets;  // int64 [t], target of each token, -100 = ignored; undefined to get logits instead of losses
+  // Images and videos of the micro-batch, for the chunk with the embedding; undefined if there are none.
+  // Context-parallel ranks all have the images of the whole, and the row numbers of their own tokens.
+  at::Tensor pixels = {};        // [p, c], the patches of all images (nn/vision/vision_indices.h)
+  at::Tensor grids = {};         // int64 [images, 3] on the host: time, height and width in patches
+  at::Tensor visual_rows = {};   // int64 [t]: the tower's output row that replaces a token's embedding, -1 for text
   nn::KvCache* cache = nullptr;  // for generation
   bool training = true;          // dropout and recomputation are on
   bool last_token_only = false;  // logits of the last token only: [1, v/tp]

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "megalith/nn/context_parallel/context_parallel.h"
@@ -43,6 +44,17 @@ struct OffloadPlan {
   int64_t min_bytes = 256 * 1024;  // smaller tensors stay on the device: a copy of them costs more than it frees
 };
 
+// The parts of a model that sees which are not trained: they get no gradient, no optimizer state and no adapter.
+struct FreezePlan {
+  bool vision_tower = false;    // patches, positions, blocks and deepstack mergers
+  bool projector = false;       // the merger at the end of the tower
+  bool language_model = false;  // everything else
+  bool operator==(const FreezePlan&) const = default;
+
+  // Returns whether the parameter of this name (ours: "vision.blocks.0.…") is frozen.
+  bool freezes(std::string_view parameter) const;
+};
+
 // The choices of a run about one model. All ranks use the same; only `device` may differ.
 struct ModelOptions {
   at::ScalarType dtype = at::kFloat;  // type of parameters and activations
@@ -64,6 +76,7 @@ struct ModelOptions {
   std::vector<nn::ContextMode> context_modes;  // one for all layers or one per layer; empty = kRing
   // Dispatch, overlap and recomputation of experts; unused without them.
   nn::MoeOptions moe;
+  FreezePlan freeze;
   std::optional<peft::AdapterConfig> adapter;  // after peft::with_targets; nullopt = the model itself is trained
 };
 

@@ -3,6 +3,7 @@
 #include "megalith/model/virtual_models.h"
 
 #include "megalith/base/error.h"
+#include "megalith/model/vision_part.h"
 
 namespace megalith::model {
 
@@ -19,6 +20,8 @@ std::vector<ChunkPlace> chunk_places(layout::SplitRequest stages, const ModelCon
         "pipeline_model_parallel_layout {}: the multi-token-prediction layers (m) share the head and must"
         " all stand on the stage with the loss (L); write them before it, as in ...mL",
         stages.layout ? stages.layout->text() : "");
+  const std::string problem = deepstack_problem(config, split.stages().front().num_layers);
+  check<ConfigError>(problem.empty(), "{}", problem);
   std::vector<ChunkPlace> places;
   for (int chunk = 0; chunk < split.chunks(); ++chunk) {
     const layout::Stage stage = split.stage(context.place().pp_rank, chunk);

@@ -201,9 +201,9 @@ void Adapters::attach(const nn::ParameterScope& scope, Parameter& weight) {
   a.split_over_tp = splits_inputs(spec.use) && ranks > 1;
   b.split_over_tp = splits_outputs(spec.use) && ranks > 1;
   // A replicated factor that sees only a part of the outputs, inputs or tokens has a partial gradient.
-  a.partial_grad_over_tp = replicated ? tp_.splits_tokens() : splits_outputs(spec.use) && ranks > 1;
-  b.partial_grad_over_tp = replicated ? tp_.splits_tokens() : splits_inputs(spec.use) && ranks > 1;
-  a.equal_grad_over_tp = b.equal_grad_over_tp = replicated && ranks > 1 && !tp_.splits_tokens();
+  a.partial_grad_over_tp = replicated ? spec.partial_grad_over_tp : splits_outputs(spec.use) && ranks > 1;
+  b.partial_grad_over_tp = replicated ? spec.partial_grad_over_tp : splits_inputs(spec.use) && ranks > 1;
+  a.equal_grad_over_tp = b.equal_grad_over_tp = replicated && ranks > 1 && !spec.partial_grad_over_tp;
   a.replica = a.split_over_tp ? 0 : rank;
   b.replica = b.split_over_tp ? 0 : rank;
   // Kaiming-uniform with a slope of √5, as peft draws it: uniform within ±1/√i.

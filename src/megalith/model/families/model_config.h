@@ -12,6 +12,7 @@
 
 #include "megalith/io/json_text.h"
 #include "megalith/nn/moe/moe_shape.h"
+#include "megalith/nn/vision/vision_shape.h"
 #include "megalith/ops/norm_rope/activation.h"
 #include "megalith/ops/norm_rope/norm.h"
 #include "megalith/ops/norm_rope/rope.h"
@@ -90,6 +91,8 @@ struct ModelConfig {
   std::optional<ops::RopeSettings> rope;
   // Embedding, head, and the layers after the model.
   bool tied_embeddings = false;  // the head uses the weight of the embedding
+
+  std::optional<nn::VisionShape> vision;  // the tower that turns images into rows in place of token embeddings
 
   int64_t mtp_layers = 0;        // layers that each predict one token further ahead, in training
   double mtp_loss_factor = 0.1;  // weight of their mean loss

@@ -10,6 +10,7 @@
 #include "megalith/nn/tensor_parallel/fp8_history.h"
 #include "megalith/nn/tensor_parallel/product_internal.h"
 #include "megalith/ops/kernel/autograd_state.h"
+#include "megalith/ops/update/gradient_sums.h"
 
 namespace megalith::nn {
 
@@ -18,17 +19,24 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+using MaybeTensor = std::optional<at::Tensor>;  // an argument that autograd may leave out
+
 // State of LocalProduct; an empty make_x means that x is kept.
 struct LocalState {
   ProductPtr product;
   MakeInput make_x;
+  ops::GradTarget bias_target = {};
+  bool bias_grad = false;     // a bias was given and requires a gradient
+  bool has_residual = false;  // a residual was given
 };
 
-// The function of the header's example: a product on one rank, for replicated weights and experts.
+// The function of the header's example: a product on one rank, for replicated weights and experts. The product itself
+// adds bias and residual.
 struct LocalProduct : torch::autograd::Function<LocalProduct> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList /*weights*/, LocalState state) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList /*weights*/,
+                            const MaybeTensor& bias, const MaybeTensor& residual, LocalState state) {
     Saved saved;
-    at::Tensor y = state.product->forward(x, {}, saved);
+    at::Tensor y = state.product->forward(x, {bias.value_or(at::Tensor()), residual.value_or(at::Tensor())}, saved);
     if (state.make_x) saved.x.reset();
     ctx->save_for_backward(saved.all());
     ops::save_state(ctx, std::move(state));
@@ -36,12 +44,14 @@ struct LocalProduct : torch::autograd::Function<LocalProduct> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto& [product, make_x] = ops::saved_state<LocalState>(ctx);
+    const auto& state = ops::saved_state<LocalState>(ctx);
     const Saved saved = Saved::from(ctx->get_saved_variables());
-    const OutputGrad dy = product->output_grad(grads[0].contiguous());
+    const OutputGrad dy = state.product->output_grad(grads[0].contiguous());
     // Weights first: a recomputed x is freed before dx, which is just as large, is allocated.
-    variable_list result = product->grad_weights(dy, saved, make_x);
-    result.insert(result.begin(), ctx->needs_input_grad(0) ? product->grad_input(dy, saved) : at::Tensor());
+    variable_list result = state.product->grad_weights(dy, saved, state.make_x);
+    result.insert(result.begin(), ctx->needs_input_grad(0) ? state.product->grad_input(dy, saved) : at::Tensor());
+    result.push_back(state.bias_grad ? ops::bias_grad(dy.dy, state.bias_target) : at::Tensor());
+    result.push_back(state.has_residual ? grads[0] : at::Tensor());
     result.emplace_back();  // no gradient for the state
     return result;
   }
@@ -103,8 +113,21 @@ ProductPtr make_product(Parameter& weight, const ProductInput& input, const std:
 }
 
 at::Tensor local_product(const at::Tensor& x, ProductPtr product, MakeInput make_x) {
+  return local_linear(x, std::move(product), nullptr, {}, std::move(make_x));
+}
+
+at::Tensor local_linear(const at::Tensor& x, ProductPtr product, Parameter* bias, const at::Tensor& residual,
+                        MakeInput make_x) {
   const std::vector<at::Tensor> weights = product->weights();
-  return LocalProduct::apply(x, at::TensorList(weights), LocalState{std::move(product), std::move(make_x)});
+  LocalState state{.product = std::move(product), .make_x = std::move(make_x), .has_residual = residual.defined()};
+  MaybeTensor offset, added;
+  if (bias) {
+    offset = bias->value;
+    state.bias_target = bias->grad.target();
+    state.bias_grad = bias->value.requires_grad();
+  }
+  if (residual.defined()) added = residual;
+  return LocalProduct::apply(x, at::TensorList(weights), offset, added, std::move(state));
 }
 
 }  // namespace megalith::nn

@@ -125,5 +125,8 @@ ProductPtr make_product(Parameter& weight, const ProductInput& input, const std:
 
 // Applies the product with autograd and without collectives. With `make_x` its input is not kept for backward.
 at::Tensor local_product(const at::Tensor& x, ProductPtr product, MakeInput make_x = {});
+// The same plus a bias [o] and a residual [t, o], which the product adds itself; either may be absent.
+at::Tensor local_linear(const at::Tensor& x, ProductPtr product, Parameter* bias, const at::Tensor& residual,
+                        MakeInput make_x = {});
 
 }  // namespace megalith::nn

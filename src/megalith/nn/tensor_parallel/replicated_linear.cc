@@ -30,10 +30,17 @@ ReplicatedLinear::ReplicatedLinear(const ParameterScope& scope, const std::strin
   if (bias) bias_ = &scope.add(std::move(offset), {rows});
 }
 
-at::Tensor ReplicatedLinear::forward(const at::Tensor& x) const {
+at::Tensor ReplicatedLinear::product(const at::Tensor& x, Parameter* bias, const at::Tensor& residual,
+                                     std::function<at::Tensor()> make_x) const {
   const ProductInput input{.tokens = x.size(0), .split = weight_->spec.partial_grad_over_tp};
-  const at::Tensor y = local_product(x, make_product(*weight_, input, fp8_));
-  return bias_ ? y + bias_->value : y;
+  return local_linear(x, make_product(*weight_, input, fp8_), bias, residual, std::move(make_x));
 }
+
+at::Tensor ReplicatedLinear::forward(const at::Tensor& x, const at::Tensor& residual,
+                                     std::function<at::Tensor()> make_x) const {
+  return product(x, bias_, residual, std::move(make_x));
+}
+
+at::Tensor ReplicatedLinear::forward_without_bias(const at::Tensor& x) const { return product(x, nullptr, {}, {}); }
 
 }  // namespace megalith::nn

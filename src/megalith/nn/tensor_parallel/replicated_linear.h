@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,10 +26,21 @@ class ReplicatedLinear {
   ReplicatedLinear(const ParameterScope& scope, const std::string& name, int64_t in, const std::vector<OutputPart>& out,
                    bool bias, Init init, const TensorParallel& tp);
 
-  // [t, i] -> [t, o], or both with t/tp rows. There is no collective in either direction.
-  at::Tensor forward(const at::Tensor& x) const;
+  // [t, i] -> [t, o], or both with t/tp rows; plus `residual` of the output's shape, if it is defined. There is no
+  // collective in either direction. With `make_x`, which recomputes x from tensors that are kept anyway, x is not kept
+  // for backward.
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& residual = {},
+                     std::function<at::Tensor()> make_x = {}) const;
+  // The product alone: the caller adds the bias, fused with its next operation.
+  at::Tensor forward_without_bias(const at::Tensor& x) const;
+
+  Parameter& weight() const { return *weight_; }
+  Parameter* bias() const { return bias_; }  // [o]; nullptr if there is none
 
  private:
+  at::Tensor product(const at::Tensor& x, Parameter* bias, const at::Tensor& residual,
+                     std::function<at::Tensor()> make_x) const;
+
   std::optional<ops::Fp8Recipe> fp8_;
   Parameter* weight_;
   Parameter* bias_ = nullptr;

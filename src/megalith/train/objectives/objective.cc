@@ -80,6 +80,11 @@ model::ModelInput Objective::inputs(const data::MicroBatch& batch, const model::
   input.training = phase == Phase::kTraining;
   if (chunk.place().reads_ids()) input.ids = ops::to_device(batch.ids, device);
   if (chunk.place().head) input.targets = ops::to_device(batch.labels, device);
+  if (chunk.place().embedding) {
+    input.pixels = batch.pixels;  // the tower copies the images that it runs
+    input.grids = batch.grids;
+    if (batch.visual_rows.defined()) input.visual_rows = ops::to_device(batch.visual_rows, device);
+  }
   return input;
 }
 
