@@ -81,6 +81,25 @@ TEST(Collator, pieces_that_attend_are_one_sequence_with_restarting_positions) {
   EXPECT_EQ(values(batch.layout.positions(at::kCPU)), (Values{0, 1, 2, 0, 1, 2, 0, 0}));
 }
 
+// Rows with coordinates beside a row of text; the last token of a piece is a label alone.
+TEST(Collator, coordinates_stand_as_the_tokens_do) {
+  Sequence seen = packed_row({3, 4}, 7);
+  for (int i = 0; i < 21; ++i) seen.coordinates.push_back(static_cast<float>(i) + 0.5F);
+  const std::vector<Sample> samples = {{seen, {}}, {row(20, 3), {}}};
+  const MicroBatch batch = Collator({.cp = 2}).collate(samples);  // sequences are padded to multiples of 4
+  EXPECT_EQ(batch.layout.cumulative(), (Values{0, 4, 8, 12}));
+  const at::Tensor coordinates = batch.layout.coordinates(at::kCPU);
+  const std::vector<float> time{0.5, 1.5, 0, 0, 3.5, 4.5, 5.5, 0, 0, 1, 2, 3};
+  const std::vector<float> width{14.5, 15.5, 0, 0, 17.5, 18.5, 19.5, 0, 0, 1, 2, 3};
+  EXPECT_TRUE(coordinates[0].equal(at::tensor(time)));
+  EXPECT_TRUE(coordinates[2].equal(at::tensor(width)));
+  EXPECT_TRUE(Collator({.cp = 2}).collate(samples, CollateParts::kLayoutOnly).layout.has_coordinates());
+  EXPECT_FALSE(Collator({}).collate(std::vector<Sample>{{row(20, 3), {}}}).layout.has_coordinates());
+  seen.coordinates.pop_back();
+  EXPECT_THROW(Collator({}).collate(std::vector<Sample>{{seen, {}}}), InternalError);
+  EXPECT_THROW(TokenTable().append(Sample{seen, {}}), DataError);
+}
+
 TEST(Collator, reference_scores_stand_as_the_rows_do) {
   TokenTable table;
   for (const int32_t first : {10, 20}) table.append(Sample{row(first, 4), row(first + 100, 3)});

@@ -149,6 +149,7 @@ void fill_in(NamedTensors& whole, const model::VirtualModels& models,
       if (!mapping.holds(part.name)) continue;  // a bias that is not trained, in one parameter with others that are
       const auto place = mapping.place(part);
       at::Tensor target = whole.at(place.file->name);
+      if (place.file->is_kernel) target = target.flatten(1);
       for (size_t d = 0; d < place.offset.size(); ++d)
         target = target.narrow(static_cast<int64_t>(d), place.offset[d], place.data.size(static_cast<int64_t>(d)));
       target.copy_(place.data);

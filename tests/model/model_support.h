@@ -22,13 +22,13 @@ inline bool model_type_supported(const std::string& type) {
   return false;
 }
 
-// The golden folders whose model type is supported.
-inline std::vector<std::string> supported_golden_models() {
-  std::vector<std::string> names;
-  for (const std::string& name : golden_model_names())
-    if (model_type_supported(golden_model_type(name))) names.push_back(name);
+// The golden folders whose model type is supported: those of text, and those with media.
+inline std::vector<std::string> supported_among(std::vector<std::string> names) {
+  std::erase_if(names, [](const std::string& name) { return !model_type_supported(golden_model_type(name)); });
   return names;
 }
+inline std::vector<std::string> supported_golden_models() { return supported_among(golden_model_names()); }
+inline std::vector<std::string> supported_media_models() { return supported_among(golden_media_names()); }
 
 // Returns the folder of a golden checkpoint.
 inline std::filesystem::path golden_folder(const std::string& name) { return golden_dir() / "hf" / name; }
@@ -49,11 +49,13 @@ inline bool splits_over_two(const std::filesystem::path& folder) {
   return true;
 }
 
-// 1, 2 and 4, as far as the heads of linear attention can be shared.
+// 1, 2 and 4, as far as the heads can be shared.
 inline std::vector<int> tp_sizes(const std::filesystem::path& folder) {
   std::vector<int> sizes{1, 2, 4};
-  if (const auto delta_net = model::read_model_config(folder).delta_net)
-    std::erase_if(sizes, [&](int tp) { return delta_net->key_heads % tp != 0; });
+  const model::ModelConfig config = model::read_model_config(folder);
+  std::erase_if(sizes, [&](int tp) {
+    return config.num_heads % tp != 0 || (config.delta_net && config.delta_net->key_heads % tp != 0);
+  });
   return sizes;
 }
 

@@ -195,6 +195,41 @@ TEST(RopeAngles, NoTokens) {
   EXPECT_EQ(rope_angles({.rotary_dim = 8}, SequenceLayout(), at::kCPU).cos.sizes(), (std::vector<int64_t>{0, 4}));
 }
 
+// The published divisions: in blocks, and interleaved with what is left over for time.
+TEST(RopeSections, DivideThePairs) {
+  const std::vector<int64_t> blocks = rope_axes({.rotary_dim = 128, .sections = {16, 24, 24}});
+  for (size_t i = 0; i < 64; ++i) EXPECT_EQ(blocks[i], i < 16 ? 0 : i < 40 ? 1 : 2) << i;
+  const std::vector<int64_t> dealt =
+      rope_axes({.rotary_dim = 128, .sections = {24, 20, 20}, .interleaved_sections = true});
+  for (size_t i = 0; i < 64; ++i) EXPECT_EQ(dealt[i], i < 60 ? static_cast<int64_t>(i % 3) : 0) << i;
+  const std::vector<int64_t> uneven =
+      rope_axes({.rotary_dim = 64, .sections = {11, 11, 10}, .interleaved_sections = true});
+  for (size_t i = 0; i < 32; ++i) EXPECT_EQ(uneven[i], i % 3 == 2 && i >= 30 ? 0 : static_cast<int64_t>(i % 3)) << i;
+}
+
+TEST(RopeSections, PairsTurnByTheirCoordinate) {
+  const RopeSettings settings{.rotary_dim = 12, .sections = {1, 2, 3}};
+  const at::Tensor coordinates = at::tensor({0.0, 2.5, 7.0, 1.0, 3.0, 4.0, 2.0, 8.0, 9.0}, at::kFloat).view({3, 3});
+  const RopeAngles angles = rope_angles(settings, SequenceLayout::dense(1, 3).with_coordinates(coordinates), at::kCPU);
+  const std::vector<float> theta = rope_frequencies(settings, 3);
+  const std::vector<int64_t> axes = rope_axes(settings);
+  ASSERT_EQ(angles.cos.sizes(), (std::vector<int64_t>{3, 6}));
+  EXPECT_TRUE(angles.cos.is_contiguous());
+  for (int64_t t = 0; t < 3; ++t)
+    for (int64_t i = 0; i < 6; ++i) {
+      const float angle = coordinates[axes[static_cast<size_t>(i)]][t].item<float>() * theta[static_cast<size_t>(i)];
+      EXPECT_FLOAT_EQ(angles.cos[t][i].item<float>(), std::cos(angle));
+      EXPECT_FLOAT_EQ(angles.sin[t][i].item<float>(), std::sin(angle));
+    }
+}
+
+TEST(RopeSections, MustAddUpToThePairs) {
+  const auto layout = SequenceLayout::dense(1, 2).with_coordinates(at::zeros({3, 2}, at::kLong));
+  EXPECT_THROW(rope_angles({.rotary_dim = 8}, layout, at::kCPU), ConfigError);
+  EXPECT_THROW(rope_angles({.rotary_dim = 8, .sections = {1, 1, 1}}, layout, at::kCPU), ConfigError);
+  EXPECT_NO_THROW(rope_angles({.rotary_dim = 8, .sections = {2, 1, 1}}, layout, at::kCPU));
+}
+
 // ---- Rotation ------------------------------------------------------------------------------------------------------
 
 RopeAngles angles_for(int64_t tokens, int64_t rotary_dim, bool interleaved) {

@@ -71,6 +71,22 @@ TEST(SequenceLayout, EachDeviceHasItsOwnCopy) {
   EXPECT_TRUE(layout.cumulative_tensor(at::kCPU).equal(at::tensor({0, 2, 3}, at::kInt)));
 }
 
+TEST(SequenceLayout, CoordinatesStayWithTheLayout) {
+  const at::Tensor coordinates = at::arange(9, at::kLong).view({3, 3});
+  const auto plain = SequenceLayout::packed({2, 1});
+  EXPECT_FALSE(plain.has_coordinates());
+  const auto layout = plain.with_coordinates(coordinates);
+  EXPECT_FALSE(plain.has_coordinates());
+  for (const SequenceLayout& each :
+       {layout, layout.with_max_position(2), layout.with_positions(at::tensor({4, 5, 6}, at::kLong))})
+    EXPECT_TRUE(each.coordinates(at::kCPU).equal(coordinates));
+  EXPECT_TRUE(layout.positions(at::kCPU).equal(at::tensor({0, 1, 0}, at::kLong)));
+  EXPECT_TRUE(layout.coordinates(at::kMeta).is_meta());
+  EXPECT_THROW(plain.with_coordinates(at::zeros({3, 2}, at::kLong)), InternalError);
+  EXPECT_THROW(plain.with_coordinates(at::zeros({3, 3}, at::kDouble)), InternalError);
+  EXPECT_THROW(plain.coordinates(at::kCPU), InternalError);
+}
+
 TEST(SequenceLayout, EmptyAndBackwardSequencesAreRefused) {
   EXPECT_THROW(SequenceLayout::packed({2, 0}), DataError);
   EXPECT_THROW(SequenceLayout::from_cumulative({0, 3, 2}), DataError);

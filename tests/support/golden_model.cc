@@ -54,15 +54,25 @@ GoldenModel::Gradient read_gradient(const std::string& name, const nlohmann::jso
 
 }  // namespace
 
-std::vector<std::string> golden_model_names() {
+namespace {
+
+std::vector<std::string> names_of_folders(bool media) {
   std::vector<std::string> names;
   std::error_code missing;
-  for (const auto& entry : fs::directory_iterator(models_dir(), missing))
-    if (fs::exists(entry.path() / "golden.json") && fs::exists(entry.path() / "config.json"))
-      names.push_back(entry.path().filename().string());
+  for (const auto& entry : fs::directory_iterator(models_dir(), missing)) {
+    const std::string name = entry.path().filename().string();
+    if (fs::exists(entry.path() / "golden.json") && fs::exists(entry.path() / "config.json") &&
+        golden_json("hf/" + name + "/golden.json").contains("media") == media)
+      names.push_back(name);
+  }
   std::ranges::sort(names);
   return names;
 }
+
+}  // namespace
+
+std::vector<std::string> golden_model_names() { return names_of_folders(/*media=*/false); }
+std::vector<std::string> golden_media_names() { return names_of_folders(/*media=*/true); }
 
 std::string golden_model_type(const std::string& name) {
   if (name == kNoGolden) skip_without_golden("model folder (hf/*/golden.json beside config.json)");

@@ -56,8 +56,10 @@ struct GoldenModel {
   std::vector<Gradient> gradients;
 };
 
-// All folders in golden_dir()/hf with a golden.json and a config.json, by name.
+// All folders in golden_dir()/hf with a golden.json and a config.json, by name: those whose batches are text, and those
+// with pictures or sound in them ("media" in golden.json), of which GoldenModel describes a part only.
 std::vector<std::string> golden_model_names();
+std::vector<std::string> golden_media_names();
 // The model_type in its config.json: folders of types that are not supported hold other fields than those above.
 std::string golden_model_type(const std::string& name);
 // Skips the test when something is missing that no test can do without.

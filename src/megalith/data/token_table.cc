@@ -217,9 +217,11 @@ void check_columns(const TokenColumns& columns, int64_t rows, bool pairs, const 
 
 }  // namespace
 
-// The format has no place for shifted rows and for fields.
+// The format has no place for shifted rows, coordinates and fields.
 void TokenTable::append(const Sequence& row) {
   check(!row.shifted, "token tables hold labels beside their tokens");
+  check<DataError>(row.coordinates.empty(),
+                   "token tables do not hold coordinates of tokens; add them in a Dataset around it");
   check<DataError>(row.fields.empty(),
                    "token tables do not hold fields such as \"{}\"; add them in a Dataset around it",
                    row.fields.empty() ? "" : row.fields.begin()->first);

@@ -56,7 +56,7 @@ void look_at_whole(const ModelConfig& config, const std::optional<peft::AdapterC
 std::vector<hf::GlobalTensor> adapter_tensors(const ModelConfig& config, const peft::AdapterConfig& adapter,
                                               const std::set<std::string>& frozen) {
   std::vector<hf::GlobalTensor> tensors;
-  const hf::NameMap names = name_map(config);
+  const hf::NameMap names = module_names(config);
   look_at_whole(config, adapter, [&](const nn::Parameter& parameter) {
     for (const auto& part : parameter.spec.parts)
       if ((is_trained(parameter) && is_trained(parameter, part, names, adapter)) || frozen.contains(part.name))
@@ -78,13 +78,14 @@ std::set<std::string> untrained_vocabulary(const ModelConfig& config, const peft
 
 // Whether the model has rows that the vocabulary of its base lacks.
 bool has_grown(const ModelConfig& config) {
-  return config.source && config.source->value("vocab_size", config.vocab_size) < config.vocab_size;
+  const io::Json* in_base = config_value(config, "vocab_size");
+  return in_base && in_base->is_number_integer() && in_base->get<int64_t>() < config.vocab_size;
 }
 
 // Calls look(rows) for every tensor of an adapter's files that has the size of the vocabulary.
 template <typename Look>
 void look_at_vocabulary(const hf::WeightFiles& files, const ModelConfig& config, const Look& look) {
-  for (const hf::NameRule& rule : name_map(config).rules) {
+  for (const hf::NameRule& rule : module_names(config).rules) {
     if (!has_vocabulary_rows(rule.ours[0], config)) continue;
     const peft::UpdateNames names = peft::update_names(rule.theirs);
     for (const auto& [name, dim] : {std::pair(names.whole, size_t{0}), {names.b, 0}, {names.lookup_a, 1}})
@@ -97,7 +98,7 @@ std::set<std::string> frozen_in_files(const hf::WeightFiles& files, const ModelC
                                       const peft::AdapterConfig& adapter) {
   std::set<std::string> names = untrained_vocabulary(config, adapter);
   std::erase_if(names, [&](const std::string& name) {
-    const auto theirs = hf::their_name(name_map(config), name);
+    const auto theirs = hf::their_name(module_names(config), name);
     return !theirs || !files.contains(peft::update_names(*theirs).whole);
   });
   return names;
@@ -117,7 +118,7 @@ std::vector<peft::Weight> whole_weights(const ModelConfig& config) {
 // peft saves an embedding or a head with an update as well; what it saved replaces that of the base model.
 void read_base_layers(const ModelConfig& config, const hf::WeightFiles& files,
                       const std::vector<nn::Parameter*>& parameters, std::vector<hf::NonFiniteValues>& not_finite) {
-  const hf::TensorMapping base(name_map(config), global_tensors(config));
+  const hf::TensorMapping base(module_names(config), global_tensors(config));
   for (nn::Parameter* parameter : parameters) {
     const std::string& name = parameter->spec.parts[0].name;
     if (is_trained(*parameter) || parameter->value.is_meta() || !base.holds(name)) continue;
@@ -154,7 +155,7 @@ void read_parameter(const hf::TensorMapping& mapping, const hf::WeightFiles& fil
 void read_adapter(const ModelConfig& config, const peft::AdapterConfig& adapter, const fs::path& folder,
                   const std::vector<nn::Parameter*>& parameters, std::vector<hf::NonFiniteValues>& not_finite) {
   const at::NoGradGuard no_grad;
-  const auto files = peft::open_adapter(folder, adapter, name_map(config));
+  const auto files = peft::open_adapter(folder, adapter, module_names(config));
   // Names, shapes and transposes of peft's file; the same mapping serves writing.
   const std::set<std::string> frozen = frozen_in_files(*files, config, adapter);
   const hf::TensorMapping mapping = adapter_mapping(config, with_biases_in(*files, adapter), frozen);
@@ -184,7 +185,7 @@ void check_recompute(const ModelOptions& options) {
 
 hf::TensorMapping adapter_mapping(const ModelConfig& config, const peft::AdapterConfig& adapter,
                                   const std::set<std::string>& frozen) {
-  return {peft::adapter_names(name_map(config)), adapter_tensors(config, adapter, frozen)};
+  return {peft::adapter_names(module_names(config)), adapter_tensors(config, adapter, frozen)};
 }
 
 int64_t adapter_vocab_size(const fs::path& folder, const ModelConfig& config) {
@@ -205,7 +206,7 @@ std::vector<std::string> vocabulary_modules(const ModelConfig& config) {
   std::vector<std::string> modules;
   for (const char* name : {"embedding.weight", "head.weight"}) {
     if (!has_vocabulary_rows(name, config)) continue;
-    const std::string module = peft::module_of(name_map(config), name);
+    const std::string module = peft::module_of(module_names(config), name);
     // A tied head has no tensor of its own, but peft's configuration names it.
     modules.push_back(module.empty() ? "lm_head" : module.substr(module.rfind('.') + 1));
   }
@@ -213,7 +214,7 @@ std::vector<std::string> vocabulary_modules(const ModelConfig& config) {
 }
 
 peft::AdapterConfig resolve_targets(peft::AdapterConfig adapter, const ModelConfig& config) {
-  adapter = peft::with_targets(std::move(adapter), name_map(config), whole_weights(config));
+  adapter = peft::with_targets(std::move(adapter), module_names(config), whole_weights(config));
   look_at_whole(config, adapter, [](const nn::Parameter&) {});  // throws if a layer cannot take the adapter
   return adapter;
 }
@@ -273,7 +274,7 @@ void merge_adapter(const VirtualModels& models, const fs::path& folder) {
     // A temporary adapter beside the chunk, which may already have another one.
     nn::ParameterSet set(at::kFloat, chunk->parameters().device());
     // fp32 factors: merging adds in fp32 and rounds once.
-    peft::Adapters temporary(adapter, name_map(config), chunk->tensor_parallel(), models.context());
+    peft::Adapters temporary(adapter, module_names(config), chunk->tensor_parallel(), models.context());
     temporary.add(nn::ParameterScope(set), base);
     std::vector<nn::Parameter*> parameters = base;
     for (const auto& parameter : set.all()) parameters.push_back(parameter.get());
@@ -299,7 +300,7 @@ std::vector<TrainedTensor> trained_tensors(const VirtualModels& models) {
       if (!tensor.buffer) tensors.push_back({std::move(tensor), dtype});
     return tensors;
   }
-  const hf::NameMap names = name_map(models.config());
+  const hf::NameMap names = module_names(models.config());
   look_at_whole(models.config(), adapter_of(models), [&](const nn::Parameter& parameter) {
     if (!is_trained(parameter)) return;
     for (const auto& part : parameter.spec.parts)
@@ -326,7 +327,7 @@ ExportedWeights exported_adapter(const VirtualModels& models) {
   for (const nn::Parameter* parameter : models.parameters())
     if (is_trained(*parameter) || frozen.contains(parameter->spec.parts[0].name))
       add_held(*parameter, mapping, models.context(), weights.held);
-  const hf::NameMap names = name_map(config);
+  const hf::NameMap names = module_names(config);
   const auto rename = [&](std::string& name) { name = peft::written_name(names, name, adapter_of(models)); };
   for (hf::WeightSpec& tensor : weights.tensors) rename(tensor.name);
   for (hf::HeldRectangle& rectangle : weights.held) rename(rectangle.tensor);
@@ -335,7 +336,8 @@ ExportedWeights exported_adapter(const VirtualModels& models) {
 
 void write_adapter_files(const VirtualModels& models, const fs::path& folder, const Assets& assets) {
   const ModelConfig& config = models.config();
-  const auto [written, problems] = peft::written_config(adapter_of(models), name_map(config), whole_weights(config));
+  const auto [written, problems] =
+      peft::written_config(adapter_of(models), module_names(config), whole_weights(config));
   for (const std::string& problem : problems)
     log_warning(
         "peft cannot load this adapter: {}. megalith convert --adapter_path merges it into a model that every"
@@ -361,7 +363,7 @@ WithoutAdapter::WithoutAdapter(const VirtualModels& models) {
 }
 
 void check_mergeable(const peft::AdapterConfig& adapter, const ModelConfig& config) {
-  const hf::NameMap names = name_map(config);
+  const hf::NameMap names = module_names(config);
   const std::string embedding = peft::module_of(names, "embedding.weight");
   check<ConfigError>(
       !config.tied_embeddings || !peft::update_of(names, "embedding.weight", adapter) ||

@@ -54,12 +54,13 @@ std::vector<VocabularyTensor> vocabulary_tensors(const ModelConfig& config) {
 struct Conversion {
   hf::WeightSpec spec;
   std::string source;
-  const hf::FileTensor* file;  // its entry in the mapping `after`, which outlives it
+  const hf::FileTensor* file;  // its entry in the mapping `after`, which outlives it; nullptr if it is carried through
 };
-// Lists the tensors in the order of the new files, with copies after their originals. Without a `dtype`, each keeps
-// the type it has in the old file, which may differ between tensors.
-std::vector<Conversion> conversions(const hf::WeightFiles& files, const hf::TensorMapping& before,
-                                    const hf::TensorMapping& after, std::optional<at::ScalarType> dtype) {
+// Lists the tensors in the order of the new files, with copies after their originals, and then those that are carried
+// through. Without a `dtype`, each keeps the type it has in the old file, which may differ between tensors.
+std::vector<Conversion> conversions(const hf::WeightFiles& files, const ModelConfig& config,
+                                    const hf::TensorMapping& before, const hf::TensorMapping& after,
+                                    std::optional<at::ScalarType> dtype) {
   std::vector<Conversion> all;
   for (const hf::FileTensor& file : after.files()) {
     const std::string source = before.name_in(files, file.name);
@@ -67,8 +68,45 @@ std::vector<Conversion> conversions(const hf::WeightFiles& files, const hf::Tens
     all.push_back({{file.name, type, file.shape}, source, &file});
     for (const std::string& copy : file.copies) all.push_back({{copy, type, file.shape}, source, &file});
   }
+  for (const std::string& name : before.carried_in(files)) {
+    const hf::TensorInfo& info = *files.find(name);
+    all.push_back({{name, dtype ? carried_dtype(info, config, *dtype) : info.dtype, info.shape}, name, nullptr});
+  }
   return all;
 }
+
+// Merges an adapter, which names experts one by one, into the tensors of files that may keep them stacked.
+class Merge {
+ public:
+  Merge(const fs::path& adapter, const ModelConfig& config, const hf::TensorMapping& files)
+      : tensors_(global_tensors(config)),
+        files_(files),
+        modules_(module_names(config), tensors_),
+        merge_(adapter, module_names(config), modules_.files()) {}
+
+  at::Tensor merged(const hf::FileTensor& file, const at::Tensor& tensor) const {
+    if (!file.stacked) return merge_.merged(file, tensor);
+    at::Tensor whole = tensor.clone();
+    for (const hf::GlobalTensor& ours : tensors_) {
+      if (&files_.file_of(ours.name) != &file) continue;
+      // The place of the expert's matrix in the stack, as a view of it.
+      const at::Tensor shape = at::empty(ours.shape, at::TensorOptions(tensor.scalar_type()).device(at::kMeta));
+      const auto place = files_.place({ours.name, ours.shape, std::vector<int64_t>(ours.shape.size(), 0), shape});
+      at::Tensor part = whole;
+      for (size_t d = 0; d < place.offset.size(); ++d)
+        part = part.narrow(static_cast<int64_t>(d), place.offset[d], place.data.size(static_cast<int64_t>(d)));
+      part = file.transposed ? part.squeeze(0).t() : part.squeeze(0);
+      part.copy_(merge_.merged(modules_.file_of(ours.name), part));
+    }
+    return whole;
+  }
+
+ private:
+  const std::vector<hf::GlobalTensor> tensors_;
+  const hf::TensorMapping& files_;
+  const hf::TensorMapping modules_;
+  const peft::FileMerge merge_;
+};
 
 // Returns a vocabulary tensor with the old rows and new ones, for an adapter that replaces or updates it.
 at::Tensor grown_tensor(const VocabularyTensor& tensor, const at::Tensor& old, int64_t vocab, uint64_t seed) {
@@ -112,12 +150,12 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
   const hf::TensorMapping before(name_map(in_files), global_tensors(in_files));
   before.check_files(files);
   const hf::TensorMapping after(name_map(config), global_tensors(config));
-  std::optional<peft::FileMerge> merge;
+  std::optional<Merge> merge;
   if (!options.adapter.empty()) {
     check_mergeable(peft::read_adapter_config(options.adapter), in_files);
-    merge.emplace(options.adapter, name_map(config), after.files());
+    merge.emplace(options.adapter, config, after);
   }
-  const auto planned = conversions(files, before, after, options.dtype);
+  const auto planned = conversions(files, in_files, before, after, options.dtype);
   std::vector<hf::WeightSpec> specs;
   for (const Conversion& each : planned) specs.push_back(each.spec);
   const auto vocabulary = vocabulary_tensors(config);
@@ -131,7 +169,7 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
     const at::Tensor tensor = files.tensor(name);
     const auto grown = std::ranges::find(vocabulary, spec.name, &VocabularyTensor::theirs);
     const bool grows = grown != vocabulary.end() && config.vocab_size > in_files.vocab_size;
-    if (merge) {
+    if (merge && file) {
       writer.write(spec.name, merge->merged(*file, grows ? grown_tensor(*grown, tensor, config.vocab_size, options.seed)
                                                          : tensor));
     } else if (grows) {

@@ -68,7 +68,8 @@ GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const
   const nn::ParameterScope root(parameters_);
   const nn::Init init = nn::Init::normal(config.init_std);
   const bool copied = config.tied_embeddings || config.mtp_layers > 0;  // the last stage holds a copy
-  if (options.adapter) adapters_ = std::make_unique<peft::Adapters>(*options.adapter, name_map(config), tp_, context);
+  if (options.adapter)
+    adapters_ = std::make_unique<peft::Adapters>(*options.adapter, module_names(config), tp_, context);
   if (place.embedding) {
     if (config.vision) {
       const std::string problem = deepstack_problem(config, place.num_layers);

@@ -99,6 +99,16 @@ std::string torch_name(at::ScalarType dtype) {
   }
 }
 
+// Sets the dtype of every part of config.json that names one.
+void set_nested_dtypes(io::Json& json, const std::string& type) {
+  for (auto& [name, part] : json.items()) {
+    if (!part.is_object()) continue;
+    for (const char* key : {"dtype", "torch_dtype"})
+      if (part.contains(key) && part.at(key).is_string()) part[key] = type;
+    set_nested_dtypes(part, type);
+  }
+}
+
 }  // namespace
 
 bool has_vocabulary_rows(const std::string& name, const ModelConfig& config) {
@@ -217,9 +227,14 @@ std::string config_json(const ModelConfig& config, at::ScalarType dtype) {
   } else {
     json["torch_dtype"] = type;
   }
-  json["vocab_size"] = config.vocab_size;
-  const char* mtp_key = family_of(config).mtp_key;
-  if (config.mtp_layers > 0 || json.contains(mtp_key)) json[mtp_key] = config.mtp_layers;
+  const Family& family = family_of(config);
+  // Towers, whose tensors are exported in the same type, have a part of config.json each.
+  if (!family.names.carried.empty()) set_nested_dtypes(json, type);
+  io::Json* text = &json;
+  for (const std::string& key : config.text_keys) text = &text->at(key);
+  (*text)["vocab_size"] = config.vocab_size;
+  if (json.contains("vocab_size")) json["vocab_size"] = config.vocab_size;
+  if (config.mtp_layers > 0 || text->contains(family.mtp_key)) (*text)[family.mtp_key] = config.mtp_layers;
   return json.dump(2) + "\n";
 }
 
@@ -241,6 +256,9 @@ void copy_assets(const Assets& assets, const fs::path& to, const ModelConfig& co
                                        "spiece.model",
                                        "chat_template.json",
                                        "chat_template.jinja",
+                                       "preprocessor_config.json",
+                                       "video_preprocessor_config.json",
+                                       "processor_config.json",
                                        "generation_config.json",
                                        "README.md",
                                        "LICENSE"};
@@ -257,7 +275,7 @@ void copy_assets(const Assets& assets, const fs::path& to, const ModelConfig& co
   // The file that transformers itself would derive from such a config.json.
   io::Json generation{{"_from_model_config", true}};
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
-    if (config.source->contains(key) && !config.source->at(key).is_null()) generation[key] = config.source->at(key);
+    if (const io::Json* value = config_value(config, key)) generation[key] = *value;
   if (config.source->contains("transformers_version"))
     generation["transformers_version"] = config.source->at("transformers_version");
   io::write_text_file(to / "generation_config.json", generation.dump(2) + "\n");
@@ -279,16 +297,49 @@ void add_held(const nn::Parameter& parameter, const hf::TensorMapping& mapping,
     const int writer = static_cast<int>(fnv1a64(target.file->name) % static_cast<uint64_t>(size));
     const int replica = saved.owned ? part.replica : part.replica * size + (replicas.rank() - writer + size) % size;
     std::function<at::Tensor()> load;
-    if (part.load)
-      load = [make = part.load, transposed = target.file->transposed] {
-        const at::Tensor data = make();
-        return transposed && data.dim() == 2 ? data.t() : data;
-      };
+    if (part.load) load = [make = part.load, file = *target.file] { return hf::oriented(file, make()); };
     held.push_back({target.file->name, target.offset, target.data.detach(), replica, load});
     for (const std::string& copy : target.file->copies)
       held.push_back({copy, target.offset, target.data.detach(), replica, load});
   }
 }
+
+hf::Dtype carried_dtype(const hf::TensorInfo& tensor, const ModelConfig& config, at::ScalarType dtype) {
+  const bool converted = dtype != config.dtype && at::isFloatingType(hf::scalar_type(tensor.dtype));
+  return converted ? hf::dtype_of(dtype) : tensor.dtype;
+}
+
+namespace {
+
+// Adds the tensors that are carried through (hf::NameMap::carried), to be read from the original folder when they are
+// written. The first stage's first tensor-parallel ranks hold them, each a replica of the others.
+void add_carried(const ModelConfig& config, const hf::TensorMapping& mapping, const parallel::ParallelContext& context,
+                 at::ScalarType dtype, ExportedWeights& weights) {
+  if (family_of(config).names.carried.empty()) return;
+  if (config.folder.empty() || !hf::has_weight_files(config.folder)) {
+    if (context.rank() == 0)
+      log_warning(
+          "there are no files with the tensors of this {} model that are not trained (its towers): they are not"
+          " written. Copy them into the exported folder, or start from a folder that has them",
+          config.family);
+    return;
+  }
+  const auto files = std::make_shared<const hf::WeightFiles>(config.folder);
+  const bool holds = context.tp().rank() == 0 && context.pp().rank() == 0;
+  const comm::Group replicas = context.dp(/*with_cp=*/true);
+  const int size = replicas.size();
+  for (const std::string& name : mapping.carried_in(*files)) {
+    const hf::TensorInfo& info = *files->find(name);
+    weights.tensors.push_back({name, carried_dtype(info, config, dtype), info.shape});
+    if (!holds) continue;
+    const int writer = static_cast<int>(fnv1a64(name) % static_cast<uint64_t>(size));
+    const at::TensorOptions none = at::TensorOptions(hf::scalar_type(info.dtype)).device(at::kMeta);
+    weights.held.push_back({name, std::vector<int64_t>(info.shape.size(), 0), at::empty(info.shape, none),
+                            (replicas.rank() - writer + size) % size, [files, name] { return files->tensor(name); }});
+  }
+}
+
+}  // namespace
 
 ExportedWeights exported_weights(const VirtualModels& models, at::ScalarType dtype) {
   const ModelConfig& config = models.config();
@@ -301,6 +352,7 @@ ExportedWeights exported_weights(const VirtualModels& models, at::ScalarType dty
   for (const nn::Parameter* parameter : models.parameters())
     if (parameter->spec.role != nn::ParameterRole::kAdapter)
       add_held(*parameter, mapping, models.context(), weights.held);
+  add_carried(config, mapping, models.context(), dtype, weights);
   return weights;
 }
 

@@ -24,7 +24,7 @@ struct SequenceLayoutShape {
 struct SequenceLayout::Data : SequenceLayoutShape {
   // Made at the first request; one tensor per device that asked.
   std::mutex mutex;
-  std::vector<at::Tensor> positions, cumulative_tensors;
+  std::vector<at::Tensor> positions, coordinates, cumulative_tensors;
   std::map<std::string, std::shared_ptr<const void>> derived;
 };
 
@@ -92,7 +92,21 @@ SequenceLayout SequenceLayout::with_positions(at::Tensor positions, int64_t max_
   static_cast<SequenceLayoutShape&>(*copy) = data();
   copy->max_position = max_position;
   copy->positions.push_back(std::move(positions));
+  if (data_) {
+    const std::lock_guard lock(data_->mutex);
+    copy->coordinates = data_->coordinates;
+  }
   return SequenceLayout(std::move(copy));
+}
+
+SequenceLayout SequenceLayout::with_coordinates(at::Tensor coordinates) const {
+  const at::ScalarType type = coordinates.scalar_type();
+  check(coordinates.dim() == 2 && coordinates.size(0) == 3 && coordinates.size(1) == tokens() &&
+            (type == at::kLong || type == at::kFloat),
+        "coordinates must be int64 or fp32 [3, {}]", tokens());
+  SequenceLayout layout = with_max_position(max_position());
+  layout.data_->coordinates = {std::move(coordinates)};
+  return layout;
 }
 
 SequenceLayout SequenceLayout::with_max_position(int64_t max_position) const {
@@ -102,6 +116,7 @@ SequenceLayout SequenceLayout::with_max_position(int64_t max_position) const {
   if (data_) {
     const std::lock_guard lock(data_->mutex);
     copy->positions = data_->positions;  // they may be special ones
+    copy->coordinates = data_->coordinates;
   }
   return SequenceLayout(std::move(copy));
 }
@@ -126,6 +141,15 @@ at::Tensor SequenceLayout::positions(at::Device device) const {
   if (made.empty()) made.push_back(restarting_positions(data_->cumulative));
   return on_device(made, device);
 }
+
+at::Tensor SequenceLayout::coordinates(at::Device device) const {
+  check(has_coordinates(), "this SequenceLayout has no coordinates");
+  const std::lock_guard lock(data_->mutex);
+  return on_device(data_->coordinates, device);
+}
+
+// Without the lock: whether there are any is fixed when a layout is made.
+bool SequenceLayout::has_coordinates() const { return data_ && !data_->coordinates.empty(); }
 
 std::shared_ptr<const void> SequenceLayout::kept(const std::string& key) const {
   check(data_ != nullptr, "nothing follows from a SequenceLayout without tokens");

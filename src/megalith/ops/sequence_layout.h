@@ -34,6 +34,9 @@ class SequenceLayout {
   // it, the host reads the largest position back.
   SequenceLayout with_positions(at::Tensor positions) const;
   SequenceLayout with_positions(at::Tensor positions, int64_t max_position) const;
+  // The same sequences with three coordinates per token, time, height and width: int64 [3, t], or fp32 [3, t] where they
+  // are not whole. Rotary embeddings with sections turn by them (norm_rope/rope.h); positions stay as they are.
+  SequenceLayout with_coordinates(at::Tensor coordinates) const;
   // The same sequences, of which no token before the padding has a position of `max_position` or more.
   SequenceLayout with_max_position(int64_t max_position) const;
 
@@ -46,6 +49,9 @@ class SequenceLayout {
 
   // Returns the position of each token in its sequence, int64 [t].
   at::Tensor positions(at::Device device) const;
+  // Returns the coordinates of with_coordinates(), [3, t]. Requires has_coordinates().
+  at::Tensor coordinates(at::Device device) const;
+  bool has_coordinates() const;
   // Returns cumulative() as int32 [sequences + 1], as variable-length attention kernels want it.
   at::Tensor cumulative_tensor(at::Device device) const;
 

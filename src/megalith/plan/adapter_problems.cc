@@ -28,7 +28,7 @@ std::vector<std::string> adapter_problems(const RunShape& run) {
     if (std::ranges::find(vocabulary, module) == vocabulary.end())
       found.push_back(fmt::format("additional_target {} is not planned: of modules that are trained in full, {} are",
                                   module, fmt::join(vocabulary, " and ")));
-  const hf::NameMap names = model::name_map(m);
+  const hf::NameMap names = model::module_names(m);
   for (const char* ours :
        {"embedding.weight", "head.weight", "layers.0.mlp.router.weight", "layers.0.mlp.shared_gate.weight"})
     if (const auto update = peft::update_of(names, ours, adapter))

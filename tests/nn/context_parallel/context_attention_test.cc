@@ -347,6 +347,17 @@ TEST(ContextSlices, PositionsThatRestartInsideASequenceAreKept) {
   EXPECT_EQ(slice.max_position(), 5);
 }
 
+TEST(ContextSlices, CoordinatesAreCutLikeTokens) {
+  const auto plain = ops::SequenceLayout::packed({8, 16});
+  const at::Tensor coordinates = random_tensor({3, 24}, 2).to(at::kFloat);
+  const ops::SequenceLayout whole = plain.with_coordinates(coordinates);
+  for (const int rank : {0, 1}) {
+    const ops::SequenceLayout slice = slice_layout(whole, rank, 2);
+    expect_identical(slice.coordinates(at::kCPU).t(), slice_tokens(coordinates.t(), whole, rank, 2), "coordinates");
+    EXPECT_FALSE(slice_layout(plain, rank, 2).has_coordinates());
+  }
+}
+
 // ---- What is refused
 
 TEST(ContextAttention, RefusesWithTheFix) {

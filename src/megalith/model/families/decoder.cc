@@ -20,6 +20,8 @@ ops::RopeScaling rope_scaling(const io::JsonFields& rope, std::string_view type)
                                                                   {"dynamic", ops::RopeScaling::kDynamic},
                                                                   {"yarn", ops::RopeScaling::kYarn},
                                                                   {"llama3", ops::RopeScaling::kLlama3}};
+  // Old files of models that see: positions with several coordinates, frequencies as they are.
+  if (type == "mrope" && rope.has("mrope_section")) return ops::RopeScaling::kNone;
   const auto kind = kinds.find(type);
   if (kind == kinds.end())
     rope.refuse(rope.has("rope_type") ? "rope_type" : "type", "be default, linear, dynamic, yarn or llama3");
@@ -55,15 +57,15 @@ void read_rope_scaling(const io::JsonFields& rope, int64_t max_positions, ops::R
   settings.attention_factor = rope.optional_positive<double>("attention_factor");
 }
 
-// fp8, AWQ and GPTQ checkpoints have other tensors than the names say, so they are refused before any is read.
+}  // namespace
+
+// fp8, AWQ and GPTQ checkpoints.
 void refuse_quantized(const io::JsonFields& config) {
   check<ConfigError>(!config.has("quantization_config"),
                      "{}: the weights are quantized (\"quantization_config\"); only F32, F16 and BF16 weights can be"
                      " trained. Use the model's original weights",
                      config.file_name());
 }
-
-}  // namespace
 
 at::ScalarType read_dtype(const io::JsonFields& config) {
   static const std::map<std::string, at::ScalarType, std::less<>> types{

@@ -14,6 +14,8 @@ std::vector<int64_t> read_windows(const io::JsonFields& config, int64_t layers);
 ops::RopeSettings read_rope(const io::JsonFields& config, int64_t head_dim, int64_t max_positions);
 // Reads multi-head latent attention: the sizes of its latents and heads, its rotation and the scale of its scores.
 void read_latent(const io::JsonFields& config, ModelConfig& c);
+// Throws ConfigError for quantized weights: their files have other tensors than the names say.
+void refuse_quantized(const io::JsonFields& config);
 // Read one value each; throw for names that are not supported. read_dtype takes dtype or the older torch_dtype.
 ops::Activation read_activation(const io::JsonFields& config, std::string_view key);
 at::ScalarType read_dtype(const io::JsonFields& config);
@@ -33,8 +35,15 @@ std::vector<hf::NameRule> mtp_layer_rules(const hf::NameMap& names, const std::s
 
 // The families; families() lists them all.
 Family deepseek_v3_family();
+Family qwen2_5_vl_family();
+Family qwen2_vl_family();
+Family qwen3_5_family();
+Family qwen3_5_moe_family();
 Family qwen3_5_moe_text_family();
 Family qwen3_5_text_family();
+Family qwen3_omni_moe_family();
+Family qwen3_vl_family();
+Family qwen3_vl_moe_family();
 Family qwen3_next_family();
 Family gpt2_family();
 Family llama_family();

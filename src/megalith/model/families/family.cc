@@ -10,6 +10,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
 #include "megalith/model/families/decoder_internal.h"
+#include "megalith/model/families/file_form_internal.h"
 
 namespace megalith::model {
 
@@ -19,7 +20,7 @@ namespace {
 std::string supported() {
   std::vector<std::string> names;
   for (const Family& each : families()) names.push_back(each.model_type);
-  return list_in_words(names);
+  return list_in_words(names, names.size());
 }
 
 // Sizes far beyond those of any model are mistakes, which would only be noticed after minutes of loops over layers, or
@@ -54,14 +55,24 @@ void refuse_absurd_sizes(const io::JsonFields& fields) {
   }
 }
 
+// The same for the text model inside a configuration of several.
+void refuse_absurd_text_sizes(const io::JsonFields& fields) {
+  const auto thinker = fields.optional_object("thinker_config");
+  if (const auto text = (thinker ? *thinker : fields).optional_object("text_config")) refuse_absurd_sizes(*text);
+}
+
 }  // namespace
 
 // Built on first use, which is safe from any thread. A new family is one function and one entry here.
 const std::vector<Family>& families() {
-  static const std::vector<Family> all{
-      deepseek_v3_family(),      glm4_moe_family(),     gpt2_family(),      llama_family(),      megatron_gpt_family(),
-      mistral_family(),          mixtral_family(),      qwen2_family(),     qwen2_moe_family(),  qwen3_family(),
-      qwen3_5_moe_text_family(), qwen3_5_text_family(), qwen3_moe_family(), qwen3_next_family(), seed_oss_family()};
+  static const std::vector<Family> all{deepseek_v3_family(),    glm4_moe_family(),     gpt2_family(),
+                                       llama_family(),          megatron_gpt_family(), mistral_family(),
+                                       mixtral_family(),        qwen2_family(),        qwen2_5_vl_family(),
+                                       qwen2_moe_family(),      qwen2_vl_family(),     qwen3_family(),
+                                       qwen3_5_family(),        qwen3_5_moe_family(),  qwen3_5_moe_text_family(),
+                                       qwen3_5_text_family(),   qwen3_moe_family(),    qwen3_next_family(),
+                                       qwen3_omni_moe_family(), qwen3_vl_family(),     qwen3_vl_moe_family(),
+                                       seed_oss_family()};
   return all;
 }
 
@@ -94,6 +105,7 @@ ModelConfig read_model_config(const io::JsonFile& file, const std::shared_ptr<co
   // instance.
   const bool is_own = own && own->model_type == type;
   refuse_absurd_sizes(fields);
+  refuse_absurd_text_sizes(fields);
   ModelConfig config = (is_own ? *own : family(type)).read(fields);
   config.family = type;
   if (is_own) config.own_family = own;
@@ -104,14 +116,27 @@ ModelConfig read_model_config(const io::JsonFile& file, const std::shared_ptr<co
 }
 
 ModelConfig read_model_config(const std::filesystem::path& folder, const std::shared_ptr<const Family>& own) {
-  return read_model_config(io::read_json_file(folder / "config.json"), own);
+  ModelConfig config = read_model_config(io::read_json_file(folder / "config.json"), own);
+  config.folder = std::filesystem::absolute(folder);
+  const auto read_form = family_of(config).read_form;
+  // A folder without weights describes a model that is to be initialised.
+  if (read_form && hf::has_weight_files(folder)) read_form(hf::WeightFiles(folder), config);
+  return config;
 }
 
-hf::NameMap name_map(const ModelConfig& config) {
+hf::NameMap module_names(const ModelConfig& config) {
   const Family& known = family_of(config);
   hf::NameMap map = known.names;
   if (config.mtp_layers > 0 && known.add_mtp_names) known.add_mtp_names(config, map);
-  if (config.tied_embeddings) map.ignored.push_back("lm_head.weight");  // some files repeat the embedding
+  rename_parts(config.form, map);
+  if (config.tied_embeddings)
+    map.ignored.push_back(config.form.head_prefix + "lm_head.weight");  // some files repeat the embedding
+  return map;
+}
+
+hf::NameMap name_map(const ModelConfig& config) {
+  hf::NameMap map = module_names(config);
+  stack_experts(config.form, map);
   return map;
 }
 

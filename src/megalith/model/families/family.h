@@ -37,6 +37,8 @@ struct Family {
   void (*add_mtp_names)(const ModelConfig& config, hf::NameMap& names) = nullptr;
   // The key of config.json that says how many of these layers there are.
   const char* mtp_key = "num_nextn_predict_layers";
+  // Finds the form of a folder's files (ModelConfig::form) where the family has several; nullptr if it has one.
+  void (*read_form)(const hf::WeightFiles& files, ModelConfig& config) = nullptr;
 
   // Make the family's own parts (part_kind.h) of a layer. An empty function, or one that returns nullptr, selects the
   // library's. Their parameters are layers.N.attention.* and layers.N.mlp.*; `names` needs rules for them.
@@ -63,7 +65,10 @@ const Family& family_of(const ModelConfig& config);
 ModelConfig read_model_config(const std::filesystem::path& folder, const std::shared_ptr<const Family>& own = {});
 ModelConfig read_model_config(const io::JsonFile& config, const std::shared_ptr<const Family>& own = {});
 
-// Returns the tensor names of a model: those of its family, without the head if that is tied.
+// Returns the tensor names of a model in its files: those of its family, without the head if that is tied, in the form
+// of the files (ModelConfig::form).
 hf::NameMap name_map(const ModelConfig& config);
+// The same with the experts one by one, however the files keep them: as modules, which adapters name.
+hf::NameMap module_names(const ModelConfig& config);
 
 }  // namespace megalith::model

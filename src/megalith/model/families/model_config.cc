@@ -2,9 +2,11 @@
 // values and what is allowed, and all problems are listed, so that one run of the reader finds them all.
 #include "megalith/model/families/model_config.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
 
 namespace megalith::model {
 
@@ -41,6 +43,23 @@ bool same_windows(const ModelConfig& a, const ModelConfig& b) {
 
 }  // namespace
 
+const io::Json* config_value(const ModelConfig& config, std::string_view key) {
+  if (!config.source) return nullptr;
+  const auto value_in = [&](const io::Json& object) -> const io::Json* {
+    const auto found = object.find(key);
+    return found == object.end() || found->is_null() ? nullptr : &*found;
+  };
+  // From the top inwards: the top speaks for the whole model.
+  const io::Json* part = config.source.get();
+  const io::Json* value = value_in(*part);
+  for (const std::string& inner : config.text_keys) {
+    if (value) break;
+    part = &part->at(inner);
+    value = value_in(*part);
+  }
+  return value;
+}
+
 std::vector<std::string> problems(const ModelConfig& c) {
   std::vector<std::string> found;
   const auto need = [&found](bool ok, std::string message) {
@@ -73,6 +92,11 @@ std::vector<std::string> problems(const ModelConfig& c) {
          fmt::format("{} of {} channels of a head rotate; use an even number of at most the head size", rotary,
                      c.head_dim));
     need(c.rope->theta > 0, fmt::format("rope_theta is {}; it must be positive", c.rope->theta));
+    const std::vector<int64_t>& sections = c.rope->sections;
+    const int64_t divided = std::accumulate(sections.begin(), sections.end(), int64_t{0});
+    need(sections.empty() || (sections.size() == 3 && std::ranges::min(sections) >= 0 && divided == rotary / 2),
+         fmt::format("mrope_section is [{}]; it must be three numbers that add up to half of the {} rotating channels",
+                     fmt::join(sections, ", "), rotary));
     need(c.rope->factor >= 1, fmt::format("the rope scaling factor is {}; it must be at least 1", c.rope->factor));
   }
   for (const auto& [name, value] : {std::pair("embedding", c.embedding_dropout), std::pair("hidden", c.hidden_dropout),

@@ -5,9 +5,11 @@
 
 #include <any>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "megalith/io/json_text.h"
@@ -41,6 +43,21 @@ struct DeltaNetSizes {
   int64_t value_dim = 0;
   int64_t conv_kernel = 0;
   bool apart = false;  // as nn::DeltaNetShape::apart
+};
+
+// How files keep the experts of a layer.
+enum class ExpertStorage {
+  kEach,               // one tensor per expert and projection
+  kStacked,            // gate_up_proj [E, 2i, h] and down_proj [E, h, i]
+  kStackedTransposed,  // gate_up_proj [E, h, 2i] and down_proj [E, i, h]
+};
+
+// The form of a model's files, where those of a family come in several: exports write the form that was read.
+struct FileForm {
+  std::string model_prefix = "model.";  // what the files write where the family's names begin with "model."
+  std::string head_prefix;              // what they write in front of "lm_head."
+  ExpertStorage experts = ExpertStorage::kEach;
+  ExpertStorage mtp_experts = ExpertStorage::kEach;  // those of multi-token-prediction layers
 };
 
 // Everything that decides the computation and the names of a model, for any family. Zero and empty mean absent. Legend:
@@ -106,6 +123,12 @@ struct ModelConfig {
   at::ScalarType dtype = at::kFloat;  // type of the weights in the checkpoint
   // config.json as it was read. Exports write it back with the changes, so that keys unknown to Megalith survive.
   std::shared_ptr<const io::Json> source;
+  // The keys that lead to the text model in a config.json that describes more than that: {"text_config"}.
+  std::vector<std::string> text_keys;
+  // The folder that config.json was read from, which holds the tensors that exports carry through
+  // (hf::NameMap::carried); empty if it was no folder.
+  std::filesystem::path folder;
+  FileForm form;
   // Data that the family's `read` stores for its own parts (Family::attention, …), of a type that only they know.
   std::any extras;
 
@@ -116,6 +139,10 @@ struct ModelConfig {
     return !delta_net_layers.empty() && delta_net_layers.at(static_cast<size_t>(layer));
   }
 };
+
+// Returns the value that config.json has for a key, at its top or else among the keys of the text model; nullptr if there
+// is none, or null.
+const io::Json* config_value(const ModelConfig& config, std::string_view key);
 
 // Returns one message per inconsistent field, each with the allowed values; empty if all is well.
 std::vector<std::string> problems(const ModelConfig& config);

@@ -7,12 +7,12 @@
 //   qwen3_5_moe_text   experts and a shared one     as qwen3_5_text
 //
 // linear_num_key_heads, linear_num_value_heads, linear_key_head_dim, linear_value_head_dim and linear_conv_kernel_dim
-// are the sizes of the delta net. qwen3_5 divides the rotating channels among the coordinates of a picture; those of
-// text are all equal, so that this division has no effect here.
+// are the sizes of the delta net. Models that see as well, qwen3_5 and qwen3_5_moe, are in qwen_vision.cc.
 #include <fmt/format.h>
 
 #include "megalith/base/error.h"
 #include "megalith/model/families/decoder_internal.h"
+#include "megalith/model/families/file_form_internal.h"
 #include "megalith/model/families/moe_internal.h"
 
 namespace megalith::model {
@@ -162,7 +162,8 @@ Family qwen3_5_moe_text_family() {
           .read = read,
           .names = qwen3_5_names(moe_names({.shared = "shared_expert"})),
           .add_mtp_names = add_qwen_mtp_names,
-          .mtp_key = kQwen35MtpKey};
+          .mtp_key = kQwen35MtpKey,
+          .read_form = read_expert_form};
 }
 
 }  // namespace megalith::model

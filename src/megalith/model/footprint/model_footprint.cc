@@ -26,7 +26,7 @@ void append(std::vector<nn::ParameterSize>& list, const nn::ParameterSizes& more
 
 // Whether a run trains this weight, which has no low-rank update.
 bool trains_whole(const ModelConfig& config, const ModelOptions& options, const char* weight) {
-  return !options.adapter || peft::is_saved(peft::module_of(name_map(config), weight), *options.adapter);
+  return !options.adapter || peft::is_saved(peft::module_of(module_names(config), weight), *options.adapter);
 }
 
 }  // namespace
@@ -39,7 +39,8 @@ ModelFootprint::ModelFootprint(const ModelConfig& config, const ModelOptions& op
                   rank.tp),
       trains_embedding_(trains_whole(config, options, "embedding.weight")),
       trains_head_(config.tied_embeddings ? trains_embedding_ : trains_whole(config, options, "head.weight")),
-      trains_final_bias_(options.adapter && peft::trains_bias(name_map(config), "final_norm.bias", *options.adapter)),
+      trains_final_bias_(options.adapter &&
+                         peft::trains_bias(module_names(config), "final_norm.bias", *options.adapter)),
       final_norm_(norm_shape(config)),
       head_(rank.h, static_cast<double>(vocab_rows_)) {
   const Family* family = find_family(config);
@@ -48,7 +49,7 @@ ModelFootprint::ModelFootprint(const ModelConfig& config, const ModelOptions& op
                      " known",
                      config.family);
   std::optional<peft::AdapterSizes> updates;
-  if (options.adapter) updates.emplace(*options.adapter, name_map(config));
+  if (options.adapter) updates.emplace(*options.adapter, module_names(config));
   // One scope per layer, so that parameters() can give any range of layers without walking them again.
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     nn::ParameterSizes parameters;

@@ -19,7 +19,11 @@ ops::SequenceLayout slice_layout(const ops::SequenceLayout& whole, int rank, int
   const at::Tensor positions = slice_tokens(whole.positions(at::kCPU), whole, rank, size);
   std::vector<int64_t> cumulative = whole.cumulative();
   for (int64_t& end : cumulative) end /= size;  // exact: zigzag_ranges has checked the lengths
-  return ops::SequenceLayout::from_cumulative(std::move(cumulative)).with_positions(positions, whole.max_position());
+  const auto slice =
+      ops::SequenceLayout::from_cumulative(std::move(cumulative)).with_positions(positions, whole.max_position());
+  if (!whole.has_coordinates()) return slice;
+  const at::Tensor coordinates = slice_tokens(whole.coordinates(at::kCPU).t(), whole, rank, size);
+  return slice.with_coordinates(coordinates.t().contiguous());
 }
 
 at::Tensor slice_tokens(const at::Tensor& tokens, const ops::SequenceLayout& whole, int rank, int size) {

@@ -1,7 +1,7 @@
 // Slices: the tokens of a micro-batch that a context-parallel rank holds (layout/zigzag.h).
 //
 // The slice of a layout is an ordinary SequenceLayout: as many sequences, each with 1/cp of its tokens (two chunks, one
-// after the other), and with the positions of the whole. So the whole can be derived from a slice.
+// after the other), and with the positions and coordinates of the whole. So the whole can be derived from a slice.
 //
 // Legend: t tokens of the slice; t·cp tokens of all ranks together.
 #pragma once

@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -133,12 +134,35 @@ double rope_attention_factor(const RopeSettings& settings) {
   return magnitude(1);
 }
 
+std::vector<int64_t> rope_axes(const RopeSettings& settings) {
+  const std::vector<int64_t>& sections = settings.sections;
+  const int64_t pairs = settings.rotary_dim / 2;
+  check<ConfigError>(sections.size() == 3 && sections[0] + sections[1] + sections[2] == pairs,
+                     "mrope_section is [{}]; it must be three numbers that add up to {}, half of the rotating channels",
+                     fmt::join(sections, ", "), pairs);
+  std::vector<int64_t> axes(static_cast<size_t>(pairs), 0);
+  for (int64_t i = 0; i < pairs; ++i) {
+    int64_t& axis = axes[static_cast<size_t>(i)];
+    if (!settings.interleaved_sections)
+      axis = i < sections[0] ? 0 : i < sections[0] + sections[1] ? 1 : 2;
+    else if (i % 3 != 0 && i < 3 * sections[static_cast<size_t>(i % 3)])
+      axis = i % 3;
+  }
+  return axes;
+}
+
 // Positions are multiplied in fp32, as HF does: beyond 2^24 tokens they would no longer be exact.
 RopeAngles rope_angles(const RopeSettings& settings, const SequenceLayout& layout, at::Device device) {
   const at::NoGradGuard no_grad;
   const Tensor theta = to_device(frequencies(settings, layout.max_position()), device);  // [r/2]
-  const Tensor positions = layout.tokens() == 0 ? at::empty({0}, theta.options()) : layout.positions(device);
-  const Tensor angle = at::outer(positions.to(at::kFloat), theta);  // [t, r/2]
+  Tensor angle;                                                                          // [t, r/2]
+  if (layout.has_coordinates()) {
+    const Tensor axes = to_device(at::tensor(rope_axes(settings), at::kLong), device);
+    angle = layout.coordinates(device).to(at::kFloat).t().index_select(1, axes) * theta;
+  } else {
+    const Tensor positions = layout.tokens() == 0 ? at::empty({0}, theta.options()) : layout.positions(device);
+    angle = at::outer(positions.to(at::kFloat), theta);
+  }
   const double factor = rope_attention_factor(settings);
   RopeAngles angles{.cos = angle.cos(), .sin = angle.sin(), .interleaved = settings.interleaved};
   if (factor != 1) {

@@ -45,6 +45,12 @@ struct RopeSettings {
   std::optional<double> mscale;            // yarn: with mscale_all_dim, determines attention_factor
   std::optional<double> mscale_all_dim;    // yarn
   std::optional<double> attention_factor;  // yarn: multiplies cos and sin; by default computed from factor or mscales
+  // mrope: the pairs that turn with time, height and width of a token (SequenceLayout::coordinates); three numbers that
+  // add up to r/2. Empty if tokens have one position.
+  std::vector<int64_t> sections;
+  // How pairs are divided. false: the first sections[0] take time, the next sections[1] height, the others width. true:
+  // pair i takes height if i mod 3 = 1 and i < 3·sections[1], width if i mod 3 = 2 and i < 3·sections[2], else time.
+  bool interleaved_sections = false;
   bool operator==(const RopeSettings&) const = default;
 };
 
@@ -60,8 +66,12 @@ struct RopeAngles {
   bool interleaved = false;
   bool defined() const { return cos.defined(); }  // false if nothing rotates
 };
-// Computes the angles at the positions of a layout, without waiting for the device. Throws ConfigError as
-// rope_frequencies does.
+// Returns for each pair of channels the coordinate that it turns with: 0 time, 1 height, 2 width; [r/2]. Requires
+// sections.
+std::vector<int64_t> rope_axes(const RopeSettings& settings);
+// Computes the angles at the positions of a layout, or with sections at its coordinates if it has them, without waiting
+// for the device. Three equal coordinates give the angles of a position, bit for bit. Throws ConfigError as
+// rope_frequencies does, and for coordinates without sections.
 RopeAngles rope_angles(const RopeSettings& settings, const SequenceLayout& layout, at::Device device);
 
 // Rotates the first r channels of each head and copies the others: [t, n, d] -> [t, n, d]. Computes in fp32 whatever

@@ -12,8 +12,9 @@ namespace {
 // Numbers only: null and anything else mean that config.json names none.
 std::vector<int64_t> end_ids_of(const model::ModelConfig& model) {
   std::vector<int64_t> ids;
-  if (!model.source || !model.source->contains("eos_token_id")) return ids;
-  const io::Json& given = model.source->at("eos_token_id");
+  const io::Json* found = model::config_value(model, "eos_token_id");
+  if (found == nullptr) return ids;
+  const io::Json& given = *found;
   if (given.is_number_integer()) ids.push_back(given.get<int64_t>());
   if (given.is_array())
     for (const io::Json& id : given)

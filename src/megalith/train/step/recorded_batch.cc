@@ -22,6 +22,7 @@ void copy_into(const at::Tensor& to, const at::Tensor& from, at::Device device) 
 BatchKey::BatchKey(const data::MicroBatch& batch, std::vector<double> numbers)
     : cumulative(batch.layout.cumulative()),
       positions(batch.layout.positions(at::kCPU)),
+      coordinates(batch.layout.has_coordinates() ? batch.layout.coordinates(at::kCPU) : at::Tensor()),
       max_position(batch.layout.max_position()),
       constants(std::move(numbers)) {
   for (const auto& [name, extra] : batch.extras) extras[name] = extra.values.sizes().vec();
@@ -29,7 +30,9 @@ BatchKey::BatchKey(const data::MicroBatch& batch, std::vector<double> numbers)
 
 bool BatchKey::operator==(const BatchKey& other) const {
   return cumulative == other.cumulative && max_position == other.max_position && extras == other.extras &&
-         constants == other.constants && at::equal(positions, other.positions);
+         constants == other.constants && at::equal(positions, other.positions) &&
+         coordinates.defined() == other.coordinates.defined() &&
+         (!coordinates.defined() || at::equal(coordinates, other.coordinates));
 }
 
 RecordedBatch::RecordedBatch(const data::MicroBatch& batch, const ops::SequenceLayout& layout, at::Device device)

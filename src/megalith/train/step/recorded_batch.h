@@ -18,6 +18,7 @@ namespace megalith::train {
 struct BatchKey {
   std::vector<int64_t> cumulative;                     // lengths of the sequences, as offsets
   at::Tensor positions;                                // int64 [t], on the host: rotary angles follow from them
+  at::Tensor coordinates;                              // [3, t], likewise; undefined if tokens have none
   int64_t max_position = 0;                            // some rotary embeddings stretch with it
   std::map<std::string, std::vector<int64_t>> extras;  // sizes of the extra tensors
   std::vector<double> constants;                       // factors of losses, and counts that an objective may read

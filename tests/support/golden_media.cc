@@ -1,0 +1,94 @@
+#include "tests/support/golden_media.h"
+
+#include <ATen/ATen.h>
+
+#include "megalith/base/error.h"
+#include "megalith/hf/safetensors_file.h"
+#include "tests/support/golden.h"
+
+namespace megalith::testing {
+
+namespace {
+
+data::TokenSegment segment_of(const nlohmann::json& entry) {
+  using SegmentKind = data::TokenSegment::Kind;
+  static const std::map<std::string, SegmentKind> kinds{{"text", SegmentKind::kText},
+                                                        {"image", SegmentKind::kImage},
+                                                        {"video", SegmentKind::kVideo},
+                                                        {"audio", SegmentKind::kAudio},
+                                                        {"audio_in_video", SegmentKind::kAudioInVideo}};
+  data::TokenSegment segment{.kind = kinds.at(entry.at(0).get<std::string>())};
+  if (segment.kind == SegmentKind::kText || segment.kind == SegmentKind::kAudio) {
+    segment.tokens = entry.at(1).get<int64_t>();
+    return segment;
+  }
+  const auto grid = entry.at(1).get<std::vector<int64_t>>();
+  segment.frames = grid.at(0), segment.rows = grid.at(1), segment.columns = grid.at(2);
+  if (entry.size() > 2) segment.seconds = entry.at(2).get<double>();
+  if (entry.size() > 3) segment.tokens = entry.at(3).get<int64_t>();
+  return segment;
+}
+
+std::vector<data::TokenSegment> segments_of(const nlohmann::json& list) {
+  std::vector<data::TokenSegment> segments;
+  for (const nlohmann::json& entry : list) segments.push_back(segment_of(entry));
+  return segments;
+}
+
+GoldenMediaBatch read_batch(const hf::SafetensorsFile& file, const std::string& prefix, const nlohmann::json& fields) {
+  const auto optional = [&](const std::string& name) {
+    return file.find(prefix + name) ? file.tensor(prefix + name) : at::Tensor();
+  };
+  const auto needed = [&](const std::string& name) {
+    if (!file.find(prefix + name)) skip_without_golden(prefix + name + " in " + file.path().string());
+    return file.tensor(prefix + name);
+  };
+  GoldenMediaBatch batch{.input_ids = needed("input_ids"),
+                         .attention_mask = needed("attention_mask"),
+                         .labels = needed("labels"),
+                         .position_ids = needed("position_ids"),
+                         .logits = optional("logits"),
+                         .token_losses = needed("token_losses"),
+                         .image_embeds = optional("image_embeds"),
+                         .video_embeds = optional("video_embeds")};
+  for (const nlohmann::json& row : golden_member(fields, "rows")) batch.rows.push_back(segments_of(row));
+  return batch;
+}
+
+data::PositionSettings settings_of(const nlohmann::json& config) {
+  const auto type = config.at("model_type").get<std::string>();
+  const nlohmann::json& whole = config.contains("thinker_config") ? config.at("thinker_config") : config;
+  const nlohmann::json& vision = whole.at("vision_config");
+  data::PositionSettings settings{.merge = vision.value("spatial_merge_size", 2)};
+  if (type == "qwen2_vl") settings.time = data::TimeRule::kFrames;
+  if (type == "qwen2_5_vl")
+    settings.time = data::TimeRule::kWholeSeconds,
+    settings.positions_per_second = vision.value("tokens_per_second", 4.0);
+  if (type == "qwen3_omni_moe")
+    settings.time = data::TimeRule::kSeconds,
+    settings.positions_per_second = whole.value("position_id_per_seconds", 25.0);
+  return settings;
+}
+
+}  // namespace
+
+GoldenMedia read_golden_media(const std::string& name) {
+  if (name == kNoGolden) skip_without_golden("model folder with media (hf/*/golden.json)");
+  GoldenMedia golden{.name = name, .folder = golden_dir() / "hf" / name};
+  golden.config = golden_json("hf/" + name + "/config.json");
+  golden.settings = settings_of(golden.config);
+  const nlohmann::json numbers = golden_json("hf/" + name + "/golden.json");
+  const hf::SafetensorsFile file(golden.folder / "golden.safetensors");
+  golden.main = read_batch(file, "", numbers);
+  golden.mixed = read_batch(file, "mixed.", golden_member(numbers, "mixed"));
+  for (const nlohmann::json& prompt : numbers.value("positions", nlohmann::json::array())) {
+    const bool other = has_golden(prompt, "position_ids_largest");
+    golden.prompts.push_back(
+        {segments_of(prompt.at("segments")),
+         prompt.at(other ? "position_ids_largest" : "position_ids").get<std::vector<std::vector<double>>>(),
+         prompt.at("rope_delta").get<double>(), other});
+  }
+  return golden;
+}
+
+}  // namespace megalith::testing

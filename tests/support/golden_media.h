@@ -1,0 +1,48 @@
+// The golden models with pictures and sound: their batches, of which read_golden_model reads a part, and prompts
+// without weights whose positions are known. What every field means is said in golden/hf/README.md.
+//
+// Legend: b sequences of a batch, s tokens of a row, h hidden, v vocabulary.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "megalith/data/media_positions.h"
+
+namespace megalith::testing {
+
+// A batch: the main one, or that of the prefix "mixed.".
+struct GoldenMediaBatch {
+  at::Tensor input_ids, attention_mask, labels;  // int64 [b, s]
+  at::Tensor position_ids;                       // [3, b, s], int64 or fp32
+  at::Tensor logits;                             // [tokens of the first row, v]
+  at::Tensor token_losses;                       // [b, s]
+  at::Tensor image_embeds, video_embeds;         // [tokens, h]; undefined where the batch has none
+  std::vector<std::vector<data::TokenSegment>> rows;
+};
+
+// A prompt, and the positions that the library gives it; with those of the rule "largest + 1" where they differ.
+struct GoldenPrompt {
+  std::vector<data::TokenSegment> segments;
+  std::vector<std::vector<double>> positions;  // [3][tokens]
+  double rope_delta = 0;
+  bool other_rule = false;  // rope_delta is that of the library's rule, the positions are not
+};
+
+struct GoldenMedia {
+  std::string name;
+  std::filesystem::path folder;
+  nlohmann::json config;            // config.json
+  data::PositionSettings settings;  // as config.json has them
+  GoldenMediaBatch main, mixed;
+  std::vector<GoldenPrompt> prompts;
+};
+
+// Skips the test when something is missing.
+GoldenMedia read_golden_media(const std::string& name);
+
+}  // namespace megalith::testing
