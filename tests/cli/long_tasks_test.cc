@@ -62,5 +62,62 @@ TEST_F(LongTasks, TokenizersAndTheirData) {
   EXPECT_EQ(run({"data", "verify", path("whole"), "--quiet"}).err, "");
 }
 
+// All ranks read the files, and one of them speaks.
+TEST_F(LongTasks, FindingRecords) {
+  std::ofstream rows(folder_ / "rows.jsonl");
+  for (int row = 0; row < 64; ++row) rows << "{\"input_ids\": [1, 2, 3, 4, 5, 6, 7, 8]}\n";
+  rows.close();
+  const auto result = run({"train",
+                           "--stage",
+                           "pt",
+                           "--do_train",
+                           "--finetuning_type",
+                           "full",
+                           "--model_name_or_path",
+                           (golden_dir() / "hf" / "llama").string(),
+                           "--dataset",
+                           path("rows.jsonl"),
+                           "--cutoff_len",
+                           "8",
+                           "--max_steps",
+                           "1",
+                           "--save_strategy",
+                           "no",
+                           "--use_cpu",
+                           "--nproc",
+                           "2",
+                           "--output_dir",
+                           path("out")});
+  for (const std::string task : {"finding records: ", "looking for tokens in the cache: "}) {
+    expect_contains(result.err, "\n" + task);
+    EXPECT_EQ(result.err.find("[rank 1] " + task), std::string::npos) << result.err;
+  }
+}
+
+// Results on stdout are those of a silent task.
+TEST_F(LongTasks, ScoringAndGenerating) {
+  const std::string model = (golden_dir() / "hf" / "llama").string();
+  std::ofstream(folder_ / "prompts") << "[5, 17, 3]\n[8]\n";
+  for (const auto& [words, line] :
+       {std::pair(std::vector<std::string>{"score", "--model", model, "--input", model + "/golden.safetensors",
+                                           "--output", path("scores"), "--json"},
+                  "scoring: "),
+        std::pair(std::vector<std::string>{"generate", "--model", model, "--ids", "--input", path("prompts"),
+                                           "--max_new_tokens", "4", "--json"},
+                  "generating: ")}) {
+    for (const char* ranks : {"1", "2"}) {
+      std::vector<std::string> all = words;
+      all.insert(all.end(), {"--use_cpu", "--nproc", ranks});
+      const auto result = run(all);
+      expect_contains(result.err, line);
+      EXPECT_EQ(result.err.find(std::string("[rank 1] ") + line), std::string::npos) << result.err;
+      all.emplace_back("--quiet");
+      const auto silent = run(all);
+      EXPECT_EQ(silent.err, "");
+      EXPECT_EQ(silent.out, result.out);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace megalith::testing

@@ -49,7 +49,8 @@ TEST(Rehearse, profiles_a_step_of_its_own) {
                                   std::string("costliest operators of a step"), std::string("aten::mm")})
     EXPECT_TRUE(contains(answer.out, part)) << part << "\n" << answer.out;
   std::map<std::string, int> names;
-  for (const auto& one : nlohmann::json::parse(io::read_text_file(file, 1 << 27)).at("traceEvents"))
+  const auto trace = nlohmann::json::parse(io::read_text_file(file, 1 << 27));
+  for (const auto& one : trace.at("traceEvents"))
     if (one.at("ph") == "X") ++names[one.at("name").get<std::string>()];
   EXPECT_EQ(names["forward-compute 0.0"], 1) << "one step";
   EXPECT_EQ(names["backward-compute 1.0"], 1);

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "tests/cli/program_support.h"
+#include "tests/support/golden.h"
 #include "tests/support/temp_folder.h"
 
 namespace megalith::testing {
@@ -148,6 +149,22 @@ TEST_F(TerminalOutput, LongTasksTellHowFarTheyAre) {
   const size_t drawn = screen.find("\r\x1b[2Kconverting: ");
   ASSERT_NE(drawn, std::string::npos) << screen;
   EXPECT_NE(screen.find("\r\x1b[2K", drawn + 10), std::string::npos) << "it is not erased: " << screen;
+}
+
+// JSON lines stand between two drawings of the live line; a stream has none, since it would be erased.
+TEST_F(TerminalOutput, GeneratedTextStandsAlone) {
+  const std::map<std::string, std::string> at_once{{"MEGALITH_PROGRESS_MS", "0"}};
+  const std::string generate = "\"$MEGALITH\" generate --model " + (golden_dir() / "hf" / "llama").string() +
+                               " --ids --prompt '[5, 17, 3]' --max_new_tokens 40 --use_cpu";
+  const std::string text = in_folder(generate).out, line = in_folder(generate + " --json").out;
+  const std::string json = on_terminal(80, generate + " --json", at_once), stream = on_terminal(80, generate, at_once);
+  expect_contains(json, "\r\x1b[2Kgenerating: ");
+  const size_t at = json.find(line.substr(0, line.size() - 1));
+  ASSERT_NE(at, std::string::npos) << json;
+  EXPECT_TRUE(json.substr(0, at).ends_with("\x1b[2K")) << json;
+  EXPECT_EQ(stream.find("generating: "), std::string::npos) << stream;
+  expect_contains(stream, text.substr(0, text.size() - 1));
+  expect_contains(in_folder(generate, at_once).err, "generating: ");
 }
 
 // Samples of 32 tokens for a model of 8 positions.

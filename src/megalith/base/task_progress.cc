@@ -56,6 +56,13 @@ void TaskProgress::remark(std::string text) {
   remark_ = std::move(text);
 }
 
+// The thread draws only while it holds the mutex.
+void TaskProgress::without_line(const std::function<void()>& write) {
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(drawn_, false)) write_to_stderr(kEraseLine);
+  write();
+}
+
 // The thread ends with the line erased, so that what follows does not begin after it.
 void TaskProgress::show_until_stopped() {
   const Times times = Times::from_environment();
@@ -77,8 +84,10 @@ void TaskProgress::show_until_stopped() {
     const int columns = terminal_columns();
     return columns > 1 ? text.substr(0, static_cast<size_t>(columns - 1)) : text;
   };
-  do write_to_stderr(std::string(kEraseLine) + fitting(line(seconds())));
-  while (!stopped_within(times.between_live));
+  do {
+    write_to_stderr(std::string(kEraseLine) + fitting(line(seconds())));
+    drawn_ = true;
+  } while (!stopped_within(times.between_live));
   write_to_stderr(kEraseLine);
 }
 

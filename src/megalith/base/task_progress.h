@@ -14,6 +14,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -41,6 +42,9 @@ class TaskProgress {
   void set(int64_t done) { done_.store(done, std::memory_order_relaxed); }
   // Ends the line with a remark: "…, missing: ranks 3 and 5". Empty removes it.
   void remark(std::string text);
+  // Runs `write` while the line is erased: whole lines that it writes to stdout stand alone, also if that is the same
+  // terminal. The line is drawn again afterwards.
+  void without_line(const std::function<void()>& write);
 
   // When lines appear. Tests make them appear earlier, by MEGALITH_PROGRESS_MS: milliseconds for each of the first two.
   // With 0 every task writes a line, however short it is.
@@ -66,6 +70,7 @@ class TaskProgress {
   std::mutex mutex_;
   std::condition_variable stopped_;
   bool stop_ = false;   // ends the thread; guarded by mutex_
+  bool drawn_ = false;  // a live line is on the terminal; guarded by mutex_
   std::string remark_;  // guarded by mutex_
   std::thread shower_;  // not started for a task that is not shown
 };

@@ -10,6 +10,8 @@ namespace megalith {
 
 bool stderr_is_terminal() { return ::isatty(STDERR_FILENO) == 1; }
 
+bool stdout_is_terminal() { return ::isatty(STDOUT_FILENO) == 1; }
+
 int terminal_columns() {
   winsize size{};
   return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;

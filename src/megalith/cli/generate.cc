@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
+#include "megalith/base/task_progress.h"
+#include "megalith/base/terminal.h"
 #include "megalith/cli/model_command.h"
 #include "megalith/inference/generate.h"
 #include "megalith/inference/stage_passes.h"
@@ -89,9 +91,10 @@ void write_out(const std::string& text) {
 // Prints texts on rank 0: as a stream, or one JSON line at the end of each.
 class Printer {
  public:
-  // `prompts`, each continued by `copies` texts, and the tokenizer, nullptr for ids alone, outlive it.
-  Printer(const std::vector<Prompt>& prompts, size_t copies, const tokenizer::Tokenizer* tokenizer, bool json)
-      : prompts_(prompts), copies_(copies), tokenizer_(tokenizer), json_(json) {
+  // `prompts`, each continued by `copies` texts, the tokenizer, nullptr for ids alone, and `progress` outlive it.
+  Printer(const std::vector<Prompt>& prompts, size_t copies, const tokenizer::Tokenizer* tokenizer, bool json,
+          TaskProgress& progress)
+      : prompts_(prompts), copies_(copies), tokenizer_(tokenizer), json_(json), progress_(progress) {
     begin();
   }
 
@@ -107,9 +110,10 @@ class Printer {
       ordered_json line{{"prompt", prompts_[text / copies_].given}};
       if (tokenizer_) line["text"] = text_;
       line["ids"] = ids_;
-      write_out(line.dump());
+      progress_.without_line([&] { write_out(line.dump() + "\n"); });
+    } else {
+      write_out("\n");
     }
-    write_out("\n");
     begin();
   }
 
@@ -129,6 +133,7 @@ class Printer {
   const size_t copies_;
   const tokenizer::Tokenizer* const tokenizer_;
   const bool json_;
+  TaskProgress& progress_;
   // The current text.
   std::optional<tokenizer::Tokenizer::StreamDecoder> stream_;
   std::string text_;
@@ -191,10 +196,14 @@ int run_generate(Words words) {
     for (int64_t text = 0; text < texts; ++text) requests.push_back({encoded.ids, requests.size()});
   command.keep_tokens_whole();
   return command.run([&](model::VirtualModels& models) {
-    Printer printer(prompts, static_cast<size_t>(texts), tokenizer ? &*tokenizer : nullptr, json);
-    inference::generate_texts(
-        models, requests, sampling,
-        {.on_token = [&](size_t, int64_t id) { printer.add(id); }, .on_end = [&](size_t text) { printer.end(text); }});
+    // A stream on a terminal shows by itself how far it is, and a live line would erase it.
+    TaskProgress progress("generating", TaskProgress::Unit::kCount, std::ssize(requests) * sampling.max_new_tokens,
+                          "tokens at most", models.context().rank() == 0 && (json || !stdout_is_terminal()));
+    Printer printer(prompts, static_cast<size_t>(texts), tokenizer ? &*tokenizer : nullptr, json, progress);
+    inference::generate_texts(models, requests, sampling,
+                              {.on_token = [&](size_t, int64_t id) { printer.add(id); },
+                               .on_end = [&](size_t text) { printer.end(text); },
+                               .on_progress = [&](int64_t done, int64_t) { progress.set(done); }});
   });
 }
 

@@ -205,18 +205,24 @@ std::vector<std::vector<int64_t>> generate_texts(const model::VirtualModels& mod
   const auto replicas = static_cast<size_t>(dp.size()), replica = static_cast<size_t>(dp.rank());
   const auto stages = static_cast<size_t>(context.pp().size());
   const bool reads = context.rank() == 0;
+  const int64_t most_tokens = std::ssize(requests) * options.max_new_tokens;
   std::vector<std::vector<int64_t>> texts;
   while (texts.size() < requests.size()) {
     const size_t first = texts.size(), left = requests.size() - first;
     // One text per stage keeps all stages busy.
     const size_t rows = std::min(stages, (left + replicas - 1) / replicas);
+    const size_t count = std::min(rows * replicas, left);
     Round round(models, options);
-    for (size_t i = replica; i < std::min(rows * replicas, left); i += replicas) round.add(requests[first + i]);
+    for (size_t i = replica; i < count; i += replicas) round.add(requests[first + i]);
     // Rank 0 is in the first replica, which writes the text that is next in order.
     size_t told = 0;
-    while (round.step())
+    int64_t done = static_cast<int64_t>(first) * options.max_new_tokens;
+    while (round.step()) {
       for (const auto& ids = round.texts().front().ids; reads && reader.on_token && told < ids.size();)
         reader.on_token(first, ids[told++]);
+      done += static_cast<int64_t>(count);
+      if (reads && reader.on_progress) reader.on_progress(done, most_tokens);
+    }
     for (auto& ids : gather(round.texts(), rows, options.max_new_tokens, dp)) {
       if (texts.size() == requests.size()) break;  // the rest of the last round
       const size_t number = texts.size();

@@ -25,12 +25,15 @@ struct TextRequest {
   uint64_t draw = 0;            // see random_numbers
 };
 
-// Receives texts on rank 0, in the order of the requests. Either function may be empty.
+// Receives texts on rank 0, in the order of the requests. Each function may be empty.
 struct TextReader {
   // Called with each new token. Those of the text that is next in order come as soon as they are known, the others when
   // the texts before theirs have ended.
   std::function<void(size_t text, int64_t id)> on_token;
   std::function<void(size_t text)> on_end;  // the text has no more tokens
+  // Called after each pass with the tokens written so far by all replicas, and the most that there can be. A text that
+  // has ended counts with all tokens that it could have had.
+  std::function<void(int64_t done, int64_t most)> on_progress;
 };
 
 // Continues all prompts and returns the new ids, equal on all ranks and in every layout. All ranks call it with the

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "megalith/base/error.h"
+#include "megalith/base/task_progress.h"
 #include "megalith/hf/weight_writer.h"
 #include "megalith/inference/stage_passes.h"
 #include "megalith/io/staged_folder.h"
@@ -215,6 +216,7 @@ ScoreTotal score_to_file(const model::VirtualModels& models, const ScoreBatch& g
   // the first ones and discards the result.
   const Scorer scorer(models, options.logits);
   const int64_t stride = options.rows * dp.size();
+  TaskProgress progress("scoring", TaskProgress::Unit::kCount, b, "sequences", first_rank);
   for (int64_t next = 0; next < b;) {
     const int group = scorer.group((b - next + stride - 1) / stride);
     std::vector<ScoreBatch> parts;
@@ -233,6 +235,7 @@ ScoreTotal score_to_file(const model::VirtualModels& models, const ScoreBatch& g
       writer.write("token_losses", {first, 0}, rows.token_losses);
       if (options.logits) writer.write("logits", {first, 0, 0}, rows.logits);
     });
+    progress.set(std::min(next, b));
   }
   sums = sums.to(context.device());
   everyone.all_reduce(sums, comm::ReduceOp::kSum, "score: loss");

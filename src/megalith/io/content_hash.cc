@@ -55,7 +55,7 @@ ContentHash& ContentHash::add(int64_t number) {
   return *this;
 }
 
-ContentHash& ContentHash::add_file(const std::filesystem::path& path) {
+ContentHash& ContentHash::add_file(const std::filesystem::path& path, const std::function<void(int64_t bytes)>& read) {
   std::ifstream file(path, std::ios::binary);
   check<DataError>(file.good(), "cannot read {}", path.string());
   std::string chunk(size_t{1} << 20, '\0');  // a multiple of 8, so that chunks do not change the hash
@@ -63,6 +63,7 @@ ContentHash& ContentHash::add_file(const std::filesystem::path& path) {
   while (file.read(chunk.data(), std::ssize(chunk)) || file.gcount() > 0) {
     mix({chunk.data(), static_cast<size_t>(file.gcount())});
     total += file.gcount();
+    if (read) read(file.gcount());
   }
   check<DataError>(file.eof(), "cannot read {}", path.string());
   return add(total);

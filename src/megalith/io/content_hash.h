@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -18,8 +19,8 @@ class ContentHash {
   // Boundaries between parts count: ("ab", "c") and ("a", "bc") differ.
   ContentHash& add(std::string_view part);
   ContentHash& add(int64_t number);
-  // Adds the bytes of a file, read in chunks. Throws DataError.
-  ContentHash& add_file(const std::filesystem::path& path);
+  // Adds the bytes of a file, read in chunks; `read` is called with the size of each. Throws DataError.
+  ContentHash& add_file(const std::filesystem::path& path, const std::function<void(int64_t bytes)>& read = {});
   // Returns 32 hexadecimal digits.
   std::string text() const;
 

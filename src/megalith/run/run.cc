@@ -119,7 +119,7 @@ int launch_run(const RunPlan& plan, LaunchFlags launch, const std::function<void
 }
 
 RunData open_data(const RunPlan& plan, const parallel::ParallelContext& context) {
-  RunData data = open_run_data(plan.data);
+  RunData data = open_run_data(plan.data, context.rank() == 0);
   const std::string lengths = check_sample_lengths(data, plan.data, plan.model.config);
   if (context.rank() == 0 && !lengths.empty()) log_warning("{}", lengths);
   if (context.rank() == 0)
@@ -280,7 +280,7 @@ int launch_evaluation(const RunPlan& plan, const LaunchFlags& launch,
   log_warnings(plan);
   return launch.run([&] {
     return run_as_rank(plan.settings.runtime, [&](parallel::ParallelContext& context) {
-      RunData data = open_run_data(plan.data);
+      RunData data = open_run_data(plan.data, context.rank() == 0);
       precompute_reference(plan, context, data);
       model::VirtualModels models = load_model(plan.model, plan.settings.model, context);
       train::TrainerSetup setup{.eval_data = std::move(data.eval), .objective = make_objective(plan, models)};

@@ -18,9 +18,10 @@ std::string samples_of(const data::Dataset& dataset) {
 }
 
 // Adds separate evaluation data: all of it together, or one set per name.
-void add_eval_datasets(const data::DataRequest& request, const data::Collator& collator, RunData& result) {
+void add_eval_datasets(const data::DataRequest& request, const data::Collator& collator, bool shows_progress,
+                       RunData& result) {
   for (const auto& [name, of_name] : data::evaluation_requests(request)) {
-    const auto loaded = data::load_tokenized_data(of_name);
+    const auto loaded = data::load_tokenized_data(of_name, shows_progress);
     result.reports.push_back(loaded.report);
     result.tables.push_back(loaded.train);
     result.eval.push_back({.dataset = loaded.train, .collator = collator, .name = name});
@@ -73,7 +74,7 @@ std::string check_sample_lengths(const RunData& data, const DataPlan& plan, cons
       found, positions);
 }
 
-RunData open_run_data(const DataPlan& plan) {
+RunData open_run_data(const DataPlan& plan, bool shows_progress) {
   const data::DataRequest& request = plan.request;
   const data::Collator collator(plan.collator, plan.collate);
   RunData result;
@@ -85,7 +86,7 @@ RunData open_run_data(const DataPlan& plan) {
     result.described.emplace_back("train", "a stream");
     // An evaluation alone reads the training data only if val_size holds samples out of it.
   } else if (plan.trains || request.data.eval_dataset.empty()) {
-    const auto loaded = data::load_tokenized_data(request);
+    const auto loaded = data::load_tokenized_data(request, shows_progress);
     result.reports.push_back(loaded.report);
     if (plan.trains) {
       result.tables.push_back(loaded.train);
@@ -99,7 +100,7 @@ RunData open_run_data(const DataPlan& plan) {
     result.eval.push_back({.dataset = validation, .collator = collator});
     result.described.emplace_back("held out", samples_of(*validation));
   }
-  add_eval_datasets(request, collator, result);
+  add_eval_datasets(request, collator, shows_progress, result);
   return result;
 }
 

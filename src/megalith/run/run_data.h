@@ -27,6 +27,7 @@ struct RunData {
 std::string check_sample_lengths(const RunData& data, const DataPlan& plan, const model::ModelConfig& model);
 
 // Reads, tokenizes (or finds in the cache) and describes. Every rank calls it with the same plan; no collective.
-RunData open_run_data(const DataPlan& plan);
+// One rank passes `shows_progress`.
+RunData open_run_data(const DataPlan& plan, bool shows_progress = true);
 
 }  // namespace megalith::run

@@ -188,7 +188,8 @@ io::Json parse_record(const std::string& text, RecordFormat format, const std::f
 }
 
 // One pass over the file; for gigabytes of JSON it is bounded by the disk, since nothing is parsed.
-RecordFile::RecordFile(const std::filesystem::path& path, const std::filesystem::path& scratch_folder)
+RecordFile::RecordFile(const std::filesystem::path& path, const std::filesystem::path& scratch_folder,
+                       const std::function<void(int64_t bytes)>& read)
     : path_(path), format_(record_format(path)) {
   if (table_format(path)) {
     table_ = open_table_by_number(path, scratch_folder);
@@ -198,7 +199,14 @@ RecordFile::RecordFile(const std::filesystem::path& path, const std::filesystem:
   RecordScanner scanner(path);
   std::string text;
   RecordPlace place;
-  while (scanner.next(text, place)) places_.push_back(place);  // only places: texts are read again on demand
+  uint64_t told = 0;  // bytes passed to `read`
+  while (scanner.next(text, place)) {
+    places_.push_back(place);  // only places: texts are read again on demand
+    const uint64_t end = place.offset + place.bytes;
+    if (!read || end - told < kChunkBytes) continue;
+    read(static_cast<int64_t>(end - told));
+    told = end;
+  }
 }
 
 io::Json RecordFile::record(int64_t index) const {

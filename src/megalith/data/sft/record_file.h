@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -91,7 +92,9 @@ class RecordFile {
  public:
   // Reads the file once to find the records; their content is checked when they are read. Of a Parquet or Arrow file
   // only the number of rows is read; open_table_by_number says how `scratch_folder` is used for those.
-  explicit RecordFile(const std::filesystem::path& path, const std::filesystem::path& scratch_folder = {});
+  // `read` is called with bytes that have been read since the last call.
+  explicit RecordFile(const std::filesystem::path& path, const std::filesystem::path& scratch_folder = {},
+                      const std::function<void(int64_t bytes)>& read = {});
 
   // The number of records, and the file.
   int64_t size() const { return table_ ? table_->size() : std::ssize(places_); }

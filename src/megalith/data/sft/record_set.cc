@@ -8,16 +8,20 @@
 #include <numeric>
 
 #include "megalith/base/error.h"
+#include "megalith/base/task_progress.h"
 
 namespace megalith::data {
 
 // Scans all files once, to count records and find where they begin.
-RecordSet::RecordSet(std::vector<DatasetDescription> datasets, const std::filesystem::path& scratch_folder)
+RecordSet::RecordSet(std::vector<DatasetDescription> datasets, const std::filesystem::path& scratch_folder,
+                     bool shows_progress)
     : datasets_(std::move(datasets)) {
+  TaskProgress progress("finding records", TaskProgress::Unit::kBytes, bytes_of_files(datasets_), "", shows_progress);
+  const auto read = [&](int64_t bytes) { progress.add(bytes); };
   for (const DatasetDescription& dataset : datasets_) {
     std::vector<RecordFile> files;
     int64_t size = 0;
-    for (const auto& path : dataset.files) size += files.emplace_back(path, scratch_folder).size();
+    for (const auto& path : dataset.files) size += files.emplace_back(path, scratch_folder, read).size();
     check<DataError>(size > 0, "dataset {} has no records ({})", dataset.name, dataset.files.front().string());
     files_.push_back(std::move(files));
     sizes_.push_back(size);
@@ -72,6 +76,17 @@ std::vector<RecordRef> RecordSet::select(const SelectionOptions& options) const 
     at[*d] = 0;  // interleave_over draws it again from its first record
   }
   return result;
+}
+
+int64_t bytes_of_files(const std::vector<DatasetDescription>& datasets) {
+  int64_t bytes = 0;
+  for (const DatasetDescription& dataset : datasets)
+    for (const auto& path : dataset.files) {
+      std::error_code failed;
+      const auto size = std::filesystem::file_size(path, failed);
+      if (!failed) bytes += static_cast<int64_t>(size);
+    }
+  return bytes;
 }
 
 // Marks the first records of a random order, then walks over all of them, so that both parts keep their order.

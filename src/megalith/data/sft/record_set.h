@@ -31,8 +31,9 @@ struct SelectionOptions {
 class RecordSet {
  public:
   // Throws a DataError for a dataset without records. Parquet and Arrow files keep their rows in `scratch_folder`, as
-  // RecordFile says.
-  explicit RecordSet(std::vector<DatasetDescription> datasets, const std::filesystem::path& scratch_folder = {});
+  // RecordFile says. `shows_progress` is for one rank.
+  explicit RecordSet(std::vector<DatasetDescription> datasets, const std::filesystem::path& scratch_folder = {},
+                     bool shows_progress = false);
 
   const std::vector<DatasetDescription>& datasets() const { return datasets_; }
   // The number of records of a dataset, one of its records, and the "file:line" of that.
@@ -52,6 +53,9 @@ class RecordSet {
   std::vector<std::vector<RecordFile>> files_;
   std::vector<int64_t> sizes_;
 };
+
+// Returns the sizes of all files together, for progress; files that cannot be read, which the reader refuses, count 0.
+int64_t bytes_of_files(const std::vector<DatasetDescription>& datasets);
 
 // The result of split_records. No record is in both parts.
 struct RecordSplit {

@@ -32,15 +32,15 @@ constexpr int64_t kEncodingVersion = 2;
 // Tokenizes records batch by batch and passes the rows of each batch to `take`.
 class Build {
  public:
-  Build(const DataRequest& request, const RecordEncoder& encoder, const RecordSet& records)
-      : request_(request), encoder_(encoder), records_(records) {}
+  Build(const DataRequest& request, const RecordEncoder& encoder, const RecordSet& records, bool shows_progress)
+      : request_(request), encoder_(encoder), records_(records), shows_progress_(shows_progress) {}
 
   TokenTableInfo run(const std::vector<RecordRef>& refs, const std::function<void(const TokenTable&)>& take) {
     TokenTableInfo info{.pairs = encoder_.plan().kind == SampleKind::kPreference,
                         .pieces_attend = encoder_.plan().packing && !encoder_.plan().neat};
     BuildReport report;
     const auto step = static_cast<size_t>(request_.data.preprocessing_batch_size);
-    TaskProgress progress("tokenizing", TaskProgress::Unit::kCount, std::ssize(refs), "records");
+    TaskProgress progress("tokenizing", TaskProgress::Unit::kCount, std::ssize(refs), "records", shows_progress_);
     for (size_t begin = 0; begin < refs.size(); begin += step) {
       const std::span batch(refs.data() + begin, std::min(step, refs.size() - begin));
       TokenTable table;
@@ -76,6 +76,7 @@ class Build {
   const DataRequest& request_;
   const RecordEncoder& encoder_;
   const RecordSet& records_;
+  const bool shows_progress_;
   ProblemLog problems_;
 };
 
@@ -86,11 +87,12 @@ RecordSplit selected(const DataRequest& request, const RecordSet& records) {
 }
 
 // Without a folder, every rank tokenizes for itself.
-TokenizedData in_memory(const DataRequest& request, const RecordEncoder& encoder, const RecordSet& records) {
+TokenizedData in_memory(const DataRequest& request, const RecordEncoder& encoder, const RecordSet& records,
+                        bool shows_progress) {
   const auto make = [&](const std::vector<RecordRef>& refs, std::string& report) {
     TokenTable all;
     const TokenTableInfo info =
-        Build(request, encoder, records).run(refs, [&](const TokenTable& table) { all.append(table); });
+        Build(request, encoder, records, shows_progress).run(refs, [&](const TokenTable& table) { all.append(table); });
     report = info.report;
     return dataset_of(std::move(all), info);
   };
@@ -112,7 +114,9 @@ void write_folder(const fs::path& target, const DataRequest& request, const Reco
     if (refs.empty()) return;
     fs::create_directory(staged.path() / name);
     TokenFolderWriter writer(staged.path() / name);
-    writer.finish(Build(request, encoder, records).run(refs, [&](const TokenTable& table) { writer.append(table); }));
+    writer.finish(Build(request, encoder, records, /*shows_progress=*/true).run(refs, [&](const TokenTable& table) {
+      writer.append(table);
+    }));
   };
   make(split.train, "train");
   make(split.validation, "validation");
@@ -156,13 +160,17 @@ void add_tokenizer(const DataRequest& request, io::ContentHash& key) {
 }
 
 // preprocessing_batch_size is part of the key, since packing works within a batch; the number of workers is not.
-std::string cache_key(const DataRequest& request, const RecordEncoder& encoder, const RecordSet& records) {
+std::string cache_key(const DataRequest& request, const RecordEncoder& encoder, const RecordSet& records,
+                      bool shows_progress) {
   const SftSettings& data = request.data;
   io::ContentHash key;
   key.add(kEncodingVersion).add(encoder.description()).add(static_cast<int64_t>(request.seed));
   key.add(fmt::format("{} {} {} {}", data.val_size, data.max_samples.value_or(-1), data.preprocessing_batch_size,
                       static_cast<int>(data.mix_strategy)));
   for (const std::string& word : data.interleave_probs) key.add(word);
+  TaskProgress progress("looking for tokens in the cache", TaskProgress::Unit::kBytes,
+                        bytes_of_files(records.datasets()), "", shows_progress);
+  const auto read = [&](int64_t bytes) { progress.add(bytes); };
   for (const DatasetDescription& dataset : records.datasets()) {
     const Columns& c = dataset.columns;
     const Tags& t = dataset.tags;
@@ -174,7 +182,7 @@ std::string cache_key(const DataRequest& request, const RecordEncoder& encoder, 
           &t.role, &t.content, &t.user, &t.assistant, &t.observation, &t.function, &t.system})
       key.add(*name);
     if (!c.images.empty()) key.add("images").add(c.images);
-    for (const fs::path& file : dataset.files) key.add(file.extension().string()).add_file(file);
+    for (const fs::path& file : dataset.files) key.add(file.extension().string()).add_file(file, read);
   }
   if (request.tokenizer) add_tokenizer(request, key);
   return key.text();
@@ -232,19 +240,20 @@ CollatorOptions collator_options(SampleKind kind, int32_t pad_id) {
 }
 
 // Options are checked before the wait for another rank, so that a mistake shows at once on all of them.
-TokenizedData load_tokenized_data(const DataRequest& request) {
+TokenizedData load_tokenized_data(const DataRequest& request, bool shows_progress) {
   const auto& tokenized_path = request.data.tokenized_path;
   if (tokenized_path && fs::exists(*tokenized_path)) return open_folder(*tokenized_path, request);
   check<ConfigError>(!request.data.dataset.empty(), "dataset is not set; give names of dataset_info.json or paths");
   const auto encoder = make_record_encoder(request);
   // Beside the tokens, which take more room than the texts that may have to wait there.
   const fs::path scratch_folder = tokenized_path ? fs::absolute(*tokenized_path).parent_path() : request.cache_folder;
-  const RecordSet records(find_datasets(request.data.dataset, request.data.dataset_dir), scratch_folder);
+  const RecordSet records(find_datasets(request.data.dataset, request.data.dataset_dir), scratch_folder,
+                          shows_progress);
   for (const DatasetDescription& dataset : records.datasets()) encoder->check_dataset(dataset);
-  if (!tokenized_path && request.cache_folder.empty()) return in_memory(request, *encoder, records);
+  if (!tokenized_path && request.cache_folder.empty()) return in_memory(request, *encoder, records, shows_progress);
   // All ranks compute the same name, so they meet at the same lock.
   const fs::path target =
-      tokenized_path ? *tokenized_path : request.cache_folder / cache_key(request, *encoder, records);
+      tokenized_path ? *tokenized_path : request.cache_folder / cache_key(request, *encoder, records, shows_progress);
   io::build_once(target, [&] { write_folder(target, request, *encoder, records); }, {.limit = request.wait_limit});
   return open_folder(target, request);
 }

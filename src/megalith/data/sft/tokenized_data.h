@@ -64,7 +64,10 @@ struct TokenizedData {
 //
 // Throws a ConfigError or DataError that names the dataset, file and line: broken records, missing columns, ids outside
 // the vocabulary, no samples.
-TokenizedData load_tokenized_data(const DataRequest& request);
+//
+// Reading files tells how far it is, where `shows_progress`: on one rank, since all of them read. Tokenizing is told by
+// the rank that does it.
+TokenizedData load_tokenized_data(const DataRequest& request, bool shows_progress = true);
 
 // A stream: nothing is tokenized in advance, and memory is bounded. Each epoch reads the files again, with records
 // shuffled in a buffer of buffer_size; num_samples has no effect. val_size, a whole number here, holds out that many
