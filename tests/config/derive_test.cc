@@ -47,6 +47,20 @@ TEST(Derive, SequenceParallelFollowsTp) {
   EXPECT_FALSE(derived({"--tp=2"}).args.parallel.sequence_parallel);
 }
 
+TEST(Derive, ExpertsOfOneRankHaveNoExchangeToOverlap) {
+  const Words asked{"--overlap_moe_expert_parallel_comm", "--num_experts=8"};
+  const auto off = derived(asked);
+  EXPECT_FALSE(off.args.moe.overlap_expert_parallel_comm);
+  EXPECT_FALSE(pipeline_shape(off.args, 4).paired);
+  EXPECT_TRUE(warns(off, "overlap_moe_expert_parallel_comm is switched off: expert_model_parallel_size is 1"));
+  Words split = asked;
+  split.emplace_back("--ep=2");
+  const auto on = derived(split);
+  EXPECT_TRUE(pipeline_shape(on.args, 4).paired);
+  EXPECT_FALSE(pipeline_shape(on.args, 4, /*forward_only=*/true).paired);
+  EXPECT_FALSE(warns(on, "overlap_moe_expert_parallel_comm"));
+}
+
 TEST(Derive, TensorParallelOverlapSaysWhatItLeavesWhole) {
   const Words words{"--sequence_parallel", "--tp_comm_overlap", "--tp_comm_overlap_slices=2"};
   const auto with = [&](Words more) {

@@ -67,13 +67,16 @@ TEST(CpuOffloading, ChangesNoBitInAnyLayout) {
   const Words experts{"--num-experts=4", "--moe-router-topk=2", "--moe-aux-loss-coeff=0.01", "--moe-grouped-gemm"};
   Words experts_of_two = experts;
   experts_of_two.emplace_back("--expert-model-parallel-size=2");
+  Words experts_beside = experts_of_two;  // with the micro-batches of a step two by two
+  experts_beside.insert(experts_beside.end(), {"--overlap-moe-expert-parallel-comm", "--global-batch-size=6"});
   const std::vector<std::pair<int, Words>> layouts{
       {1, {}},
       {2, {"--tensor-model-parallel-size=2", "--sequence-parallel"}},
       {2, {"--context-parallel-size=2"}},
       {2, {"--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather"}},
       {1, experts},
-      {2, experts_of_two}};
+      {2, experts_of_two},
+      {2, experts_beside}};
   for (const auto& [ranks, words] : layouts) {
     SCOPED_TRACE(words.empty() ? "one rank" : words.front() + " and " + words.back());
     const OffloadRun kept = run_wide(words, ranks);

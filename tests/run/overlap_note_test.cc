@@ -1,4 +1,5 @@
-// A run with tp_comm_overlap says so if its products are too small for it.
+// A run says so if an overlap that it asks for cannot be: products that are too small for tp_comm_overlap, steps with
+// too few micro-batches for overlap_moe_expert_parallel_comm.
 #include <gtest/gtest.h>
 
 #include "megalith/config/derive.h"
@@ -30,6 +31,23 @@ TEST(OverlapNote, NamesMicrobatchesThatAreTooSmall) {
   EXPECT_EQ(note_of(1024, {"--tp_comm_overlap", "--tp_comm_overlap_slices=2"}), "");
   EXPECT_EQ(note_of(1024, {"--tp_comm_overlap"}, at::kCPU), "") << "the CPU has no waves to fill";
   EXPECT_EQ(note_of(1024, {}), "");
+}
+
+// The note of a run on four ranks that overlaps the exchanges of experts.
+std::string expert_note_of(std::vector<std::string> words, bool experts = true) {
+  words.insert(words.end(), {"--overlap_moe_expert_parallel_comm", "--ep=2", "--per_device_train_batch_size=1"});
+  const auto args = config::derive(config::parse_arguments(config::Dialect::kTrain, words).args).args;
+  model::ModelConfig model;
+  if (experts) model.moe.emplace();
+  return expert_overlap_note(run_settings(args, {.size = 4}), model);
+}
+
+TEST(OverlapNote, NamesStepsWithTooFewMicrobatches) {
+  const std::string accumulation = "--gradient_accumulation_steps=";
+  testing::expect_contains(expert_note_of({}), "with 1 micro-batch(es) in a step no forward runs together");
+  EXPECT_EQ(expert_note_of({accumulation + "2"}), "");
+  EXPECT_EQ(expert_note_of({"--pp=2", "--vpp=2", accumulation + "4"}), "");
+  testing::expect_contains(expert_note_of({accumulation + "2"}, /*experts=*/false), "the model has no experts");
 }
 
 }  // namespace

@@ -92,6 +92,57 @@ TEST_P(MoeTraining, IsTheSameInEveryLayout) {
 INSTANTIATE_TEST_SUITE_P(Models, MoeTraining, ::testing::Values("mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe"),
                          [](const auto& test) { return std::string(test.param); });
 
+// A run in which tokens travel while another micro-batch computes, beside the features that hook into passes: buckets,
+// adapters, recomputed modules, losses of routers, fp8. Each gives the bits of the same run without it.
+TEST(MoeOverlap, ChangesNoBitBesideOtherFeatures) {
+  const auto modules = [](std::vector<std::string> names) {
+    return [names](TrainerCase& c) {
+      c.args.recompute.granularity = config::RecomputeGranularity::kSelective;
+      c.args.recompute.modules = names;
+      c.args.moe.shared_expert_overlap = true;
+    };
+  };
+  const std::vector<std::pair<Sizes, Change>> cases{
+      {{.dp = 2, .ep = 2}, overlapped},
+      {{.pp = 2, .dp = 2, .ep = 2, .vpp = 2}, overlapped},
+      {{.dp = 2, .ep = 2}, modules({"moe", "core_attn"})},
+      {{.dp = 2, .ep = 2}, modules({"moe_act", "shared_experts", "layernorm"})},
+      {{.dp = 2, .ep = 2},
+       [](TrainerCase& c) {
+         c.args.run.finetuning_type = config::FinetuningType::kLora;
+         c.args.lora.rank = 4;
+         c.args.lora.alpha = 8;
+         c.args.lora.target = {"all"};
+         c.args.lora.dropout = 0.1;
+       }},
+      {{.dp = 2, .ep = 2},
+       [](TrainerCase& c) {
+         c.args.precision.bf16 = true;
+         c.args.precision.fp8 = config::Fp8Format::kHybrid;
+         c.args.precision.fp8_recipe = "delayed";
+       }},
+      {{.tp = 2, .ep = 2, .etp = 1}, [](TrainerCase& c) {
+         c.args.router.load_balancing_type = {"aux_loss", "global_aux_loss"};
+         c.args.router.aux_loss_coeff = {0.05, 0.02};
+         c.args.router.input_jitter_eps = 0.01;
+       }}};
+  const auto folder = golden_folder("glm4_moe");
+  const auto train = random_sequences(16, 256), eval = random_sequences(4, 256, 3);
+  for (const auto& [sizes, change] : cases) {
+    TrainerCase apart = layout(sizes, change);
+    apart.args.batch.gradient_accumulation_steps = 4;
+    apart.args.batch.micro_batch_size = 2 / sizes.dp;
+    TrainerCase together = apart;
+    together.args.moe.overlap_expert_parallel_comm = true;
+    SCOPED_TRACE(apart.name);
+    const RunLog actual = run_training(folder, together, train, eval);
+    const RunLog expected = run_training(folder, apart, train, eval);
+    for (const char* key : {"loss", "grad_norm"}) EXPECT_EQ(actual.numbers(key), expected.numbers(key)) << key;
+    EXPECT_GE(expected.numbers("loss").size(), 2U);
+    EXPECT_EQ(*actual.evaluation.find("eval_loss"), *expected.evaluation.find("eval_loss"));
+  }
+}
+
 // Losses of routers do not depend on how a micro-batch's tokens are spread over tensor-parallel ranks and stages.
 TEST(MoeLosses, AreTheSameInEveryLayoutOfAMicrobatch) {
   const auto folder = golden_folder("qwen3_moe");
