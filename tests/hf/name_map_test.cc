@@ -156,7 +156,7 @@ TEST(NameMap, AStackOfAnotherNumberOfExpertsIsNamed) {
                   "m.layers.1.mlp.experts.gate_up_proj: [3, 8, 5] in the file, [2, 8, 5] in the model");
 }
 
-// Parts of a row, which are no rectangles of the kernel itself, are written as well.
+// Parts of a row, which are not rectangles of the kernel itself, are written as well.
 TEST(NameMap, KernelsAreMatrices) {
   const at::Tensor kernel = at::randn({5, 3, 2, 2, 2});
   const NameMap map{.rules = {{.theirs = "patch.weight", .ours = {"patch.weight"}, .kernel = {3, 2, 2, 2}}},

@@ -171,8 +171,8 @@ TEST_P(GoldenHfMedia, positions_of_prompts) {
   }
 }
 
-// The decoder alone, with the rows of the library's tower in place of the placeholders' embeddings. Models that add rows
-// of the tower between their layers, and those that hear, are left out.
+// The decoder alone, with the rows of the library's tower in place of the placeholders' embeddings. Models that add
+// rows of the tower between their layers, and those that hear, are left out.
 TEST_P(GoldenHfMedia, decoder_with_the_rows_of_the_tower) {
   const nlohmann::json vision = golden_.config.value("vision_config", nlohmann::json());
   if (!vision.is_object() || !vision.value("deepstack_visual_indexes", nlohmann::json::array()).empty()) return;

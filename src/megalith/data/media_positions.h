@@ -28,7 +28,7 @@ enum class TimeRule {
   kBlocks,        // qwen3_vl, qwen3_5 and their kin: a time patch is a block of its own between texts, like an image
 };
 
-// What positions depend on beside the segments; all of it stands in config.json.
+// Settings of a family that positions depend on; config.json has them all.
 struct PositionSettings {
   TimeRule time = TimeRule::kBlocks;
   int64_t merge = 2;                // patches per side of a token (spatial_merge_size)
@@ -45,9 +45,9 @@ struct TokenSegment {
     kAudioInVideo,  // both streams of a video with sound, merged by time
   };
   Kind kind = Kind::kText;
-  int64_t tokens = 0;                         // of text or sound
+  int64_t tokens = 0;                         // number of tokens of text or sound
   int64_t frames = 1, rows = 0, columns = 0;  // patches of an image or video: in time, from top to bottom, across
-  double seconds = 1;                         // of a video: the time that one patch covers
+  double seconds = 1;                         // time that one patch of a video covers
   bool operator==(const TokenSegment&) const = default;
 };
 
@@ -57,7 +57,7 @@ int64_t tokens_in(const TokenSegment& segment, const PositionSettings& settings)
 // The coordinates of a sample's tokens, in their order.
 struct TokenPositions {
   std::vector<float> time, height, width;
-  float next = 0;  // where a text after them begins
+  float next = 0;  // position at which a text after them begins
 };
 // Computes the coordinates of one sample; several samples in a row are computed one by one. Fractions, which only
 // kSeconds has, are rounded to fp32 in every step, as transformers does. Throws InternalError for grids that the merge

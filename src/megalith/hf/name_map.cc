@@ -2,16 +2,16 @@
 // {"3"}. A rule matches when one of its patterns is equal, and the numbers then fill the file's pattern. So a family
 // needs one rule per kind of tensor, not per layer, and finding a rule is one lookup.
 //
-// A tensor of the files may hold several of ours, concatenated along the outputs (a fused qkv), and those of all experts
-// of a layer, stacked along a dimension of its own. TensorMapping computes once where each of ours begins in it; place()
-// then only adds offsets, and turns the rectangle as the file stores it:
+// A tensor of the files may hold several of ours, concatenated along the outputs (a fused qkv), and those of all
+// experts of a layer, stacked along a separate dimension. TensorMapping computes once where each of ours begins in it;
+// place() then only adds offsets, and turns the rectangle as the file stores it:
 //
 //   ours                    experts.2.gate.weight [i, h] and experts.2.up.weight [i, h]
 //   stacked                 gate_up_proj [E, 2i, h]:  row r of gate is [2, r, :], of up [2, i + r, :]
 //   stacked and transposed  gate_up_proj [E, h, 2i]:  row r of gate is [2, :, r], of up [2, :, i + r]
 //
-// A kernel [o, c, t, y, x] has the bytes of the matrix [o, c·t·y·x], so its rectangles are those of the matrix: a part of
-// a row, which an optimizer's shard may be, is a rectangle there only.
+// A kernel [o, c, t, y, x] has the bytes of the matrix [o, c·t·y·x], so its rectangles are those of the matrix: a part
+// of a row, which an optimizer's shard may be, is a rectangle there only.
 #include "megalith/hf/name_map.h"
 
 #include <ATen/ATen.h>

@@ -58,8 +58,8 @@ struct HeldRectangle {
   at::Tensor elements() const { return load ? load() : data; }
 };
 
-// Returns the shape of a tensor as its rectangles of `dims` dimensions see it: for two dimensions of a tensor with more,
-// such as the kernel of a convolution, the matrix [first dimension, product of the others], which has the same bytes.
+// Returns the shape of a tensor as its rectangles of `dims` dimensions see it: for two dimensions of a tensor with
+// more, such as the kernel of a convolution, the matrix [first dimension, product of the others] of the same bytes.
 std::vector<int64_t> shape_for(const std::vector<int64_t>& shape, size_t dims);
 
 // Used by one thread at a time.

@@ -97,8 +97,8 @@ ExportedWeights exported_weights(const VirtualModels& models, at::ScalarType dty
 // the mapping does not hold are left out.
 void add_held(const nn::Parameter& parameter, const hf::TensorMapping& mapping,
               const parallel::ParallelContext& context, std::vector<hf::HeldRectangle>& held);
-// Returns the type in which an export in `dtype` writes a tensor that is carried through (hf::NameMap::carried): its own,
-// bit for bit, unless the export has another type than the model's files.
+// Returns the type in which an export in `dtype` writes a tensor that is carried through (hf::NameMap::carried): its
+// own, bit for bit, unless the export has another type than the model's files.
 hf::Dtype carried_dtype(const hf::TensorInfo& tensor, const ModelConfig& config, at::ScalarType dtype);
 // Writes `weights` into the staged folder, which global rank 0 owns, and commits it; that rank also calls
 // `other_files`. The rank whose `replica` is 0 writes a rectangle; ranks synchronize after every `turn` of writing.

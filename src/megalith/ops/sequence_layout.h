@@ -34,8 +34,8 @@ class SequenceLayout {
   // it, the host reads the largest position back.
   SequenceLayout with_positions(at::Tensor positions) const;
   SequenceLayout with_positions(at::Tensor positions, int64_t max_position) const;
-  // The same sequences with three coordinates per token, time, height and width: int64 [3, t], or fp32 [3, t] where they
-  // are not whole. Rotary embeddings with sections turn by them (norm_rope/rope.h); positions stay as they are.
+  // The same sequences with three coordinates per token, time, height and width: int64 [3, t], or fp32 [3, t] where
+  // they are not whole. Rotary embeddings with sections turn by them (norm_rope/rope.h); positions stay as they are.
   SequenceLayout with_coordinates(at::Tensor coordinates) const;
   // The same sequences, of which no token before the padding has a position of `max_position` or more.
   SequenceLayout with_max_position(int64_t max_position) const;

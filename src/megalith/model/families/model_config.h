@@ -54,8 +54,8 @@ enum class ExpertStorage {
 
 // The form of a model's files, where those of a family come in several: exports write the form that was read.
 struct FileForm {
-  std::string model_prefix = "model.";  // what the files write where the family's names begin with "model."
-  std::string head_prefix;              // what they write in front of "lm_head."
+  std::string model_prefix = "model.";  // begins names in files that begin with "model." in the family
+  std::string head_prefix;              // stands before "lm_head." in files
   ExpertStorage experts = ExpertStorage::kEach;
   ExpertStorage mtp_experts = ExpertStorage::kEach;  // those of multi-token-prediction layers
 };
@@ -126,7 +126,7 @@ struct ModelConfig {
   // The keys that lead to the text model in a config.json that describes more than that: {"text_config"}.
   std::vector<std::string> text_keys;
   // The folder that config.json was read from, which holds the tensors that exports carry through
-  // (hf::NameMap::carried); empty if it was no folder.
+  // (hf::NameMap::carried); empty if it was not a folder.
   std::filesystem::path folder;
   FileForm form;
   // Data that the family's `read` stores for its own parts (Family::attention, …), of a type that only they know.
@@ -140,8 +140,8 @@ struct ModelConfig {
   }
 };
 
-// Returns the value that config.json has for a key, at its top or else among the keys of the text model; nullptr if there
-// is none, or null.
+// Returns the value that config.json has for a key, at its top or else among the keys of the text model; nullptr if
+// there is none, or null.
 const io::Json* config_value(const ModelConfig& config, std::string_view key);
 
 // Returns one message per inconsistent field, each with the allowed values; empty if all is well.

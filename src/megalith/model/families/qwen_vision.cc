@@ -10,9 +10,9 @@
 //   qwen3_5_moe     qwen3_5_moe_text   text_config                   model.language_model.   stacked, or one by one
 //   qwen3_omni_moe  qwen3_moe          thinker_config.text_config    thinker.model.          one by one
 //
-// tie_word_embeddings is a key of the whole model. Tokens have three positions, which divide the rotating channels among
-// them (mrope_section): in blocks for qwen2, interleaved for the others. Those of text are equal, so that text alone
-// gives the numbers of the text model. The tensors of the towers are carried through.
+// tie_word_embeddings is a key of the whole model. Tokens have three positions, which divide the rotating channels
+// among them (mrope_section): in blocks for qwen2, interleaved for the others. Those of text are equal, so that text
+// alone gives the numbers of the text model. The tensors of the towers are carried through.
 #include <algorithm>
 
 #include "megalith/model/families/decoder_internal.h"
@@ -35,8 +35,8 @@ void read_sections(const io::JsonFields& text, bool interleaved, ops::RopeSettin
   rope.interleaved_sections = interleaved;
 }
 
-// Reads the text model whose keys are those of `text`, a part of `whole`. The top of the file and `whole` speak for the
-// towers as well.
+// Reads the text model from `text`, which is a part of `whole`. The top of the file and `whole` speak for the towers as
+// well.
 ModelConfig read_text_part(const io::JsonFields& top, const io::JsonFields& whole, const io::JsonFields& text,
                            ReadText read) {
   refuse_quantized(top);
@@ -81,7 +81,7 @@ void read_prefix(const hf::WeightFiles& files, ModelConfig& config) {
   config.form.model_prefix = nested ? kNested : "model.";
 }
 
-// A family whose text is that of another one.
+// Makes a family that shares the text model of `text`.
 Family vision_family(const char* model_type, const char* architecture, ReadText read, const Family& text,
                      std::vector<std::string> carried) {
   Family family{.model_type = model_type, .architecture = architecture, .read = read, .names = text.names};
@@ -141,7 +141,7 @@ Family qwen3_5_moe_family() {
   return family;
 }
 
-// The thinker is a model of its own inside of this one: its tower for sound stands beside that for pictures, and what
+// The thinker is a complete model inside this one: its tower for sound stands beside that for pictures, and what
 // turns its thoughts into speech (talker, code2wav) is not trained.
 Family qwen3_omni_moe_family() {
   const auto read = [](const io::JsonFields& config) {
