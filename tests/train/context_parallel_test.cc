@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/run/resolve/trainer_settings.h"
+#include "megalith/train/step/rank_microbatches.h"
 #include "tests/support/close.h"
 #include "tests/train/trainer_case.h"
 
@@ -143,6 +144,24 @@ TEST(ContextParallelLoss, AttentionDropoutIsRefused) {
       EXPECT_NE(std::string(error.what()).find("attention_dropout is 0.1"), std::string::npos) << error.what();
     }
   });
+}
+
+// The row of the tower's output belongs to its token, whichever rank has it; images belong to the whole.
+TEST(ContextParallelSlices, VisualRowsFollowTheirTokens) {
+  data::MicroBatch batch;
+  batch.layout = ops::SequenceLayout::packed({16, 8, 8});
+  batch.ids = at::arange(100, 132, at::kLong);
+  batch.visual_rows = batch.ids - 110;
+  batch.grids = at::ones({2, 3}, at::kLong);
+  batch.pixels = at::ones({8, 6});
+  for (const int cp : {1, 2, 4})
+    for (int rank = 0; rank < cp; ++rank) {
+      const data::MicroBatch own = train::rank_microbatches({&batch, 1}, {.cp_rank = rank, .cp = cp}).at(0);
+      ASSERT_EQ(own.visual_rows.size(0), 32 / cp);
+      EXPECT_TRUE(at::equal(own.visual_rows, own.ids - 110));
+      EXPECT_TRUE(at::equal(own.grids, batch.grids));
+      EXPECT_TRUE(at::equal(own.pixels, batch.pixels));
+    }
 }
 
 }  // namespace
