@@ -75,8 +75,8 @@ TEST(Derive, TensorParallelOverlapSaysWhatItLeavesWhole) {
   EXPECT_TRUE(on.args.parallel.tp_comm_overlap);
   EXPECT_FALSE(warns(on, "tp_comm_overlap"));
   EXPECT_TRUE(warns(with({"--tp=2", "--finetuning_type=lora"}), "tp_comm_overlap does not slice the products of"));
-  EXPECT_TRUE(warns(with({"--tp=2", "--finetuning_type=full", "--bf16", "--fp8=hybrid"}),
-                    "it does not slice products in fp8"));
+  EXPECT_TRUE(
+      warns(with({"--tp=2", "--finetuning_type=full", "--bf16", "--fp8=hybrid"}), "it does not slice products in fp8"));
 }
 
 TEST(Derive, VirtualSizeFromLayout) {

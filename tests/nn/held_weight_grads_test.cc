@@ -1,13 +1,13 @@
 // Weight gradients that wait for collectives of tensor parallelism to run beside: which of them run when, that nothing
-// is lost, and that collectives really are in flight meanwhile. Shown by ranks that stop inside a held job: what another
-// one must be able to do meanwhile would be impossible in any other order.
+// is lost, and that collectives really are in flight meanwhile. Shown by ranks that stop inside a held job: what
+// another one must be able to do meanwhile would be impossible in any other order.
 #include <algorithm>
 #include <cmath>
 #include <condition_variable>
 #include <mutex>
 
+#include "megalith/nn/footprint/held_jobs.h"
 #include "megalith/nn/mlp.h"
-#include "megalith/nn/parameter/held_jobs.h"
 #include "megalith/nn/parameter/weight_grad_queue.h"
 #include "megalith/nn/recompute.h"
 #include "megalith/nn/tensor_parallel/linear_function.h"
@@ -203,7 +203,8 @@ TEST(CommonSlices, AreThoseOfBothProducts) {
     const at::Tensor x = random_tensor({16, 6}, 1);
     load(set, {{"up.weight", random_tensor({12, 6}, 2)}, {"down.weight", random_tensor({6, 12}, 3)}});
     const at::NoGradGuard no_grad;
-    const at::Tensor whole = up.forward(between_blocks(x, tp)), sliced = up.forward(between_blocks(x, tp), true, slices);
+    const at::Tensor whole = up.forward(between_blocks(x, tp)),
+                     sliced = up.forward(between_blocks(x, tp), true, slices);
     expect_close(sliced, slices->in_slice_order(whole), "output in the order of slices");
     expect_close(down.forward(sliced, {}, {}, slices), down.forward(whole), "sum of both");
   });

@@ -135,6 +135,23 @@ TEST(Rehearsal, DistributedOptimizer) {
                                 .world = 4});
 }
 
+// Every stage has buckets, whether its reductions wait for the end of its last backward or not.
+TEST(Rehearsal, BucketsOfEachStage) {
+  for (const char* delay : {"--delay_grad_reduce=true", "--delay_grad_reduce=false"}) {
+    const Job job{
+        .words = {"--pp=2", "--use_distributed_optimizer=true", "--overlap_grad_reduce=true",
+                  "--overlap_param_gather=true", "--gradient_accumulation_steps=2", "--ddp_bucket_size=20000", delay},
+        .world = 4};
+    expect_operations_of_the_run(job);
+    for (const int rank : {0, 2}) {
+      int64_t reductions = 0;
+      for (const comm::OpTotal& total : rehearsed(job.request(), rank).operations)
+        if (total.kind == comm::OpKind::kReduceScatter) reductions += static_cast<int64_t>(total.operations);
+      EXPECT_GE(reductions, 2 * 2) << "in two steps, rank " << rank;
+    }
+  }
+}
+
 TEST(Rehearsal, ContextParallel) { expect_operations_of_the_run({.words = {"--cp=2"}, .world = 2}); }
 
 // Experts padded to their capacity get as many tokens on every rank.

@@ -50,7 +50,8 @@ void derive_tp_overlap(TrainingArguments& args, Warnings& warnings) {
     return;
   }
   if (args.precision.fp8)
-    warnings.emplace_back("tp_comm_overlap hides the traffic of backward only: it does not slice products in fp8, whose scales depend on"
+    warnings.emplace_back(
+        "tp_comm_overlap hides the traffic of backward only: it does not slice products in fp8, whose scales depend on"
         " all tokens");
   if (args.dialect == Dialect::kTrain && args.run.finetuning_type == FinetuningType::kLora)
     warnings.emplace_back("tp_comm_overlap does not slice the products of weights that have an adapter");

@@ -116,7 +116,8 @@ void add_gradients(OptionList& list) {
   list.topic("Gradients");
   auto ddp = list.part(&TrainingArguments::ddp);
   ddp.add("overlap_grad_reduce", &DdpConfig::overlap_grad_reduce, "reduce a bucket as soon as it is full");
-  ddp.add("delay_grad_reduce", &DdpConfig::delay_grad_reduce, "later stages reduce after their last backward, not during it");
+  ddp.add("delay_grad_reduce", &DdpConfig::delay_grad_reduce,
+          "later stages reduce after their last backward, not during it");
   ddp.add("align_grad_reduce", &DdpConfig::align_grad_reduce, "all stages start their reduction together")
       .pretrain_only();
   ddp.add("overlap_param_gather", &DdpConfig::overlap_param_gather,

@@ -47,8 +47,9 @@ void add_sizes(OptionList& list) {
       .add("cp_comm_type", &ParallelConfig::cp_comm_type,
            "how context-parallel attention exchanges keys and values (none: p2p); one for all layers or one per layer")
       .choices({"p2p", "a2a", "all_gather", "allgather", "a2a+p2p"});
-  parallel.add("tp_comm_overlap", &ParallelConfig::tp_comm_overlap,
-               "hide the traffic of sequence_parallel: in slices beside the products, in backward beside weight gradients");
+  parallel.add(
+      "tp_comm_overlap", &ParallelConfig::tp_comm_overlap,
+      "hide the traffic of sequence_parallel: in slices beside the products, in backward beside weight gradients");
   parallel
       .add("tp_comm_overlap_slices", &ParallelConfig::tp_comm_overlap_slices,
            "slices of each product with tp_comm_overlap (none: by its size, at most 4)")

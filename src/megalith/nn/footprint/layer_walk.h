@@ -7,9 +7,9 @@
 
 #include <utility>
 
+#include "megalith/nn/footprint/held_jobs.h"
 #include "megalith/nn/footprint/memory_walk.h"
 #include "megalith/nn/footprint/rank_sizes.h"
-#include "megalith/nn/parameter/held_jobs.h"
 
 namespace megalith::nn {
 
@@ -47,9 +47,9 @@ class LayerWalk {
   void hold_stream_grad() { stream_grad_held_ = true; }
   bool release_stream_grad() { return std::exchange(stream_grad_held_, false); }
 
-  // Weight gradients that are held for a collective to run beside (weight_grad_queue.h), with what they keep until then.
+  // Weight gradients that are held for a collective to run beside (weight_grad_queue.h), and what they keep until then.
   struct HeldGrad {
-    double elements = 0;       // of the weight
+    double elements = 0;       // how many the weight has
     double activations = 0;    // bytes
     double communication = 0;  // bytes
     double workspace = 0;      // bytes that exist while it is computed

@@ -13,8 +13,7 @@ namespace megalith::nn {
 bool GradientSlot::defers() const { return queue != nullptr && queue->recording() && main_grad.defined(); }
 
 bool GradientSlot::incomplete() const {
-  return queue != nullptr && main_grad.defined() &&
-         (queue->recording() || queue->size() > 0 || queue->held() > 0);
+  return queue != nullptr && main_grad.defined() && (queue->recording() || queue->size() > 0 || queue->held() > 0);
 }
 
 at::Tensor GradientSlot::now_or_later(std::function<at::Tensor()> work) {

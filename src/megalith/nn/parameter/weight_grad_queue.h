@@ -1,7 +1,7 @@
 // Weight gradients that are not computed where autograd meets them:
 //
-//   recorded    until the schedule asks for them: the second half of backward in zero-bubble pipeline schedules, and the
-//               head's products that a pipeline's last stage leaves until the other stages drain
+//   recorded    until the schedule asks for them: the second half of backward in zero-bubble pipeline schedules, and
+//               the head's products that a pipeline's last stage leaves until the other stages drain
 //   held        until a collective of the same backward pass needs something to run beside it (tp_comm_overlap)
 #pragma once
 
@@ -10,7 +10,7 @@
 #include <functional>
 #include <vector>
 
-#include "megalith/nn/parameter/held_jobs.h"
+#include "megalith/nn/footprint/held_jobs.h"
 
 namespace megalith::nn {
 
@@ -106,7 +106,7 @@ class WeightGradQueue {
   bool recording_ = false;
   Job start_of_next_;  // see start_ahead
   HeldJobs held_;
-  double unit_ = 0;     // of the Holding that is alive; 0 without one
+  double unit_ = 0;     // the unit of the living Holding; 0 without one
   int ends_with_ = -1;  // the pass of autograd at whose end held jobs are computed
 };
 

@@ -42,8 +42,8 @@ class ColumnFootprint {
 
 // The fate of a row-parallel layer's input [t, in] in backward.
 struct RowInput {
-  bool give = false;      // it is freed; false if something else holds it
-  double made_again = 0;  // bytes of an input that was not kept and is recomputed for the weight gradient
+  bool give = false;       // it is freed; false if something else holds it
+  double made_again = 0;   // bytes of an input that was not kept and is recomputed for the weight gradient
   bool in_slices = false;  // its tokens are in the order of slices
 };
 

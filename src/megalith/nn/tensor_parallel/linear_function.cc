@@ -131,8 +131,10 @@ SlicedTransfer start_reducing(const at::Tensor& partial, const LinearState& stat
 // before it, and not now, because until then the shard alone is held.
 MakeInput gathered_later(WeightGradQueue& queue, const at::Tensor& shard, const LinearState& state) {
   auto gather = std::make_shared<SlicedTransfer>();
-  queue.start_ahead([gather, group = state.tp.group, slices = transfer_slices(state, shard.size(0)),
-                     x = shard.detach()] { *gather = start_gather(x, slices, group, "column linear weight gradient"); });
+  queue.start_ahead(
+      [gather, group = state.tp.group, slices = transfer_slices(state, shard.size(0)), x = shard.detach()] {
+        *gather = start_gather(x, slices, group, "column linear weight gradient");
+      });
   return [gather] {
     gather->wait();
     return gather->result;
@@ -180,8 +182,7 @@ at::Tensor sliced_input_grad(const OutputGrad& dy, const LinearState& state, con
   if (!slices) return {};
   return multiply_and_scatter(
       dy.dy, columns, *slices, tp.group, "column linear backward",
-      [&](const auto& out, const auto& in) { state.product->multiply_grad_blocks(out, in, saved); },
-      state.row_order());
+      [&](const auto& out, const auto& in) { state.product->multiply_grad_blocks(out, in, saved); }, state.row_order());
 }
 
 // Computes the weight gradients, or leaves them in `cover`, if there is one.

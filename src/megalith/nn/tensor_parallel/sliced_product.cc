@@ -31,8 +31,8 @@ int64_t slice_count(int64_t rows, int64_t ranks, int64_t columns, bool cuda, int
 
 TokenSlices::TokenSlices(int64_t rows, int64_t ranks, int64_t count)
     : rows_(rows), ranks_(ranks), count_(count), unit_(rows >= kTileRows * count ? kTileRows : 1) {
-  check(count >= 1 && count <= std::max<int64_t>(rows, 1) && ranks >= 1, "{} rows of {} ranks cannot be divided into {} slices", rows, ranks,
-        count);
+  check(count >= 1 && count <= std::max<int64_t>(rows, 1) && ranks >= 1,
+        "{} rows of {} ranks cannot be divided into {} slices", rows, ranks, count);
 }
 
 // Rounded down to a multiple of unit_: the last slice takes the remaining rows.
@@ -76,9 +76,8 @@ SlicedTransfer start_scatter(const at::Tensor& partial, const TokenSlices& slice
                              const char* label) {
   SlicedTransfer scatter{empty_matrix(partial, slices.tokens() / group.size(), partial.size(1)), {}};
   for (int64_t k = 0; k < slices.count(); ++k)
-    scatter.slices.push_back(group.reduce_scatter_async(slices.of_shard(scatter.result, k),
-                                                        slices.of_slices(partial, k).flatten(0, 1),
-                                                        comm::ReduceOp::kSum, label));
+    scatter.slices.push_back(group.reduce_scatter_async(
+        slices.of_shard(scatter.result, k), slices.of_slices(partial, k).flatten(0, 1), comm::ReduceOp::kSum, label));
   return scatter;
 }
 

@@ -10,8 +10,8 @@
 // cuBLASLt stores matrices by columns, we store them by rows: there our matrix is its transpose, and out = a b becomes
 // outᵀ = bᵀ aᵀ. So b is the library's left factor and a its right one, throughout this file.
 //
-// A call may have blocks: a [r, m, k] and out [r, m, n], views of larger matrices in which blocks lie apart. The library
-// multiplies them as a batch in which every member has the same b.
+// A call may have blocks: a [r, m, k] and out [r, m, n], views of larger matrices in which blocks lie apart. The
+// library multiplies them as a batch in which every member has the same b.
 #include <ATen/ATen.h>
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -48,11 +48,11 @@ constexpr const char* kLibrary = "libcublasLt.so." MEGALITH_TEXT(CUBLAS_VER_MAJO
 
 // The functions of cuBLASLt that are used here, found in the library that is already loaded.
 struct Library {
-#define MEGALITH_CUBLASLT_FUNCTIONS(each)                                                                              \
-  each(cublasLtCreate) each(cublasLtMatmul) each(cublasLtMatmulAlgoGetHeuristic) each(cublasLtMatmulDescCreate)        \
-      each(cublasLtMatmulDescDestroy) each(cublasLtMatmulDescSetAttribute) each(cublasLtMatrixLayoutCreate)            \
-          each(cublasLtMatrixLayoutDestroy) each(cublasLtMatrixLayoutSetAttribute)                                     \
-              each(cublasLtMatmulPreferenceCreate) each(cublasLtMatmulPreferenceDestroy)                               \
+#define MEGALITH_CUBLASLT_FUNCTIONS(each)                                                                       \
+  each(cublasLtCreate) each(cublasLtMatmul) each(cublasLtMatmulAlgoGetHeuristic) each(cublasLtMatmulDescCreate) \
+      each(cublasLtMatmulDescDestroy) each(cublasLtMatmulDescSetAttribute) each(cublasLtMatrixLayoutCreate)     \
+          each(cublasLtMatrixLayoutDestroy) each(cublasLtMatrixLayoutSetAttribute)                              \
+              each(cublasLtMatmulPreferenceCreate) each(cublasLtMatmulPreferenceDestroy)                        \
                   each(cublasLtMatmulPreferenceSetAttribute)
 #define MEGALITH_MEMBER(name) decltype(&::name) name = nullptr;
   MEGALITH_CUBLASLT_FUNCTIONS(MEGALITH_MEMBER)

@@ -32,8 +32,8 @@ void check_extras(std::span<const data::MicroBatch> batches, const Objective& ob
 }
 
 // While it lives, weight gradients are left for later: of all layers if the schedule has a place for them
-// (zero_bubble), or of the head in the first `deferred_heads` micro-batches. Otherwise tp_comm_overlap holds them within
-// a pass, for collectives to run beside.
+// (zero_bubble), or of the head in the first `deferred_heads` micro-batches. Otherwise tp_comm_overlap holds them
+// within a pass, for collectives to run beside.
 class WeightGradQueues {
  public:
   WeightGradQueues(model::VirtualModels& models, layout::ScheduleKind schedule, int deferred_heads)
