@@ -12,6 +12,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/hf/safetensors_file.h"
+#include "megalith/hf/weight_files.h"
 #include "megalith/model/convert.h"
 #include "megalith/model/families/family.h"
 #include "megalith/nn/parameter/init.h"
@@ -109,6 +110,26 @@ TEST_P(AdapterOf, EveryLayerInEveryLayout) {
   write_random_adapter(folder, temp / "tied", everything(config, true));
   expect_same_in_layouts(folder, temp / "tied", batch);
   EXPECT_THROW(model::convert_checkpoint(folder, temp / "no", {.adapter = temp / "tied"}), ConfigError);
+}
+
+// Adapters name experts one by one, whatever the form of the files; merging finds them in the stacks.
+TEST(AdapterOnStackedExperts, MergedEqualsSeparateInEveryLayout) {
+  for (const char* name : {"qwen3_vl_moe", "qwen3_5_moe"}) {
+    SCOPED_TRACE(name);
+    const fs::path folder = golden_folder(name);
+    const model::ModelConfig config = model::read_model_config(folder);
+    ASSERT_NE(config.form.experts, model::ExpertStorage::kEach);
+    const TempFolder temp;
+    const TokenBatch batch = small_batch(config.vocab_size);
+    write_random_adapter(folder, temp / "adapter", everything(config, true));
+    const hf::SafetensorsFile file(temp / "adapter" / "adapter_model.safetensors");
+    EXPECT_TRUE(file.find("base_model.model.model.language_model.layers.0.mlp.experts.1.up_proj.lora_A.weight"));
+    model::convert_checkpoint(folder, temp / "merged", {.adapter = temp / "adapter"});
+    EXPECT_EQ(hf::WeightFiles(temp / "merged").names(), hf::WeightFiles(folder).names());
+    const RunResult merged = run_layout(temp / "merged", batch, {});
+    const RunResult run = expect_same_in_layouts(folder, temp / "adapter", batch);
+    expect_close(run.logits, merged.logits, "logits of the merged model", kTolerance);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Family, AdapterOf, ::testing::ValuesIn(supported_golden_models()),
