@@ -279,6 +279,26 @@ TEST(VisionModelRows, DeepstackLayersMustBeOnTheFirstChunk) {
   });
 }
 
+TEST(VisionModelConfig, ProblemsAndDifferences) {
+  const model::ModelConfig config = model_with(deepstack_tower());
+  EXPECT_TRUE(model::problems(config).empty());
+  model::ModelConfig other = config;
+  other.vision->init_std = 1;
+  EXPECT_TRUE(model::differences(config, other).empty());
+  other.vision->depth = 4;
+  EXPECT_EQ(model::differences(config, other), std::vector<std::string>{"vision tower"});
+  other.vision.reset();
+  EXPECT_EQ(model::differences(config, other), std::vector<std::string>{"vision tower"});
+  other = config;
+  other.vision->out_width = 8;
+  ASSERT_EQ(model::problems(other).size(), 1U);
+  expect_contains(model::problems(other)[0], "8 columns, but the model has a width of 16");
+  other = config;
+  other.num_layers = 1;
+  ASSERT_EQ(model::problems(other).size(), 1U);
+  expect_contains(model::problems(other)[0], "adds rows after 2 layers, but there are only 1");
+}
+
 TEST(VisionModelRows, ImagesNeedATower) {
   run_ranks(1, [](const Rank& r) {
     parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 1}));

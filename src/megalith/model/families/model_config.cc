@@ -35,6 +35,13 @@ bool same_experts(const ModelConfig& a, const ModelConfig& b) {
          a.moe->shared_width == b.moe->shared_width && a.moe->shared_gate == b.moe->shared_gate;
 }
 
+bool same_vision(const ModelConfig& a, const ModelConfig& b) {
+  if (!a.vision || !b.vision) return !a.vision && !b.vision;
+  nn::VisionShape other = *b.vision;
+  other.init_std = a.vision->init_std;  // for new weights only
+  return *a.vision == other;
+}
+
 bool same_windows(const ModelConfig& a, const ModelConfig& b) {
   for (int64_t layer = 0; layer < std::min(a.num_layers, b.num_layers); ++layer)
     if (a.window(layer) != b.window(layer)) return false;
@@ -85,6 +92,15 @@ std::vector<std::string> problems(const ModelConfig& c) {
          fmt::format("there are {} layers, but {} entries for whether they have experts", c.num_layers,
                      c.moe_layers.size()));
   }
+  if (c.vision) {
+    for (std::string& each : nn::problems(*c.vision)) found.push_back(std::move(each));
+    need(c.vision->out_width == c.hidden_size,
+         fmt::format("rows of the vision tower have {} columns, but the model has a width of {}; they must be equal",
+                     c.vision->out_width, c.hidden_size));
+    const auto levels = static_cast<int64_t>(c.vision->deepstack_blocks.size());
+    need(levels <= c.num_layers,
+         fmt::format("the vision tower adds rows after {} layers, but there are only {}", levels, c.num_layers));
+  }
   // Channels rotate in pairs.
   if (c.rope) {
     const int64_t rotary = c.rope->rotary_dim;
@@ -126,6 +142,7 @@ std::vector<std::string> differences(const ModelConfig& a, const ModelConfig& b)
   compare(a.learned_positions == b.learned_positions && a.rope == b.rope, "positions");
   compare(a.max_positions == b.max_positions, "longest sequence");
   compare(a.tied_embeddings == b.tied_embeddings, "output matrix");
+  compare(same_vision(a, b), "vision tower");
   compare(a.mtp_layers == b.mtp_layers, "multi-token-prediction layers");
   return found;
 }

@@ -114,8 +114,8 @@ class Objective {
   // where log-probabilities of a reference model are computed and kept for loss().
   virtual void begin(std::span<const data::MicroBatch> /*batches*/, Phase /*phase*/) {}
 
-  // Returns the model's input for a chunk: token ids when the chunk has the embedding, targets when it has the head.
-  // `hidden` comes from the previous stage.
+  // Returns the model's input for a chunk: token ids and images when the chunk has the embedding, targets when it has
+  // the head. `hidden` comes from the previous stage.
   virtual model::ModelInput inputs(const data::MicroBatch& batch, const model::GptModel& chunk, at::Tensor hidden,
                                    Phase phase) const;
 
