@@ -1,4 +1,4 @@
-// What a program says and returns when an error ends it.
+// The words and the exit code of a program that an error ends.
 #include "megalith/run/exit_code.h"
 
 #include <ATen/ATen.h>

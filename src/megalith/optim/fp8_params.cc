@@ -33,7 +33,7 @@ constexpr int64_t kMatrixRows = 16, kMatrixMultiple = 256;
 
 int64_t rounded_to(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// Where the scales of each weight begin in ParamBuffer::inverse_scales().
+// Returns the place of each weight's first scale in ParamBuffer::inverse_scales().
 std::map<const nn::Parameter*, int64_t> first_scales(const ParamBuffer& buffer) {
   std::map<const nn::Parameter*, int64_t> first;
   for (const nn::Parameter* p : buffer.parameters())

@@ -1,6 +1,6 @@
 // A rehearsal has two phases. Warm-up steps let kernels and allocators settle; from the last of them the time of a
 // forward and of a backward pass is taken, which says when other stages would send (PipelineArrivals). Then steps are
-// measured, each from an idle device to an idle device. A profile slows a step down, so it has one of its own, the last.
+// measured, each from an idle device to an idle device. A profile slows a step down, so it has its own, the last.
 #include "megalith/run/rehearsal/rehearsal.h"
 
 #include <ATen/DeviceAccelerator.h>

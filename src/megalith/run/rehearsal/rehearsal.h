@@ -74,7 +74,7 @@ struct RehearsalResult {
   std::vector<RehearsedOps> communication;          // by group and kind
   std::map<std::string, comm::StandInWaits> waits;  // by group, per step
   int64_t skipped = 0;                              // measured steps whose update was skipped
-  std::optional<observe::ProfileRecord> profile;    // of the step after the measured ones
+  std::optional<observe::ProfileRecord> profile;    // kernels of one more step
 
   plan::StepTime planned;
   plan::RankMemory planned_memory;  // that of the rehearsed stage
