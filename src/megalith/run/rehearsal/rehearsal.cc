@@ -1,6 +1,6 @@
 // A rehearsal has two phases. Warm-up steps let kernels and allocators settle; from the last of them the time of a
 // forward and of a backward pass is taken, which says when other stages would send (PipelineArrivals). Then steps are
-// measured, each from an idle device to an idle device. A profile slows a step down, so it has one of its own, the last.
+// measured, each from an idle device to an idle device. A profile slows a step down, so it has the last one to itself.
 #include "megalith/run/rehearsal/rehearsal.h"
 
 #include <ATen/DeviceAccelerator.h>
@@ -214,7 +214,8 @@ class Rehearsal {
                                       .operations = static_cast<double>(total.operations) / steps,
                                       .bytes = static_cast<double>(total.bytes) / steps,
                                       .lasts_s = links_.seconds(ranks_of(total.group), total) / steps});
-    result.planned = plan::plan_step_time(request_.shape, request_.choice.cluster);
+    result.planned = plan::plan_stage_time(request_.shape, request_.choice.cluster, request_.place.pp_rank);
+    result.planned_run_s = plan::plan_step_time(request_.shape, request_.choice.cluster).total();
     result.planned_memory = planned_stage(request_);
     write_timeline();
   }

@@ -74,9 +74,10 @@ struct RehearsalResult {
   std::vector<RehearsedOps> communication;          // by group and kind
   std::map<std::string, comm::StandInWaits> waits;  // by group, per step
   int64_t skipped = 0;                              // measured steps whose update was skipped
-  std::optional<observe::ProfileRecord> profile;    // of the step after the measured ones
+  std::optional<observe::ProfileRecord> profile;    // kernels of the step after the others
 
-  plan::StepTime planned;
+  plan::StepTime planned;           // that of the rehearsed stage, if no other one has more work
+  double planned_run_s = 0;         // a step of the run, at the pace of its busiest stage
   plan::RankMemory planned_memory;  // that of the rehearsed stage
 
   double compute_s() const { return step_s - exposed_s - bubble_s; }
