@@ -216,6 +216,38 @@ TEST(StepTime, FollowsTheLayout) {
   EXPECT_GT(with({}, 64).dp, dp.dp);
 }
 
+// The head is on the last stage only, and a rehearsed stage is compared with its own work.
+TEST(StepTime, OfOneStageIsThatOfTheRunAtItsPace) {
+  const Cluster cluster = find_cluster("h100-80g");
+  const std::vector<std::string> words{"--pp=4", "--per_device_train_batch_size=1", "--gradient_accumulation_steps=8",
+                                       "--bf16=true", "--finetuning_type=full"};
+  const auto args = config::derive(config::parse_arguments(config::Dialect::kTrain, words).args).args;
+  const model::ModelConfig model = llama_8b();
+  const RunShape run = run::run_shape(model, args, 4, 4096, cluster.machinery());
+  const StepTime whole = plan_step_time(run, cluster), last = plan_stage_time(run, cluster, 3),
+                 second = plan_stage_time(run, cluster, 1);
+  EXPECT_EQ(last.total(), whole.total());
+  // 8 layers of 218 million parameters, and a head of 525 million.
+  EXPECT_NEAR(last.gemm / second.gemm, (8 * 218.0 + 525) / (8 * 218.0), 0.03);
+  EXPECT_NEAR(last.bubble / second.bubble, last.compute() / second.compute(), 0.05);
+}
+
+// Experts are summed over the ranks that hold the same ones: between nodes, if ep fills a node.
+TEST(StepTime, GradientsOfExpertsTravelBetweenTheirOwners) {
+  const Cluster cluster = find_cluster("h100-80g");
+  const auto with = [&](const char* ep) {
+    return time_of(qwen3_30b_a3b(), 64, {ep, "--per_device_train_batch_size=1", "--use_distributed_optimizer=true"},
+                   4096, cluster);
+  };
+  // 29 billion parameters of experts: an eighth of them on each rank, whose 7 other owners are on other nodes.
+  const double experts = 48.0 * 128 * 3 * 768 * 2048, others = 1.55e9;
+  const GroupSpeed owners(cluster, 8, 8), all(cluster, 64, 1);
+  const double expected = owners.reduce_scatter(4 * experts / 8) + owners.all_gather(2 * experts / 8) +
+                          all.reduce_scatter(4 * others) + all.all_gather(2 * others);
+  EXPECT_NEAR(with("--ep=8").dp, expected, 0.03 * expected);
+  EXPECT_LT(with("--ep=64").dp, 0.2 * expected) << "one owner each";
+}
+
 TEST(StepTime, OverlapHidesTensorParallelTraffic) {
   const auto with = [](std::vector<std::string> words) {
     words.insert(words.end(), {"--tp=8", "--sequence_parallel=true", "--per_device_train_batch_size=1"});
@@ -275,6 +307,65 @@ TEST(StepTime, IsWhatAnH200Takes) {
         run.name, step.tokens_per_second(), run.tokens_per_second, 100 * error, 1e3 * step.gemm, 1e3 * step.attention,
         1e3 * step.memory_bound, 1e3 * step.optimizer);
     EXPECT_LE(std::abs(error), 0.15) << run.name;
+  }
+}
+
+// Measured: docs/rehearse.md, one rank on one H200; for qwen3 the kernels alone, since the host launches them late.
+TEST(StepTime, OfAStageIsWhatItsRehearsalTakes) {
+  struct Rehearsed {
+    const char* name;
+    model::ModelConfig model;
+    int gpus, stage;
+    int64_t length;
+    std::vector<std::string> words;
+    double seconds;  // computation and update
+  };
+  const auto latent = plan_model("deepseek_v3", {{"hidden_size", 7168},
+                                                 {"num_hidden_layers", 8},
+                                                 {"intermediate_size", 18432},
+                                                 {"moe_intermediate_size", 2048},
+                                                 {"num_attention_heads", 128},
+                                                 {"num_key_value_heads", 128},
+                                                 {"n_routed_experts", 64},
+                                                 {"n_shared_experts", 1},
+                                                 {"num_experts_per_tok", 8},
+                                                 {"n_group", 8},
+                                                 {"topk_group", 4},
+                                                 {"first_k_dense_replace", 1},
+                                                 {"q_lora_rank", 1536},
+                                                 {"kv_lora_rank", 512},
+                                                 {"qk_rope_head_dim", 64},
+                                                 {"qk_nope_head_dim", 128},
+                                                 {"v_head_dim", 128},
+                                                 {"vocab_size", 129280}});
+  const std::vector<Rehearsed> runs{
+      {"llama-3-8b dp 64", llama_8b(), 64, 0, 4096, {"--gradient_accumulation_steps=2"}, 0.711},
+      {"llama-3-8b cp 8", llama_8b(), 64, 0, 131072, {"--cp=8"}, 5.042},
+      {"llama-3-70b tp 8 pp 8",
+       llama_70b(),
+       1024,
+       1,
+       8192,
+       {"--tp=8", "--pp=8", "--sequence_parallel=true", "--gradient_accumulation_steps=16"},
+       1.374},
+      {"qwen3-30b-a3b ep 8", qwen3_30b_a3b(), 64, 0, 4096, {"--ep=8", "--gradient_accumulation_steps=2"}, 0.466},
+      {"deepseek-v3 ep 8 pp 4", latent, 256, 1, 4096, {"--ep=8", "--pp=4", "--gradient_accumulation_steps=8"}, 0.637}};
+  const Cluster cluster = find_cluster("h200");
+  for (const Rehearsed& run : runs) {
+    std::vector<std::string> words = run.words;
+    words.insert(words.end(),
+                 {"--bf16=true", "--finetuning_type=full", "--per_device_train_batch_size=1",
+                  "--use_distributed_optimizer=true", "--overlap_grad_reduce=true", "--overlap_param_gather=true"});
+    const auto args = config::derive(config::parse_arguments(config::Dialect::kTrain, words).args).args;
+    const StepTime step =
+        plan_stage_time(run::run_shape(run.model, args, run.gpus, run.length, cluster.machinery()), cluster, run.stage);
+    const double planned = step.compute() + step.optimizer, error = planned / run.seconds - 1;
+    fmt::print(
+        "{:<24} planned {:>6.0f} ms, measured {:>6.0f}: {:+.1f} %; gemm {:.0f} attention {:.0f} memory {:.0f} ms,"
+        " exposed {:.0f}, bubble {:.0f}, step {:.0f}\n",
+        run.name, 1e3 * planned, 1e3 * run.seconds, 100 * error, 1e3 * step.gemm, 1e3 * step.attention,
+        1e3 * step.memory_bound, 1e3 * step.exposed(), 1e3 * step.bubble, 1e3 * step.total());
+    EXPECT_LE(std::abs(error), 0.12) << run.name;
   }
 }
 

@@ -68,8 +68,7 @@ class TimeMeter : public nn::WorkMeter {
     // A causal query sees half of the keys on average, one with a window about as many as the window is wide.
     const double keys = work.window > 0 && work.window < rank_.length / 2 ? work.window : rank_.length / 2;
     const double flop = 2 * rank_.t * keys * (work.q + work.out);
-    // Speeds are measured with heads of 128 channels; the kernels are slower with smaller heads.
-    const double part = cluster.cuda ? std::min(1.0, 0.2 + 0.8 * work.q / work.heads / 128) : 1;
+    const double part = cluster.cuda ? attention_part(work.q / work.heads, work.window > 0) : 1;
     const double forward = std::max(cluster.launch_s, flop / (part * cluster.attention_flops));
     const double backward = std::max(cluster.launch_s, 2.5 * flop / (part * cluster.attention_backward_flops));
     time_.forward.attention += forward;
@@ -116,6 +115,17 @@ class TimeMeter : public nn::WorkMeter {
   }
 
  private:
+  // Returns the speed of attention's kernels relative to that of the cluster, which is measured with heads of 128
+  // channels and sequences of 4096 tokens. They are slower with smaller heads, and with fewer keys: tiles on the
+  // diagonal are half empty, and every query pays for its start, so that n keys reach n / (n + 1200) of full speed. A
+  // ring computes with one block of keys at a time. Windows and larger heads, such as those of latent attention, are
+  // left to flash-2, which was measured at 0.45 of cuDNN's speed (ops::choose_attention_kernel).
+  double attention_part(double channels, bool window) const {
+    const auto by_length = [](double keys) { return keys / (keys + 1200); };
+    const double kernel = window || channels > 128 ? 0.45 : std::min(1.0, 0.2 + 0.8 * channels / 128);
+    return kernel * by_length(rank_.length / static_cast<double>(rank_.cp)) / by_length(4096);
+  }
+
   const RankSpeeds& speeds_;
   const nn::RankSizes& rank_;
   PassTimes time_;

@@ -72,6 +72,9 @@ void add_buffer(const RunShape& run, const Buffer& buffer, const optim::DdpSetti
     bytes.parameters += numel * (buffer.fp32 ? 4 : run.element_bytes());
   }
   bytes.gradients += numel * grad_bytes;
+  SharedBytes& shared = buffer.kind == BufferKind::kExpert ? bytes.experts : bytes.dense;
+  shared.gradients += numel * grad_bytes;
+  shared.parameters += in_fp8 ? numel : numel * (buffer.fp32 ? 4 : run.element_bytes());
   bytes.elements += static_cast<double>(buffer.elements);
   const double owned = numel / layout.shards, hosted = run.offload_fraction;
   bytes.owned += owned;
@@ -81,7 +84,8 @@ void add_buffer(const RunShape& run, const Buffer& buffer, const optim::DdpSetti
   bytes.optimizer += owned * (1 - hosted) * (state + (buffer.fp32 ? 0 : main));
   bytes.optimizer_host += owned * hosted * (state + (buffer.fp32 ? 4 : main));
   for (const auto& bucket : layout.buckets)
-    bytes.largest_bucket = std::max(bytes.largest_bucket, static_cast<double>(bucket.numel()) * grad_bytes);
+    shared.largest_bucket = std::max(shared.largest_bucket, static_cast<double>(bucket.numel()) * grad_bytes);
+  bytes.largest_bucket = std::max(bytes.largest_bucket, shared.largest_bucket);
 }
 
 }  // namespace

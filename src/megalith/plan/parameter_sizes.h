@@ -8,6 +8,15 @@
 
 namespace megalith::plan {
 
+// Traffic of a rank with the others that hold the same parameters, once per step: dense parameters with the ranks
+// of dp and cp, experts with those of edp.
+struct SharedBytes {
+  double gradients = 0, parameters = 0;
+  double largest_bucket = 0;  // gradients of the largest bucket
+  // Returns the share of the traffic that no computation can hide: all of it where one bucket has everything.
+  double last_bucket() const { return gradients > 0 ? largest_bucket / gradients : 0; }
+};
+
 // Bytes of the flat buffers and of the optimizer state of a pipeline rank.
 struct StateBytes {
   double parameters = 0;
@@ -19,7 +28,8 @@ struct StateBytes {
   double largest_bucket = 0;  // gradients of the largest bucket, which are reduced together
   double elements = 0;        // without padding
   double owned = 0;           // elements that this rank updates, with padding
-  double before_fp8 = 0;      // parameters in fp8 as they are loaded: held until the optimizer has cast them
+  SharedBytes dense, experts;
+  double before_fp8 = 0;  // parameters in fp8 as they are loaded: held until the optimizer has cast them
 };
 // Returns the bytes on a rank of stage `pp_rank`. Exact for dense and expert parameters alike: padding and shards
 // follow optim::plan_buffer.

@@ -1,7 +1,7 @@
 // A step takes as long as its busiest pipeline rank works, plus the bubble of the schedule, plus exposed communication,
 // plus the update. The bubble is measured on the timeline of the real schedule, with a forward as the unit and backward
 // in the ratio of this model; it repeats with the micro-batches, so a shortened schedule is enough. Overlapped
-// reductions are assumed to hide behind 90 % of the pass that they overlap with.
+// reductions are assumed to hide behind 90 % of the pass that they overlap with, except for the last bucket.
 #include "megalith/plan/step_time.h"
 
 #include <fmt/format.h>
@@ -42,20 +42,42 @@ RankTime rank_time(const RunShape& run, const LayerTimes& layers, const layout::
   return time;
 }
 
-// Returns the seconds of gradient reduction and parameter gathering that computation does not hide.
-double exposed_dp(const RunShape& run, const Cluster& cluster, const StateBytes& state, const RankTime& time) {
+// Seconds of gradient reduction and parameter gathering, and the part of each that must wait for computation to end or
+// lets it begin: the last bucket.
+struct Exchange {
+  double reduce = 0, gather = 0;
+  double last_reduce = 0, last_gather = 0;
+
+  void add(const GroupSpeed& group, const SharedBytes& bytes, bool sharded) {
+    if (group.size <= 1) return;
+    const double reduced = sharded ? group.reduce_scatter(bytes.gradients) : group.all_reduce(bytes.gradients);
+    const double gathered = sharded ? group.all_gather(bytes.parameters) : 0;
+    reduce += reduced;
+    gather += gathered;
+    last_reduce += bytes.last_bucket() * reduced;
+    last_gather += bytes.last_bucket() * gathered;
+  }
+};
+
+// Returns the seconds of the exchange that nothing hides. Dense parameters and experts use the same links, so their
+// times add up. A stage waits for the first micro-batch while it gathers; the earlier ones drain while it reduces.
+double exposed_dp(const RunShape& run, const Cluster& cluster, const StateBytes& state, const RankTime& time,
+                  int stage) {
+  const layout::GridShape& grid = run.grid;
   const bool sharded = run.gradients.use_distributed_optimizer;
-  // Gradients are summed over dp and cp, whose ranks lie tp apart.
-  const GroupSpeed group(cluster, run.dp() * run.grid.cp, run.grid.tp);
-  if (group.size <= 1) return 0;
-  const double reduce = sharded ? group.reduce_scatter(state.gradients) : group.all_reduce(state.gradients);
-  const double gather = sharded ? group.all_gather(state.parameters) : 0;
-  const auto hidden = [](double communication, double computation, bool overlap) {
-    // The last bucket is never hidden: no computation is left. A tenth stands for it.
-    return overlap ? std::max(0.1 * communication, communication - 0.9 * computation) : communication;
+  Exchange all;
+  // Gradients are summed over dp and cp, whose ranks lie tp apart; those of experts over edp, etp·ep apart.
+  all.add(GroupSpeed(cluster, run.dp() * grid.cp, grid.tp), state.dense, sharded);
+  all.add(GroupSpeed(cluster, grid.edp(), grid.expert_tp() * grid.ep), state.experts, sharded);
+  const auto exposed = [](double communication, double last, double computation, bool overlap) {
+    return overlap ? std::max(last, communication - 0.9 * computation) : communication;
   };
-  return hidden(reduce, time.backward.total(), run.gradients.overlap_grad_reduce) +
-         hidden(gather, time.forward.total(), run.overlap_param_gather);
+  const double passes = static_cast<double>(stage) / run.split().chunks();
+  const double reduce = exposed(all.reduce, all.last_reduce, time.backward.total(), run.gradients.overlap_grad_reduce);
+  const double gather = exposed(all.gather, all.last_gather, time.forward.total(), run.overlap_param_gather);
+  // Without overlap parameters are gathered at the end of the step, when no stage computes.
+  const double filling = run.overlap_param_gather ? passes * time.forward.total() : 0;
+  return std::max(0.0, reduce - passes * time.backward.total()) + std::max(0.0, gather - filling);
 }
 
 // Returns the seconds of the update: bound by memory on the device, by the link and the host's memory for the rest.
@@ -169,6 +191,39 @@ double GroupSpeed::all_to_all(double bytes) const {
   return far / inter_bytes_per_second + (others - far) / intra_bytes_per_second + latency_s * (1 + std::log2(size));
 }
 
+namespace {
+
+// Returns the time of a step whose pace a rank with `time` sets, on pipeline rank `rank`.
+StepTime step_at_pace(const RunShape& run, const Cluster& cluster, const model::ModelFootprint& model,
+                      const RankTime& time, int rank, BubbleBook& book) {
+  const layout::LayerSplit split = run.split();
+  const auto microbatches = static_cast<double>(run.microbatches);
+  StepTime step;
+  add(step, time.forward, microbatches);
+  add(step, time.backward, microbatches);
+  // In a pair each pass computes while the other one's tokens travel; a tenth stands for what does not fit.
+  step.ep -= paired_share(run.pipeline, rank) * std::min(0.9 * step.ep, step.compute());
+  if (run.grid.pp > 1) {
+    const layout::PipelineShape& shape = run.pipeline;
+    const double message = message_seconds(run, cluster);
+    const double ratio = time.backward.total() / time.forward.total();
+    step.bubble = book.idle_units(shape, ratio) * time.forward.total() / split.chunks();
+    // With overlap, messages are exposed only while the pipeline fills and drains.
+    const double waits = run.overlap_p2p_comm ? 2.0 * (run.grid.pp - 1) : 2.0 * microbatches * split.chunks();
+    step.pp = waits * message;
+  }
+  const StateBytes state = state_bytes(run, model, split, rank);
+  step.dp = exposed_dp(run, cluster, state, time, rank);
+  step.optimizer = optimizer_seconds(run, cluster, state);
+  step.tokens = run.global_batch() * static_cast<double>(run.sequence_length);
+  step.model_flop = layout::model_flops(model::flops_shape(*run.model), static_cast<int64_t>(run.global_batch()),
+                                        run.sequence_length);
+  step.peak_flops = cluster.peak_flops * run.grid.world_size;
+  return step;
+}
+
+}  // namespace
+
 // The busiest rank sets the pace of the whole pipeline; the others wait for it within the same step.
 StepTime plan_step_time(const RunShape& run, const Cluster& cluster, BubbleBook& book) {
   const model::ModelFootprint model(*run.model, run.options, rank_sizes(run));
@@ -182,34 +237,18 @@ StepTime plan_step_time(const RunShape& run, const Cluster& cluster, BubbleBook&
     busiest = time;
     busiest_rank = rank;
   }
-  const auto microbatches = static_cast<double>(run.microbatches);
-  StepTime step;
-  add(step, busiest.forward, microbatches);
-  add(step, busiest.backward, microbatches);
-  // In a pair each pass computes while the other one's tokens travel; a tenth stands for what does not fit.
-  step.ep -= paired_share(run.pipeline, busiest_rank) * std::min(0.9 * step.ep, step.compute());
-  if (run.grid.pp > 1) {
-    const layout::PipelineShape& shape = run.pipeline;
-    const double message = message_seconds(run, cluster);
-    const double ratio = busiest.backward.total() / busiest.forward.total();
-    step.bubble = book.idle_units(shape, ratio) * busiest.forward.total() / split.chunks();
-    // With overlap, messages are exposed only while the pipeline fills and drains.
-    const double waits = run.overlap_p2p_comm ? 2.0 * (run.grid.pp - 1) : 2.0 * microbatches * split.chunks();
-    step.pp = waits * message;
-  }
-  const StateBytes state = state_bytes(run, model, split, busiest_rank);
-  step.dp = exposed_dp(run, cluster, state, busiest);
-  step.optimizer = optimizer_seconds(run, cluster, state);
-  step.tokens = run.global_batch() * static_cast<double>(run.sequence_length);
-  step.model_flop = layout::model_flops(model::flops_shape(*run.model), static_cast<int64_t>(run.global_batch()),
-                                        run.sequence_length);
-  step.peak_flops = cluster.peak_flops * run.grid.world_size;
-  return step;
+  return step_at_pace(run, cluster, model, busiest, busiest_rank, book);
 }
 
 StepTime plan_step_time(const RunShape& run, const Cluster& cluster) {
   BubbleBook book;
   return plan_step_time(run, cluster, book);
+}
+
+StepTime plan_stage_time(const RunShape& run, const Cluster& cluster, int stage) {
+  const model::ModelFootprint model(*run.model, run.options, rank_sizes(run));
+  BubbleBook book;
+  return step_at_pace(run, cluster, model, rank_time(run, LayerTimes(model, cluster), run.split(), stage), stage, book);
 }
 
 }  // namespace megalith::plan

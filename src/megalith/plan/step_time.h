@@ -54,6 +54,10 @@ class BubbleBook {
 StepTime plan_step_time(const RunShape& run, const Cluster& cluster, BubbleBook& book);
 StepTime plan_step_time(const RunShape& run, const Cluster& cluster);
 
+// Predicts the time of a step in a pipeline whose stages all have the work of `stage`: what a rank of that stage would
+// take if it never waited for a busier one. With one stage it is plan_step_time.
+StepTime plan_stage_time(const RunShape& run, const Cluster& cluster, int stage);
+
 // Speed of collectives in a group of `size` ranks, `stride` apart, as NCCL would run them: at the speed of the links
 // within a node, or, across nodes, of the combined network links of the members in one node.
 struct GroupSpeed {

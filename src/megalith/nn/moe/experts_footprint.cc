@@ -142,6 +142,9 @@ void ExpertsFootprint::work(WorkMeter& meter) const {
   const double passes = travels_ ? 8 : 3;
   meter.moves(passes * b * rank_.h, passes * b * rank_.h);
   meter.moves(b * (up_ + width_), b * (2 * up_ + width_));
+  // Grouped kernels give weight gradients in bf16, which another kernel adds to the fp32 sums (grouped_weight_grad).
+  if (rank_.machinery.cuda && rank_.bytes == 2 && !rank_.frozen)
+    meter.moves(0, experts_ * (up_ + width_) * rank_.h * (rank_.bytes + (rank_.accumulates ? 8 : 4)));
   meter.expert_exchange(b * rank_.h);
 }
 

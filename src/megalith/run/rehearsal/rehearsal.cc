@@ -217,7 +217,8 @@ class Rehearsal {
                                       .operations = static_cast<double>(total.operations) / steps,
                                       .bytes = static_cast<double>(total.bytes) / steps,
                                       .lasts_s = links_.seconds(ranks_of(total.group), total) / steps});
-    result.planned = plan::plan_step_time(request_.shape, request_.choice.cluster);
+    result.planned = plan::plan_stage_time(request_.shape, request_.choice.cluster, request_.place.pp_rank);
+    result.planned_run_s = plan::plan_step_time(request_.shape, request_.choice.cluster).total();
     result.planned_memory = planned_stage(request_);
     write_timeline();
   }

@@ -76,7 +76,8 @@ struct RehearsalResult {
   int64_t skipped = 0;                              // measured steps whose update was skipped
   std::optional<observe::ProfileRecord> profile;    // kernels of one more step
 
-  plan::StepTime planned;
+  plan::StepTime planned;           // that of the rehearsed stage, if no other one has more work
+  double planned_run_s = 0;         // a step of the run, at the pace of its busiest stage
   plan::RankMemory planned_memory;  // that of the rehearsed stage
 
   double compute_s() const { return step_s - exposed_s - bubble_s; }

@@ -124,6 +124,10 @@ std::string rehearsal_text(const RehearsalRequest& request, const RehearsalResul
   // The rank's part of the step's useful work, if all others take as long, over the peak of the cluster's GPU.
   if (request.device.is_cuda() && planned.peak_flops > 0)
     text += row("MFU", percent(result.mfu()), percent(planned.mfu()));
+  // The rehearsal lets all stages take as long as this one, and so does the plan beside it.
+  if (result.planned_run_s > 1.005 * planned.total())
+    text += fmt::format("another stage has more work than stage {}: a step of the run is planned to take {}\n",
+                        request.place.pp_rank, seconds_text(result.planned_run_s));
   text += communication_text(result);
   if (!request.choice.trace.empty())
     text += fmt::format("\ntrace of the last step: {}\n", request.choice.trace.string());
@@ -160,6 +164,7 @@ ordered_json rehearsal_json(const RehearsalRequest& request, const RehearsalResu
                       {"exposed_s", planned.exposed()},
                       {"bubble_s", planned.bubble},
                       {"mfu", planned.mfu()},
+                      {"run_step_s", result.planned_run_s},
                       {"making", result.planned_memory.making},
                       {"peak", result.planned_memory.peak()}}},
                     {"communication", ordered_json::array()},
