@@ -86,10 +86,12 @@ TEST(PipelineTransfers, EveryActionHasItsInputAndEveryOutputIsSentOnce) {
         const bool inside = i > 0 && i < compute.size() && compute[i - 1].with_next;
         ASSERT_TRUE(!inside || exchanges[i].empty()) << "messages inside a pair: " << text(shape);
         const size_t next = i < compute.size() && compute[i].with_next ? 2 : 1;  // a pair needs both of its inputs
-        for (size_t n = i; n < std::min(i + next, compute.size()); ++n)
-          if (const auto& a = compute[n]; needs(shape, rank, a))
-            ASSERT_TRUE(here.contains({a.kind == Kind::kForward, a.microbatch, a.chunk}))
-                << text(shape) << " rank " << rank << " " << a.text();
+        for (size_t n = i; n < std::min(i + next, compute.size()); ++n) {
+          const auto& a = compute[n];
+          if (!needs(shape, rank, a)) continue;
+          ASSERT_TRUE(here.contains({a.kind == Kind::kForward, a.microbatch, a.chunk}))
+              << text(shape) << " rank " << rank << " " << a.text();
+        }
       }
     }
     EXPECT_EQ(sent, received) << text(shape);
