@@ -11,6 +11,7 @@
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/record_function.h>
 #include <fmt/format.h>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -212,6 +213,18 @@ class CoalescedTransfers {
   bool closed_ = false;
 };
 
+// While it lives, libtorch's profiler does not see what this thread starts. Gloo's own threads report the end of an
+// operation to the profiler that was there at its start: after the profile, into memory that is gone.
+class Unobserved {
+ public:
+  explicit Unobserved(bool gloo) {
+    if (gloo) guard_.emplace(/*is_enabled=*/false);
+  }
+
+ private:
+  std::optional<at::RecordFunctionGuard> guard_;
+};
+
 // Implements Backend on a c10d process group.
 class C10dBackend : public Backend {
  public:
@@ -225,6 +238,7 @@ class C10dBackend : public Backend {
 
   // Special cases first; everything else is one call of c10d.
   std::shared_ptr<PendingOp> start(const Op& op) override {
+    const Unobserved unobserved(waits_on_host_);
     if (is_point_to_point(op.kind)) return start_batch({op})[0];
     if (op.kind == OpKind::kReduceScatter && waits_on_host_) return start_host_reduce_scatter(op);
     if (op.kind == OpKind::kBarrier && !waits_on_host_) return start_device_barrier(op);
@@ -233,6 +247,7 @@ class C10dBackend : public Backend {
   }
 
   std::vector<std::shared_ptr<PendingOp>> start_batch(const std::vector<Op>& ops) override {
+    const Unobserved unobserved(waits_on_host_);
     std::vector<std::shared_ptr<PendingOp>> handles;
     if (inner_->supportsCoalescing()) {
       // NCCL: one launch for all, which is what keeps crossing sends from deadlocking.
