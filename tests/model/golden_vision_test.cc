@@ -41,7 +41,7 @@ const TowerFiles* find_files(const std::string& type) {
 
 std::vector<std::string> golden_towers() {
   std::vector<std::string> names;
-  for (const std::string& name : golden_model_names())
+  for (const std::string& name : golden_media_names())
     if (find_files(golden_model_type(name))) names.push_back(name);
   return names;
 }
