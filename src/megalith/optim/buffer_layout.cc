@@ -9,12 +9,6 @@
 
 namespace megalith::optim {
 
-namespace {
-
-int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
-
-}  // namespace
-
 BufferLayout plan_buffer(const std::vector<BufferItem>& items, const BufferRules& rules) {
   check(rules.shards >= 1 && rules.bucket_elements >= 0, "a buffer of {} shards and buckets of {} elements",
         rules.shards, rules.bucket_elements);

@@ -17,6 +17,9 @@ inline constexpr int64_t kFp8ScaleMultiple = 4;
 // Every parameter starts at a multiple of this, and so does every rank's shard of a bucket.
 inline constexpr int64_t kAlignElements = 64;
 
+// Returns the smallest multiple of `multiple` that is at least `n`.
+constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
 // One parameter to be placed.
 struct BufferItem {
   int64_t numel = 0;

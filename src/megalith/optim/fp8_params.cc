@@ -31,8 +31,6 @@ constexpr int64_t kChunkNumbers = int64_t{1} << 22;
 // A flat chunk is cast as a matrix of 16 rows, and both sizes must be multiples of 16.
 constexpr int64_t kMatrixRows = 16, kMatrixMultiple = 256;
 
-int64_t rounded_to(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-
 // Returns the place of each weight's first scale in ParamBuffer::inverse_scales().
 std::map<const nn::Parameter*, int64_t> first_scales(const ParamBuffer& buffer) {
   std::map<const nn::Parameter*, int64_t> first;
@@ -74,7 +72,7 @@ struct Chunk {
 // Returns elements [begin, begin + n) of a block's main parameters in fp32.
 at::Tensor main_numbers(const StateBlock& block, int64_t begin, int64_t n) {
   if (block.main.is_direct()) return block.main.values.narrow(0, begin, n);
-  const int64_t first = begin / ops::kScaleBlock * ops::kScaleBlock, end = rounded_to(begin + n, ops::kScaleBlock);
+  const int64_t first = begin / ops::kScaleBlock * ops::kScaleBlock, end = round_up(begin + n, ops::kScaleBlock);
   const at::Tensor wide = at::empty({end - first}, block.main.values.options().dtype(at::kFloat));
   ops::read_values(block.main.slice(first, end), wide);
   return wide.narrow(0, begin - first, n);
@@ -91,7 +89,7 @@ void for_chunks(const StateBlock& block, const StatePiece& piece, int64_t first_
   for (int64_t from = piece.offset; from < end;) {  // elements of the weight
     const int64_t whole = width == 0 ? from : from / unit * unit, to = std::min(end, whole + most);
     const int64_t at = piece.begin + from - piece.offset;  // in the block
-    Chunk chunk{.numbers = at::zeros({rounded_to(to - whole, unit)}, block.params.options().dtype(bytes.dtype)),
+    Chunk chunk{.numbers = at::zeros({round_up(to - whole, unit)}, block.params.options().dtype(bytes.dtype)),
                 .lead = from - whole,
                 .first_scale = first_scale + (width == 0 ? 0 : whole / (kFp8Block * kFp8Block)),
                 .width = width,
@@ -152,7 +150,7 @@ void main_from_loaded(const StateBlock& block) {
       continue;
     }
     // A piece begins at a multiple of a scale's numbers; padding follows it up to the next.
-    const int64_t end = rounded_to(piece.end, ops::kScaleBlock);
+    const int64_t end = round_up(piece.end, ops::kScaleBlock);
     const at::Tensor wide = at::zeros({end - piece.begin}, block.main.values.options().dtype(at::kFloat));
     wide.narrow(0, 0, n).copy_(numbers);
     ops::write_values(wide, block.main.slice(piece.begin, end));

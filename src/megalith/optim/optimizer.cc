@@ -54,12 +54,10 @@ bool is_part(const StateBlock& block, const DistributedDataParallel& chunk) {
   return std::ranges::any_of(chunk.buffers(), [&](const auto& buffer) { return buffer.get() == block.buffer; });
 }
 
-int64_t rounded_up(int64_t n) { return (n + ops::kScaleBlock - 1) / ops::kScaleBlock * ops::kScaleBlock; }
-
 // Returns elements [begin, begin + n) of stored state in fp32. Other elements of the first and last scale are read with
 // them: n only has to lie within the block.
 at::Tensor numbers_of(const ops::StoredValues& stored, int64_t begin, int64_t n) {
-  const int64_t first = begin / ops::kScaleBlock * ops::kScaleBlock, last = rounded_up(begin + n);
+  const int64_t first = begin / ops::kScaleBlock * ops::kScaleBlock, last = round_up(begin + n, ops::kScaleBlock);
   const at::Tensor numbers = at::empty({last - first}, stored.values.options().dtype(at::kFloat));
   ops::read_values(stored.slice(first, last), numbers);
   return numbers.narrow(0, begin - first, n);
@@ -362,7 +360,8 @@ void Optimizer::load_main_params(const StateSource& source, const std::set<std::
 void Optimizer::read_state(const StateBlock& block, const std::string& prefix, const ops::StoredValues& stored,
                            const StateSource& source, const Shapes& saved) {
   for (const StatePiece& piece : block.pieces) {
-    const int64_t n = piece.end - piece.begin, end = rounded_up(piece.end);  // piece.begin is a multiple of 64
+    // piece.begin is a multiple of 64.
+    const int64_t n = piece.end - piece.begin, end = round_up(piece.end, ops::kScaleBlock);
     const at::Tensor numbers = stored.is_direct() ? stored.values.narrow(0, piece.begin, n)
                                                   : numbers_of(stored, piece.begin, end - piece.begin);
     auto parts = rectangles_of(block, piece, prefix, numbers.narrow(0, 0, n));

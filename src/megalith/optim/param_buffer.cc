@@ -77,9 +77,7 @@ void ParamBuffer::make_scales() {
   const auto count = [&](const nn::Parameter& p) {
     return squares ? p.value.numel() / (ops::kFp8Block * ops::kFp8Block) : int64_t{1};
   };
-  const auto padded = [&](const nn::Parameter& p) {
-    return (count(p) + kFp8ScaleMultiple - 1) / kFp8ScaleMultiple * kFp8ScaleMultiple;
-  };
+  const auto padded = [&](const nn::Parameter& p) { return round_up(count(p), kFp8ScaleMultiple); };
   int64_t total = 0;
   for (const nn::Parameter* p : parameters_) total += padded(*p);
   inverse_scales_ = at::ones({total}, params_.options().dtype(at::kFloat));
