@@ -119,7 +119,8 @@ class TimeMeter : public nn::WorkMeter {
   // channels and sequences of 4096 tokens. They are slower with smaller heads, and with fewer keys: tiles on the
   // diagonal are half empty, and every query pays for its start, so that n keys reach n / (n + 1200) of full speed. A
   // ring computes with one block of keys at a time. Windows and larger heads, such as those of latent attention, are
-  // left to flash-2, which was measured at 0.45 of cuDNN's speed (ops::choose_attention_kernel).
+  // left to flash-2 (ops::choose_attention_kernel), for which 0.45 of cuDNN's speed is taken. Both numbers are fitted
+  // to rehearsals (docs/rehearse.md).
   double attention_part(double channels, bool window) const {
     const auto by_length = [](double keys) { return keys / (keys + 1200); };
     const double kernel = window || channels > 128 ? 0.45 : std::min(1.0, 0.2 + 0.8 * channels / 128);
