@@ -44,7 +44,8 @@ std::string expert_note_of(std::vector<std::string> words, bool experts = true) 
 
 TEST(OverlapNote, NamesStepsWithTooFewMicrobatches) {
   const std::string accumulation = "--gradient_accumulation_steps=";
-  testing::expect_contains(expert_note_of({}), "with 1 micro-batch(es) in a step no forward runs together");
+  testing::expect_contains(expert_note_of({}),
+                           "a step has too few micro-batches (1) for a forward to run together with a backward");
   EXPECT_EQ(expert_note_of({accumulation + "2"}), "");
   EXPECT_EQ(expert_note_of({"--pp=2", "--vpp=2", accumulation + "4"}), "");
   testing::expect_contains(expert_note_of({accumulation + "2"}, /*experts=*/false), "the model has no experts");

@@ -154,9 +154,8 @@ std::string expert_overlap_note(const RunSettings& run, const model::ModelConfig
   const auto& actions = layout::pipeline_schedule(shape, shape.pp - 1).actions;
   if (std::ranges::any_of(actions, &layout::PipelineAction::with_next)) return "";
   return fmt::format(
-      "overlap_moe_expert_parallel_comm has no effect: with {} micro-batch(es) in a step no forward runs together with "
-      "a"
-      " backward; use more (gradient_accumulation_steps, or smaller ones)",
+      "overlap_moe_expert_parallel_comm has no effect: a step has too few micro-batches ({}) for a forward to run"
+      " together with a backward; use more (gradient_accumulation_steps, or smaller ones)",
       shape.microbatches);
 }
 
