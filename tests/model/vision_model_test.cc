@@ -8,6 +8,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/layout/rng_seeds.h"
+#include "megalith/model/block_parts.h"
 #include "megalith/model/gpt_model.h"
 #include "megalith/model/virtual_models.h"
 #include "megalith/model/vision_part.h"
@@ -15,27 +16,12 @@
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
 #include "tests/support/run_ranks.h"
+#include "tests/support/seeing_model.h"
 
 namespace megalith::testing {
 namespace {
 
 constexpr int64_t kLength = 32;  // tokens of a sequence
-
-model::ModelConfig model_with(const nn::VisionShape& vision) {
-  model::ModelConfig config;
-  config.family = "llama";
-  config.hidden_size = 16;
-  config.num_layers = 4;
-  config.num_heads = config.num_kv_heads = 4;
-  config.head_dim = 4;
-  config.mlp_width = 24;
-  config.vocab_size = 40;
-  config.max_positions = 64;
-  config.init_std = 0.3;
-  config.rope = ops::RopeSettings{.rotary_dim = 4};
-  config.vision = vision;
-  return config;
-}
 
 nn::VisionShape deepstack_tower() {
   return {.depth = 3,
@@ -210,7 +196,7 @@ class VisionModel : public ::testing::TestWithParam<int> {};
 TEST_P(VisionModel, EveryLayoutEqualsOneRank) {
   for (const bool deepstack : {true, false}) {
     SCOPED_TRACE(deepstack ? "deepstack" : "windows");
-    const model::ModelConfig config = model_with(deepstack ? deepstack_tower() : windowed_tower());
+    const model::ModelConfig config = seeing_model(deepstack ? deepstack_tower() : windowed_tower());
     const Batch batch = make_batch(GetParam());
     const Result expected = run(config, batch, {});
     // The tower is used if there are images, and only then.
@@ -228,7 +214,7 @@ INSTANTIATE_TEST_SUITE_P(Images, VisionModel, ::testing::Values(0, 1, 2, 5));
 
 // Rows replace embeddings: what the embedding holds for such tokens does not matter, and it gets no gradient from them.
 TEST(VisionModelRows, ReplaceEmbeddings) {
-  const model::ModelConfig config = model_with(deepstack_tower());
+  const model::ModelConfig config = seeing_model(deepstack_tower());
   Batch batch = make_batch(2);
   const at::Tensor visual = batch.visual_rows >= 0;
   batch.ids.masked_fill_(visual, 5).masked_fill_(visual.logical_not().logical_and(batch.ids == 5), 6);
@@ -241,7 +227,7 @@ TEST(VisionModelRows, ReplaceEmbeddings) {
 // Each level of deepstack reaches the loss by itself.
 TEST(VisionModelRows, DeepstackIsAdded) {
   const Batch batch = make_batch(2);
-  model::ModelConfig config = model_with(deepstack_tower());
+  model::ModelConfig config = seeing_model(deepstack_tower());
   const Result both = run(config, batch, {});
   for (const char* level : {"vision.deepstack.0.down.weight", "vision.deepstack.1.down.weight"})
     EXPECT_GT(both.gradients.at(level).abs().max().item<double>(), 0) << level;
@@ -251,7 +237,7 @@ TEST(VisionModelRows, DeepstackIsAdded) {
 
 // Frozen parts get no gradient; the others get the same one.
 TEST(VisionModelRows, FrozenPartsDoNotChangeTheOthers) {
-  const model::ModelConfig config = model_with(deepstack_tower());
+  const model::ModelConfig config = seeing_model(deepstack_tower());
   const Batch batch = make_batch(2);
   const Result all = run(config, batch, {});
   const std::vector<model::FreezePlan> plans{
@@ -270,7 +256,7 @@ TEST(VisionModelRows, DeepstackLayersMustBeOnTheFirstChunk) {
   run_ranks(1, [](const Rank& r) {
     parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 1}));
     try {
-      const model::GptModel chunk(model_with(deepstack_tower()), {}, {0, 1, true, false}, context);
+      const model::GptModel chunk(seeing_model(deepstack_tower()), {}, {0, 1, true, false}, context);
       ADD_FAILURE() << "nothing was thrown";
     } catch (const ConfigError& error) {
       expect_contains(error.what(), "the first pipeline chunk has only 1");
@@ -280,7 +266,7 @@ TEST(VisionModelRows, DeepstackLayersMustBeOnTheFirstChunk) {
 }
 
 TEST(VisionModelConfig, ProblemsAndDifferences) {
-  const model::ModelConfig config = model_with(deepstack_tower());
+  const model::ModelConfig config = seeing_model(deepstack_tower());
   EXPECT_TRUE(model::problems(config).empty());
   model::ModelConfig other = config;
   other.vision->init_std = 1;
@@ -299,10 +285,18 @@ TEST(VisionModelConfig, ProblemsAndDifferences) {
   expect_contains(model::problems(other)[0], "adds rows after 2 layers, but there are only 1");
 }
 
+// A replay would show the model the images that were recorded.
+TEST(VisionModelConfig, IsNotRecordedIntoAGraph) {
+  model::ModelConfig config = seeing_model(deepstack_tower());
+  expect_contains(model::capture_problem(config), "images");
+  config.vision.reset();
+  EXPECT_EQ(model::capture_problem(config), "");
+}
+
 TEST(VisionModelRows, ImagesNeedATower) {
   run_ranks(1, [](const Rank& r) {
     parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 1}));
-    model::ModelConfig config = model_with(deepstack_tower());
+    model::ModelConfig config = seeing_model(deepstack_tower());
     config.vision.reset();
     const model::GptModel whole(config, {}, model::ChunkPlace::whole(config), context);
     whole.initialize_parameters(1);

@@ -8,25 +8,14 @@
 #include "megalith/model/gpt_model.h"
 #include "megalith/train/objectives/objective.h"
 #include "tests/support/run_ranks.h"
+#include "tests/support/seeing_model.h"
 
 namespace megalith::testing {
 namespace {
 
-model::ModelConfig small_model_that_sees() {
-  model::ModelConfig config;
-  config.family = "llama";
-  config.hidden_size = 8;
-  config.num_layers = 2;
-  config.num_heads = config.num_kv_heads = 2;
-  config.head_dim = 4;
-  config.mlp_width = 16;
-  config.vocab_size = 20;
-  config.max_positions = 16;
-  config.init_std = 0.3;
-  config.rope = ops::RopeSettings{.rotary_dim = 4};
-  config.vision =
-      nn::VisionShape{.depth = 1, .width = 8, .heads = 2, .mlp_width = 8, .out_width = 8, .patch = 2, .init_std = 0.3};
-  return config;
+model::ModelConfig model_that_sees() {
+  return seeing_model(
+      {.depth = 1, .width = 8, .heads = 2, .mlp_width = 8, .out_width = kSeeingWidth, .patch = 2, .init_std = 0.3});
 }
 
 // One sequence of eight tokens; tokens 2 … 5 are an image of 4 x 4 patches.
@@ -46,7 +35,7 @@ data::MicroBatch batch_with_image() {
 TEST(VisionInput, OfTheChunkWithTheEmbedding) {
   run_ranks(1, [](const Rank& r) {
     parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 1}));
-    const model::ModelConfig config = small_model_that_sees();
+    const model::ModelConfig config = model_that_sees();
     const model::GptModel first(config, {}, {0, 1, true, false}, context),
         last(config, {}, {1, 1, false, true}, context);
     const train::Objective objective;
@@ -65,7 +54,7 @@ TEST(VisionInput, ReachesTheLoss) {
   run_ranks(1, [](const Rank& r) {
     parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 1}));
     context.rng().seed(layout::seeds_for_base(1, 0, 0, 0));
-    const model::ModelConfig config = small_model_that_sees();
+    const model::ModelConfig config = model_that_sees();
     const model::GptModel whole(config, {}, model::ChunkPlace::whole(config), context);
     whole.initialize_parameters(1);
     const train::Objective objective;
