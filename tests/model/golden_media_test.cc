@@ -17,7 +17,7 @@
 namespace megalith::testing {
 namespace {
 
-using Kind = data::TokenSegment::Kind;
+using Kind = layout::TokenSegment::Kind;
 
 class GoldenHfMedia : public ::testing::TestWithParam<std::string> {
  protected:
@@ -91,7 +91,7 @@ TEST_P(GoldenHfMedia, text_alone_in_every_layout) {
 // The text before the first medium of a row sees nothing but itself.
 TEST_P(GoldenHfMedia, text_before_media_in_every_layout) {
   int64_t length = 0;
-  for (const data::TokenSegment& segment : golden_.main.rows[0]) {
+  for (const layout::TokenSegment& segment : golden_.main.rows[0]) {
     if (segment.kind != Kind::kText) break;
     length += segment.tokens;
   }
@@ -140,7 +140,7 @@ TEST_P(GoldenHfMedia, positions_of_the_batches) {
   for (const GoldenMediaBatch* batch : {&golden_.main, &golden_.mixed})
     for (size_t row = 0; row < batch->rows.size(); ++row) {
       SCOPED_TRACE(row);
-      const data::TokenPositions positions = data::token_positions(batch->rows[row], golden_.settings);
+      const layout::TokenPositions positions = layout::token_positions(batch->rows[row], golden_.settings);
       const auto length = static_cast<int64_t>(positions.time.size());
       const at::Tensor expected = batch->position_ids.select(1, static_cast<int64_t>(row)).to(at::kFloat);
       EXPECT_EQ(length, batch->attention_mask[static_cast<int64_t>(row)].sum().item<int64_t>());
@@ -153,17 +153,17 @@ TEST_P(GoldenHfMedia, positions_of_the_batches) {
 TEST_P(GoldenHfMedia, positions_of_prompts) {
   ASSERT_FALSE(golden_.prompts.empty());
   for (const GoldenPrompt& prompt : golden_.prompts) {
-    const data::TokenPositions positions = data::token_positions(prompt.segments, golden_.settings);
+    const layout::TokenPositions positions = layout::token_positions(prompt.segments, golden_.settings);
     size_t axis = 0;
     int64_t tokens = 0;
-    for (const data::TokenSegment& segment : prompt.segments) tokens += data::tokens_in(segment, golden_.settings);
+    for (const layout::TokenSegment& segment : prompt.segments) tokens += layout::tokens_in(segment, golden_.settings);
     EXPECT_EQ(tokens, std::ssize(positions.time));
     for (const auto& values : {positions.time, positions.height, positions.width}) {
       const std::vector<double>& expected = prompt.positions.at(axis++);
       ASSERT_EQ(values.size(), expected.size());
       // The file has fractions with few digits; whole numbers must be equal.
       for (size_t i = 0; i < values.size(); ++i)
-        EXPECT_NEAR(values[i], expected[i], golden_.settings.time == data::TimeRule::kSeconds ? 1e-4 : 0) << i;
+        EXPECT_NEAR(values[i], expected[i], golden_.settings.time == layout::TimeRule::kSeconds ? 1e-4 : 0) << i;
     }
     if (!prompt.other_rule) {
       EXPECT_NEAR(static_cast<double>(positions.next) - static_cast<double>(tokens), prompt.rope_delta, 1e-4);

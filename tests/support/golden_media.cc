@@ -10,14 +10,14 @@ namespace megalith::testing {
 
 namespace {
 
-data::TokenSegment segment_of(const nlohmann::json& entry) {
-  using SegmentKind = data::TokenSegment::Kind;
+layout::TokenSegment segment_of(const nlohmann::json& entry) {
+  using SegmentKind = layout::TokenSegment::Kind;
   static const std::map<std::string, SegmentKind> kinds{{"text", SegmentKind::kText},
                                                         {"image", SegmentKind::kImage},
                                                         {"video", SegmentKind::kVideo},
                                                         {"audio", SegmentKind::kAudio},
                                                         {"audio_in_video", SegmentKind::kAudioInVideo}};
-  data::TokenSegment segment{.kind = kinds.at(entry.at(0).get<std::string>())};
+  layout::TokenSegment segment{.kind = kinds.at(entry.at(0).get<std::string>())};
   if (segment.kind == SegmentKind::kText || segment.kind == SegmentKind::kAudio) {
     segment.tokens = entry.at(1).get<int64_t>();
     return segment;
@@ -29,8 +29,8 @@ data::TokenSegment segment_of(const nlohmann::json& entry) {
   return segment;
 }
 
-std::vector<data::TokenSegment> segments_of(const nlohmann::json& list) {
-  std::vector<data::TokenSegment> segments;
+std::vector<layout::TokenSegment> segments_of(const nlohmann::json& list) {
+  std::vector<layout::TokenSegment> segments;
   for (const nlohmann::json& entry : list) segments.push_back(segment_of(entry));
   return segments;
 }
@@ -55,17 +55,17 @@ GoldenMediaBatch read_batch(const hf::SafetensorsFile& file, const std::string& 
   return batch;
 }
 
-data::PositionSettings settings_of(const nlohmann::json& config) {
+layout::PositionSettings settings_of(const nlohmann::json& config) {
   const auto type = config.at("model_type").get<std::string>();
   const nlohmann::json& whole = config.contains("thinker_config") ? config.at("thinker_config") : config;
   const nlohmann::json& vision = whole.at("vision_config");
-  data::PositionSettings settings{.merge = vision.value("spatial_merge_size", 2)};
-  if (type == "qwen2_vl") settings.time = data::TimeRule::kFrames;
+  layout::PositionSettings settings{.merge = vision.value("spatial_merge_size", 2)};
+  if (type == "qwen2_vl") settings.time = layout::TimeRule::kFrames;
   if (type == "qwen2_5_vl")
-    settings.time = data::TimeRule::kWholeSeconds,
+    settings.time = layout::TimeRule::kWholeSeconds,
     settings.positions_per_second = vision.value("tokens_per_second", 4.0);
   if (type == "qwen3_omni_moe")
-    settings.time = data::TimeRule::kSeconds,
+    settings.time = layout::TimeRule::kSeconds,
     settings.positions_per_second = whole.value("position_id_per_seconds", 25.0);
   return settings;
 }

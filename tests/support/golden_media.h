@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "megalith/data/media_positions.h"
+#include "megalith/layout/media_positions.h"
 
 namespace megalith::testing {
 
@@ -22,12 +22,12 @@ struct GoldenMediaBatch {
   at::Tensor logits;                             // [tokens of the first row, v]
   at::Tensor token_losses;                       // [b, s]
   at::Tensor image_embeds, video_embeds;         // [tokens, h]; undefined where the batch has none
-  std::vector<std::vector<data::TokenSegment>> rows;
+  std::vector<std::vector<layout::TokenSegment>> rows;
 };
 
 // A prompt, and the positions that the library gives it; with those of the rule "largest + 1" where they differ.
 struct GoldenPrompt {
-  std::vector<data::TokenSegment> segments;
+  std::vector<layout::TokenSegment> segments;
   std::vector<std::vector<double>> positions;  // [3][tokens]
   double rope_delta = 0;
   bool other_rule = false;  // rope_delta is that of the library's rule, the positions are not
@@ -36,8 +36,8 @@ struct GoldenPrompt {
 struct GoldenMedia {
   std::string name;
   std::filesystem::path folder;
-  nlohmann::json config;            // config.json
-  data::PositionSettings settings;  // as config.json has them
+  nlohmann::json config;              // config.json
+  layout::PositionSettings settings;  // as config.json has them
   GoldenMediaBatch main, mixed;
   std::vector<GoldenPrompt> prompts;
 };

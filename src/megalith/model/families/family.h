@@ -13,6 +13,7 @@
 #include "megalith/hf/name_map.h"
 #include "megalith/io/json_reader.h"
 #include "megalith/model/families/model_config.h"
+#include "megalith/model/families/vision.h"
 
 namespace megalith::nn {
 class ParameterScope;
@@ -37,6 +38,8 @@ struct Family {
   void (*add_mtp_names)(const ModelConfig& config, hf::NameMap& names) = nullptr;
   // The key of config.json that says how many of these layers there are.
   const char* mtp_key = "num_nextn_predict_layers";
+  // The spelling of its vision tower, if ModelConfig::vision has one.
+  VisionFiles vision_files = VisionFiles::kQwen3;
   // Finds the form of a folder's files (ModelConfig::form) where the family has several; nullptr if it has one.
   void (*read_form)(const hf::WeightFiles& files, ModelConfig& config) = nullptr;
 

@@ -67,6 +67,11 @@ const io::Json* config_value(const ModelConfig& config, std::string_view key) {
   return value;
 }
 
+ModelConfig without_towers(ModelConfig config) {
+  config.vision.reset();
+  return config;
+}
+
 std::vector<std::string> problems(const ModelConfig& c) {
   std::vector<std::string> found;
   const auto need = [&found](bool ok, std::string message) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "megalith/io/json_text.h"
+#include "megalith/layout/media_positions.h"
 #include "megalith/nn/moe/moe_shape.h"
 #include "megalith/nn/vision/vision_shape.h"
 #include "megalith/ops/norm_rope/activation.h"
@@ -52,10 +53,21 @@ enum class ExpertStorage {
   kStackedTransposed,  // gate_up_proj [E, h, 2i] and down_proj [E, i, h]
 };
 
+// The tokens that stand for media, one for each row of a tower's output, and how their positions count.
+struct MediaTokens {
+  // Ids of the placeholders; -1: the model takes no such media.
+  int64_t image = -1;
+  int64_t video = -1;
+  int64_t audio = -1;
+  layout::PositionSettings positions;
+  bool operator==(const MediaTokens&) const = default;
+};
+
 // The form of a model's files, where those of a family come in several: exports write the form that was read.
 struct FileForm {
   std::string model_prefix = "model.";  // begins names in files that begin with "model." in the family
   std::string head_prefix;              // stands before "lm_head." in files
+  std::string vision_prefix;            // begins the names of the vision tower's tensors
   ExpertStorage experts = ExpertStorage::kEach;
   ExpertStorage mtp_experts = ExpertStorage::kEach;  // those of multi-token-prediction layers
 };
@@ -109,7 +121,10 @@ struct ModelConfig {
   // Embedding, head, and the layers after the model.
   bool tied_embeddings = false;  // the head uses the weight of the embedding
 
-  std::optional<nn::VisionShape> vision;  // the tower that turns images into rows in place of token embeddings
+  // The tower that turns images and videos into rows in place of token embeddings. Without it, a model that sees is the
+  // text model alone, and the tensors of its tower are carried through (see without_towers).
+  std::optional<nn::VisionShape> vision;
+  std::optional<MediaTokens> media;  // for models that see or hear, with their towers or without
 
   int64_t mtp_layers = 0;        // layers that each predict one token further ahead, in training
   double mtp_loss_factor = 0.1;  // weight of their mean loss
@@ -143,6 +158,9 @@ struct ModelConfig {
 // Returns the value that config.json has for a key, at its top or else among the keys of the text model; nullptr if
 // there is none, or null.
 const io::Json* config_value(const ModelConfig& config, std::string_view key);
+
+// Returns the text model alone, whose files keep the tensors of the towers.
+ModelConfig without_towers(ModelConfig config);
 
 // Returns one message per inconsistent field, each with the allowed values; empty if all is well.
 std::vector<std::string> problems(const ModelConfig& config);

@@ -12,11 +12,13 @@
 //
 // tie_word_embeddings is a key of the whole model. Tokens have three positions, which divide the rotating channels
 // among them (mrope_section): in blocks for qwen2, interleaved for the others. Those of text are equal, so that text
-// alone gives the numbers of the text model. The tensors of the towers are carried through.
+// alone gives the numbers of the text model. Vision towers are part of the model unless without_towers() leaves them
+// out; tensors of what is left out are carried through.
 #include <algorithm>
 
 #include "megalith/model/families/decoder_internal.h"
 #include "megalith/model/families/file_form_internal.h"
+#include "megalith/model/families/vision.h"
 
 namespace megalith::model {
 
@@ -47,12 +49,28 @@ ModelConfig read_text_part(const io::JsonFields& top, const io::JsonFields& whol
   return c;
 }
 
+// Reads the tower for pictures, and the placeholders of media with their positions. `whole` is the part of the file
+// that has vision_config.
+void read_media(const io::JsonFields& whole, VisionFiles files, layout::TimeRule time, ModelConfig& c) {
+  const io::JsonFields vision = whole.object("vision_config");
+  c.vision = read_vision(vision, files);
+  c.media.emplace();
+  const auto id = [&](const char* key) { return whole.optional<int64_t>(key).value_or(-1); };
+  c.media->image = id("image_token_id");
+  c.media->video = id("video_token_id");
+  c.media->audio = id("audio_token_id");
+  c.media->positions.time = time;
+  c.media->positions.merge = c.vision->merge;
+}
+
 ModelConfig read_nested(const io::JsonFields& config, ReadText read) {
   const io::JsonFields text = config.object("text_config");
   ModelConfig c = read_text_part(config, config, text, read);
   c.text_keys = {"text_config"};
   c.form.model_prefix = "model.language_model.";
+  c.form.vision_prefix = "model.visual.";
   read_sections(text, /*interleaved=*/true, *c.rope);
+  read_media(config, VisionFiles::kQwen3, layout::TimeRule::kBlocks, c);
   return c;
 }
 
@@ -63,7 +81,23 @@ ModelConfig read_qwen2_vision(const io::JsonFields& config) {
   const io::JsonFields text = nested ? config.object("text_config") : config;
   ModelConfig c = read_text_part(config, config, text, qwen2_family().read);
   if (nested) c.text_keys = {"text_config"};
+  c.form.vision_prefix = "visual.";
   read_sections(text, /*interleaved=*/false, *c.rope);
+  return c;
+}
+
+ModelConfig read_qwen2_vl(const io::JsonFields& config) {
+  ModelConfig c = read_qwen2_vision(config);
+  read_media(config, VisionFiles::kQwen2, layout::TimeRule::kFrames, c);
+  return c;
+}
+
+// The default is that of transformers' class; published files have the key.
+ModelConfig read_qwen2_5_vl(const io::JsonFields& config) {
+  ModelConfig c = read_qwen2_vision(config);
+  read_media(config, VisionFiles::kQwen2_5, layout::TimeRule::kWholeSeconds, c);
+  c.media->positions.positions_per_second =
+      config.object("vision_config").optional_positive<double>("tokens_per_second").value_or(4);
   return c;
 }
 
@@ -75,10 +109,11 @@ ModelConfig read_normalized_moe(const io::JsonFields& text) {
 }
 
 void read_prefix(const hf::WeightFiles& files, ModelConfig& config) {
-  constexpr const char* kNested = "model.language_model.";
-  const bool nested =
-      std::ranges::any_of(files.names(), [&](const std::string& name) { return name.starts_with(kNested); });
-  config.form.model_prefix = nested ? kNested : "model.";
+  const auto any = [&](const char* prefix) {
+    return std::ranges::any_of(files.names(), [&](const std::string& name) { return name.starts_with(prefix); });
+  };
+  config.form.model_prefix = any("model.language_model.") ? "model.language_model." : "model.";
+  config.form.vision_prefix = any("model.visual.") ? "model.visual." : "visual.";
 }
 
 // Makes a family that shares the text model of `text`.
@@ -94,15 +129,17 @@ Family vision_family(const char* model_type, const char* architecture, ReadText 
 }  // namespace
 
 Family qwen2_vl_family() {
-  Family family = vision_family("qwen2_vl", "Qwen2VLForConditionalGeneration", read_qwen2_vision, qwen2_family(),
+  Family family = vision_family("qwen2_vl", "Qwen2VLForConditionalGeneration", read_qwen2_vl, qwen2_family(),
                                 {"visual.*", "model.visual.*"});
+  family.vision_files = VisionFiles::kQwen2;
   family.read_form = read_prefix;
   return family;
 }
 
 Family qwen2_5_vl_family() {
-  Family family = vision_family("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", read_qwen2_vision, qwen2_family(),
+  Family family = vision_family("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", read_qwen2_5_vl, qwen2_family(),
                                 {"visual.*", "model.visual.*"});
+  family.vision_files = VisionFiles::kQwen2_5;
   family.read_form = read_prefix;
   return family;
 }
@@ -150,11 +187,17 @@ Family qwen3_omni_moe_family() {
     c.text_keys = {"thinker_config", "text_config"};
     c.form.model_prefix = "thinker.model.";
     c.form.head_prefix = "thinker.";
+    c.form.vision_prefix = "thinker.visual.";
     read_sections(text, /*interleaved=*/true, *c.rope);
+    read_media(thinker, VisionFiles::kOmni, layout::TimeRule::kSeconds, c);
+    // The default is that of transformers' class; published files have the key.
+    c.media->positions.positions_per_second = thinker.optional_positive<double>("position_id_per_seconds").value_or(25);
     return c;
   };
-  return vision_family("qwen3_omni_moe", "Qwen3OmniMoeForConditionalGeneration", read, qwen3_moe_family(),
-                       {"thinker.visual.*", "thinker.audio_tower.*", "talker.*", "code2wav.*"});
+  Family family = vision_family("qwen3_omni_moe", "Qwen3OmniMoeForConditionalGeneration", read, qwen3_moe_family(),
+                                {"thinker.visual.*", "thinker.audio_tower.*", "talker.*", "code2wav.*"});
+  family.vision_files = VisionFiles::kOmni;
+  return family;
 }
 
 }  // namespace megalith::model

@@ -1,11 +1,11 @@
-#include "megalith/data/media_positions.h"
+#include "megalith/layout/media_positions.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "megalith/base/error.h"
 
-namespace megalith::data {
+namespace megalith::layout {
 
 namespace {
 
@@ -105,4 +105,4 @@ TokenPositions token_positions(std::span<const TokenSegment> segments, const Pos
   return positions;
 }
 
-}  // namespace megalith::data
+}  // namespace megalith::layout

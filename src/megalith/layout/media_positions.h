@@ -18,7 +18,7 @@
 #include <span>
 #include <vector>
 
-namespace megalith::data {
+namespace megalith::layout {
 
 // How a family counts the time of videos.
 enum class TimeRule {
@@ -33,6 +33,7 @@ struct PositionSettings {
   TimeRule time = TimeRule::kBlocks;
   int64_t merge = 2;                // patches per side of a token (spatial_merge_size)
   double positions_per_second = 1;  // tokens_per_second of qwen2_5_vl, position_id_per_seconds of qwen3_omni_moe
+  bool operator==(const PositionSettings&) const = default;
 };
 
 // A part of a sample. The tokens that begin and end a medium are text.
@@ -64,4 +65,4 @@ struct TokenPositions {
 // size does not divide, and for videos of several time patches under kBlocks.
 TokenPositions token_positions(std::span<const TokenSegment> segments, const PositionSettings& settings);
 
-}  // namespace megalith::data
+}  // namespace megalith::layout

@@ -1,12 +1,12 @@
 // Positions of samples with media. The golden folders of the families check them against transformers
 // (tests/model/golden_media_test.cc); here are the rules one by one.
-#include "megalith/data/media_positions.h"
+#include "megalith/layout/media_positions.h"
 
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
 
-namespace megalith::data {
+namespace megalith::layout {
 namespace {
 
 using Numbers = std::vector<float>;
@@ -62,4 +62,4 @@ TEST(MediaPositions, ImpossibleGridsAreRefused) {
 }
 
 }  // namespace
-}  // namespace megalith::data
+}  // namespace megalith::layout
