@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "megalith/data/micro_batch.h"
+#include "megalith/run/resolve/model_settings.h"
 #include "tests/support/golden_media.h"
 #include "tests/train/golden_steps.h"
 
