@@ -2,6 +2,7 @@
 // separate evaluation sets.
 #include "megalith/run/run_data.h"
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -55,6 +56,13 @@ int64_t most_positions(const data::Dataset& table, int64_t fitting) {
   return most;
 }
 
+// Images are decoded by as many threads as the rank computes with; more than a few only wait for memory.
+data::CollatorOptions on_this_rank(data::CollatorOptions options) {
+  constexpr int kMostThreads = 8;
+  options.media_threads = std::clamp(at::get_num_threads(), 1, kMostThreads);
+  return options;
+}
+
 }  // namespace
 
 std::string check_sample_lengths(const RunData& data, const DataPlan& plan, const model::ModelConfig& model) {
@@ -76,7 +84,7 @@ std::string check_sample_lengths(const RunData& data, const DataPlan& plan, cons
 
 RunData open_run_data(const DataPlan& plan, bool shows_progress) {
   const data::DataRequest& request = plan.request;
-  const data::Collator collator(plan.collator, plan.collate);
+  const data::Collator collator(on_this_rank(plan.collator), plan.collate);
   RunData result;
   std::shared_ptr<const data::Dataset> validation;
   if (plan.trains && plan.streams) {
