@@ -21,19 +21,35 @@ namespace megalith::inference {
 
 namespace {
 
+MediaBatch media_of(const TextRequest& request, const model::ModelConfig& config) {
+  return place_media(at::tensor(request.prompt, at::kLong).unsqueeze(0), {}, request.media, config);
+}
+
 // A text being written, and what this rank's chunks remember of it.
 struct Text {
-  Text(std::vector<int64_t> prompt, std::mt19937_64 numbers, const model::VirtualModels& models)
-      : next(std::move(prompt)), random(numbers) {
+  Text(std::vector<int64_t> prompt, MediaBatch images, std::mt19937_64 numbers, const model::VirtualModels& models)
+      : next(std::move(prompt)), media(std::move(images)), random(numbers) {
+    if (media.coordinates.defined()) after_prompt = media.coordinates.max() + 1;
     for (const auto& chunk : models) caches.emplace_back(chunk->place().num_layers);
   }
 
   std::vector<int64_t> next;  // input of the coming pass: the prompt at first, then the newest token alone, or the
                               // whole text (see above)
+  MediaBatch media;           // of the prompt
+  at::Tensor after_prompt;    // position of the first new token; undefined without coordinates
   std::vector<nn::KvCache> caches;  // by chunk
   std::mt19937_64 random;
   std::vector<int64_t> ids;  // the new tokens
   bool ended = false;
+
+  // Returns the coordinates of tokens [first, first + count), [3, count]. Requires coordinates of the prompt.
+  at::Tensor coordinates(int64_t first, int64_t count) const {
+    const at::Tensor prompt = media.coordinates.select(1, 0);
+    const int64_t length = prompt.size(1), begin = std::max(first, length) - length,
+                  end = std::max(first + count, length) - length;
+    const at::Tensor written = after_prompt + at::arange(begin, end, prompt.options());
+    return at::cat({prompt.slice(1, std::min(first, length), first + count), written.expand({3, -1})}, 1);
+  }
 };
 
 // Everything here gives the same answer on all ranks, so either all of them throw or none does.
@@ -44,6 +60,7 @@ void check_requests(const model::VirtualModels& models, std::span<const TextRequ
   for (const TextRequest& request : requests) {
     check<ConfigError>(!request.prompt.empty(), "the prompt is empty; give at least one token (bos)");
     check_token_ids(at::tensor(request.prompt, at::kLong), config);
+    media_of(request, config);
     const auto length = static_cast<int64_t>(request.prompt.size()) + options.max_new_tokens;
     check<ConfigError>(!config.learned_positions || length <= config.max_positions,
                        "{} prompt tokens and max_new_tokens {} exceed the {} positions of the model; use fewer",
@@ -63,7 +80,8 @@ class Round {
         pieces_(models[0].tensor_parallel().splits_tokens() ? models[0].tensor_parallel().size() : 1) {}
 
   void add(const TextRequest& request) {
-    texts_.emplace_back(request.prompt, random_numbers(options_, request.draw), models_);
+    texts_.emplace_back(request.prompt, media_of(request, models_.config()), random_numbers(options_, request.draw),
+                        models_);
   }
   // Texts in the order of add().
   std::vector<Text>& texts() { return texts_; }
@@ -77,7 +95,7 @@ class Round {
     const size_t active = batch.size();
     const int needed = most_passes(static_cast<int>(active));
     if (needed == 0) return false;
-    std::vector<Text> fillers(static_cast<size_t>(passes_.group(needed)) - active, Text({0}, {}, models_));
+    std::vector<Text> fillers(static_cast<size_t>(passes_.group(needed)) - active, Text({0}, {}, {}, models_));
     for (Text& filler : fillers) batch.push_back(&filler);
     const std::vector<int64_t> drawn = run(batch, active);
     for (size_t i = 0; i < active; ++i) extend(*batch[i], drawn[i]);
@@ -109,6 +127,19 @@ class Round {
     return drawn;
   }
 
+  // Adds what a text with images has besides its tokens, of which `first` have been seen.
+  static void add_media(const Text& text, const model::GptModel& chunk, int64_t first, int64_t padding,
+                        model::ModelInput& input) {
+    const int64_t tokens = input.layout.tokens();
+    input.layout =
+        input.layout.with_coordinates(at::constant_pad_nd(text.coordinates(first, tokens - padding), {0, padding}));
+    if (first > 0 || !chunk.place().embedding || !text.media.grids.defined()) return;
+    input.pixels = text.media.pixels;
+    input.grids = text.media.grids;
+    const at::Tensor& rows = text.media.visual_rows;  // [1, prompt]
+    input.visual_rows = at::constant_pad_nd(rows[0], {0, tokens - rows.size(1)}, -1);
+  }
+
   // Returns hidden states [tokens, h], or with the head this rank's columns of the last token's logits [1, v/tp].
   at::Tensor forward(const model::GptModel& chunk, const pipeline::StageCall& call, Text& text) const {
     nn::KvCache& cache = text.caches[static_cast<size_t>(call.chunk)];
@@ -124,6 +155,7 @@ class Round {
                             .last_token_only = !splits_tokens()};
     if (chunk.place().reads_ids())
       input.ids = at::constant_pad_nd(at::tensor(text.next, at::kLong), {0, padding}).to(chunk.options().device);
+    if (text.media.coordinates.defined()) add_media(text, chunk, cache.tokens(), padding, input);
     const at::Tensor out = chunk.forward(input);
     return chunk.place().head && splits_tokens() ? out.narrow(0, count - 1, 1) : out;
   }
@@ -238,7 +270,7 @@ std::vector<std::vector<int64_t>> generate_texts(const model::VirtualModels& mod
 std::vector<int64_t> generate(const model::VirtualModels& models, const std::vector<int64_t>& prompt,
                               const SamplingOptions& options, const OnToken& on_token) {
   const at::NoGradGuard no_grad;
-  const TextRequest request{prompt, /*draw=*/0};
+  const TextRequest request{.prompt = prompt};
   check_requests(models, {&request, 1}, options);
   Round round(models, options);
   round.add(request);

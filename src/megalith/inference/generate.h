@@ -4,6 +4,9 @@
 //   stage 0   text 0   text 1   text 0   text 1      a pass takes one token per text (the whole prompt at first);
 //   stage 1            text 0   text 1   text 0 …    the last stage draws the next one and tells all stages
 //
+// Images belong to the prompt: the vision tower runs in the first pass, and the positions of new tokens continue after
+// the largest coordinate of the prompt.
+//
 // Context-parallel ranks, between which a single token cannot be split, repeat the same work. With sequence parallelism
 // every pass takes the whole text again: fine for a few texts of a run that trains; a program that only generates turns
 // it off, which does not change how weights are split.
@@ -14,6 +17,7 @@
 #include <span>
 #include <vector>
 
+#include "megalith/inference/media_batch.h"
 #include "megalith/inference/sampling.h"
 #include "megalith/model/virtual_models.h"
 
@@ -23,6 +27,7 @@ namespace megalith::inference {
 struct TextRequest {
   std::vector<int64_t> prompt;  // at least one id
   uint64_t draw = 0;            // see random_numbers
+  MediaInput media = {};        // images and videos that placeholders in the prompt stand for
 };
 
 // Receives texts on rank 0, in the order of the requests. Each function may be empty.
@@ -38,7 +43,7 @@ struct TextReader {
 
 // Continues all prompts and returns the new ids, equal on all ranks and in every layout. All ranks call it with the
 // same requests. Throws ConfigError if the model cannot predict tokens, or if a text would exceed its learned
-// positions; DataError for ids that are not in the vocabulary.
+// positions; DataError for ids that are not in the vocabulary; and like place_media.
 std::vector<std::vector<int64_t>> generate_texts(const model::VirtualModels& models,
                                                  std::span<const TextRequest> requests, const SamplingOptions& options,
                                                  const TextReader& reader = {});

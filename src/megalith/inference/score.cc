@@ -25,11 +25,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// The sequences to score, with labels, and with their media in place.
+struct Rows {
+  at::Tensor input_ids, attention_mask, labels;
+  MediaBatch media;
+};
+
 // Rows in the form that a forward pass takes, and the map back. Sequences and their total are padded so that they can
 // be split.
 struct FlatRows {
   ops::SequenceLayout layout;
   at::Tensor ids, labels;  // int64 [t]; 0 and -100 for padding
+  at::Tensor visual_rows;  // int64 [t]; -1 for padding and text. Undefined without media
   // int64: the tokens that are not padding, and their cells in [b, s].
   at::Tensor tokens, cells;
 };
@@ -43,7 +50,7 @@ bool padded_on_the_right(const at::Tensor& mask) {
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 // Returns the cells of each sequence: whole rows if padding is only on the right, else those that the mask keeps.
-std::vector<at::Tensor> sequences_of(const ScoreBatch& rows) {
+std::vector<at::Tensor> sequences_of(const Rows& rows) {
   const int64_t b = rows.input_ids.size(0), s = rows.input_ids.size(1);
   const bool whole = padded_on_the_right(rows.attention_mask);
   std::vector<at::Tensor> sequences;
@@ -56,7 +63,7 @@ std::vector<at::Tensor> sequences_of(const ScoreBatch& rows) {
 
 // Flattens rows; columns become positions. The length of each sequence is padded to a multiple of `length`, that of all
 // together to a multiple of `total`.
-FlatRows flatten(const ScoreBatch& rows, int64_t length, int64_t total) {
+FlatRows flatten(const Rows& rows, int64_t length, int64_t total) {
   const int64_t s = rows.input_ids.size(1);
   std::vector<int64_t> lengths;
   std::vector<at::Tensor> tokens, cells;
@@ -81,15 +88,23 @@ FlatRows flatten(const ScoreBatch& rows, int64_t length, int64_t total) {
   flat.ids = spread(rows.input_ids.reshape({-1}).index_select(0, flat.cells), 0);
   flat.labels = spread(rows.labels.reshape({-1}).index_select(0, flat.cells), -100);
   flat.layout = ops::SequenceLayout::packed(lengths).with_positions(spread(flat.cells.remainder(s), 0));
+  if (rows.media.visual_rows.defined())
+    flat.visual_rows = spread(rows.media.visual_rows.reshape({-1}).index_select(0, flat.cells), -1);
+  if (!rows.media.coordinates.defined()) return flat;
+  const at::Tensor given = rows.media.coordinates.reshape({3, -1}).index_select(1, flat.cells);
+  flat.layout = flat.layout.with_coordinates(at::zeros({3, all}, given.options()).index_copy_(1, flat.tokens, given));
   return flat;
 }
 
-// Without labels, every token that is not padding is its own label.
-ScoreBatch with_labels(ScoreBatch batch) {
-  if (batch.labels.defined()) return batch;
-  batch.labels = batch.input_ids;
-  if (batch.attention_mask.defined()) batch.labels = batch.labels.masked_fill(batch.attention_mask.eq(0), -100);
-  return batch;
+// Finds the media. Without labels, every token that is neither padding nor a placeholder is its own label.
+Rows rows_of(const ScoreBatch& batch, const model::ModelConfig& config) {
+  Rows rows{batch.input_ids, batch.attention_mask, batch.labels,
+            place_media(batch.input_ids, batch.attention_mask, batch.media, config)};
+  if (rows.labels.defined()) return rows;
+  rows.labels = rows.input_ids;
+  if (rows.attention_mask.defined()) rows.labels = rows.labels.masked_fill(rows.attention_mask.eq(0), -100);
+  if (rows.media.visual_rows.defined()) rows.labels = rows.labels.masked_fill(rows.media.visual_rows.ge(0), -100);
+  return rows;
 }
 
 // Scores micro-batches on this rank's chunks.
@@ -105,12 +120,12 @@ class Scorer {
   }
 
   // Runs as many micro-batches as group() says. `take` gets the result of each, on the last stage only.
-  void run(const std::vector<ScoreBatch>& batches, const std::function<void(size_t, const ScoredRows&)>& take) const {
+  void run(const std::vector<Rows>& batches, const std::function<void(size_t, const ScoredRows&)>& take) const {
     const comm::Group tp = models_[0].tensor_parallel().group, cp = models_.context().cp();
     const bool splits_tokens = models_[0].tensor_parallel().splits_tokens();
     std::vector<FlatRows> flat;
     std::vector<int64_t> tokens;
-    for (const ScoreBatch& rows : batches) {
+    for (const Rows& rows : batches) {
       // Zigzag slices need sequences of multiples of 2·cp; sequence parallelism, a slice of a multiple of tp.
       flat.push_back(flatten(rows, cp.size() > 1 ? 2 * cp.size() : 1, cp.size() * (splits_tokens ? tp.size() : 1)));
       tokens.push_back(flat.back().layout.tokens() / cp.size());
@@ -118,6 +133,11 @@ class Scorer {
     passes_.run(tokens, [&](const model::GptModel& chunk, const pipeline::StageCall& call) {
       const auto number = static_cast<size_t>(call.microbatch);
       model::ModelInput input = slice_input(flat[number], chunk, call.input);
+      if (chunk.place().embedding && flat[number].visual_rows.defined()) {
+        input.pixels = batches[number].media.pixels;
+        input.grids = batches[number].media.grids;
+        input.visual_rows = slice(flat[number].visual_rows, flat[number], chunk);
+      }
       if (!chunk.place().head) return chunk.forward(input);
       take(number, score(chunk, flat[number], batches[number], input));
       return at::Tensor();
@@ -140,7 +160,7 @@ class Scorer {
   }
 
   // Runs the chunk with the head.
-  ScoredRows score(const model::GptModel& chunk, const FlatRows& flat, const ScoreBatch& rows,
+  ScoredRows score(const model::GptModel& chunk, const FlatRows& flat, const Rows& rows,
                    model::ModelInput& input) const {
     const int64_t b = rows.input_ids.size(0), s = rows.input_ids.size(1);
     const comm::Group cp = models_.context().cp();
@@ -168,9 +188,9 @@ class Scorer {
   const StagePasses passes_;
 };
 
-ScoreBatch row_range(const ScoreBatch& batch, int64_t first, int64_t count) {
+Rows row_range(const Rows& rows, int64_t first, int64_t count) {
   const auto part = [&](const at::Tensor& t) { return t.defined() ? t.narrow(0, first, count) : t; };
-  return {part(batch.input_ids), part(batch.attention_mask), part(batch.labels)};
+  return {part(rows.input_ids), part(rows.attention_mask), part(rows.labels), rows.media.rows(first, count)};
 }
 
 }  // namespace
@@ -180,7 +200,7 @@ ScoredRows score_rows(const model::VirtualModels& models, const ScoreBatch& rows
   check_token_ids(rows.input_ids, models.config());
   const Scorer scorer(models, logits);
   // Where the schedule needs more micro-batches, this one is repeated.
-  const std::vector<ScoreBatch> batches(static_cast<size_t>(scorer.group(1)), with_labels(rows));
+  const std::vector<Rows> batches(static_cast<size_t>(scorer.group(1)), rows_of(rows, models.config()));
   ScoredRows result;
   scorer.run(batches, [&](size_t number, const ScoredRows& scored) {
     if (number == 0) result = scored;
@@ -195,7 +215,7 @@ ScoreTotal score_to_file(const model::VirtualModels& models, const ScoreBatch& g
   check_token_ids(given.input_ids, models.config());
   check<ConfigError>(!options.logits || predicts_tokens(models),
                      "the head of {} models does not compute logits; score without them", models.config().family);
-  const ScoreBatch batch = with_labels(given);
+  const Rows batch = rows_of(given, models.config());
   const int64_t b = batch.input_ids.size(0), s = batch.input_ids.size(1);
   parallel::ParallelContext& context = models.context();
   const comm::Group everyone = context.world().world(), dp = context.dp();
@@ -219,7 +239,7 @@ ScoreTotal score_to_file(const model::VirtualModels& models, const ScoreBatch& g
   TaskProgress progress("scoring", TaskProgress::Unit::kCount, b, "sequences", first_rank);
   for (int64_t next = 0; next < b;) {
     const int group = scorer.group((b - next + stride - 1) / stride);
-    std::vector<ScoreBatch> parts;
+    std::vector<Rows> parts;
     std::vector<int64_t> first_rows;
     for (int i = 0; i < group; ++i, next += stride) {
       // Rows are dealt out in turns: micro-batch i gives each data-parallel rank `rows` consecutive ones.

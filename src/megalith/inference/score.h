@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <filesystem>
 
+#include "megalith/inference/media_batch.h"
 #include "megalith/model/virtual_models.h"
 
 namespace megalith::inference {
@@ -18,6 +19,8 @@ struct ScoreBatch {
   at::Tensor input_ids;       // int64 [b, s]
   at::Tensor attention_mask;  // int64 [b, s], 0 = padding; undefined if there is no padding
   at::Tensor labels;          // int64 [b, s], aligned with tokens, -100 = ignored; undefined = the unmasked tokens
+                              // except placeholders of media
+  MediaInput media = {};      // images and videos of the rows, which their placeholders stand for
 };
 
 // The size of a pass, and the contents of the file.
@@ -34,7 +37,7 @@ struct ScoreTotal {
 
 // Writes token_losses [b, s], loss [] and, on request, logits [b, s, v], all fp32. Entry t of a row's losses belongs to
 // the label at t+1; it is 0 if that is ignored, and at the end. Every rank scores and writes its share of the rows. The
-// file appears only once it is complete. All ranks call it.
+// file appears only once it is complete. All ranks call it. Throws like place_media.
 ScoreTotal score_to_file(const model::VirtualModels& models, const ScoreBatch& batch,
                          const std::filesystem::path& output, const ScoreOptions& options);
 

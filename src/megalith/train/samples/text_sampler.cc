@@ -84,7 +84,7 @@ std::vector<Prompt> prompts_from(const data::Dataset& dataset, size_t count) {
     const data::Sequence row = dataset.sample(i).row;
     // A packed row begins with its first sample.
     const size_t size = row.pieces.empty() ? row.ids.size() : static_cast<size_t>(row.pieces.front());
-    if (size < 2) continue;
+    if (size < 2 || !row.media.empty()) continue;
     size_t length = first_in_loss(row, size);
     if (length == 1 || length == size) length = std::min(kBeginning, size / 2);
     prompts.emplace_back(row.ids.begin(), row.ids.begin() + static_cast<std::ptrdiff_t>(length));

@@ -23,7 +23,8 @@ namespace megalith::train {
 using Prompt = std::vector<int64_t>;
 
 // Returns the beginnings of up to `count` samples: up to the first token of the loss (the question of a dialog), or the
-// first tokens of a text that is trained on as a whole. Empty samples are passed over.
+// first tokens of a text that is trained on as a whole. Empty samples and those with images are
+// passed over.
 std::vector<Prompt> prompts_from(const data::Dataset& dataset, size_t count);
 
 // Returns the first sequences of a micro-batch as texts. For preference pairs: the chosen and the rejected answer of
