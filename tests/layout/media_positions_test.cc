@@ -10,11 +10,11 @@ namespace megalith::layout {
 namespace {
 
 using Numbers = std::vector<float>;
-using Kind = TokenSegment::Kind;
+using SegmentKind = TokenSegment::Kind;
 
-TokenSegment text(int64_t tokens) { return {.kind = Kind::kText, .tokens = tokens}; }
+TokenSegment text(int64_t tokens) { return {.kind = SegmentKind::kText, .tokens = tokens}; }
 TokenSegment video(int64_t frames, int64_t rows, int64_t columns, double seconds) {
-  return {.kind = Kind::kVideo, .frames = frames, .rows = rows, .columns = columns, .seconds = seconds};
+  return {.kind = SegmentKind::kVideo, .frames = frames, .rows = rows, .columns = columns, .seconds = seconds};
 }
 
 TokenPositions of(const std::vector<TokenSegment>& segments, const PositionSettings& settings) {
@@ -22,7 +22,7 @@ TokenPositions of(const std::vector<TokenSegment>& segments, const PositionSetti
 }
 
 TEST(MediaPositions, TextCountsAndImagesAreGrids) {
-  const auto positions = of({text(2), {.kind = Kind::kImage, .rows = 4, .columns = 6}, text(2)}, {});
+  const auto positions = of({text(2), {.kind = SegmentKind::kImage, .rows = 4, .columns = 6}, text(2)}, {});
   EXPECT_EQ(positions.time, (Numbers{0, 1, 2, 2, 2, 2, 2, 2, 5, 6}));
   EXPECT_EQ(positions.height, (Numbers{0, 1, 2, 2, 2, 3, 3, 3, 5, 6}));
   EXPECT_EQ(positions.width, (Numbers{0, 1, 2, 3, 4, 2, 3, 4, 5, 6}));
@@ -46,9 +46,10 @@ TEST(MediaPositions, TextAfterAVideoContinuesAfterTheLargest) {
 // Sound counts like text; beside a video both streams begin together, and the video comes first where times are equal.
 TEST(MediaPositions, SoundBesideAVideoIsMergedByTime) {
   const PositionSettings settings{.time = TimeRule::kSeconds, .positions_per_second = 2};
-  const auto alone = of({text(1), {.kind = Kind::kAudio, .tokens = 3}, text(1)}, settings);
+  const auto alone = of({text(1), {.kind = SegmentKind::kAudio, .tokens = 3}, text(1)}, settings);
   EXPECT_EQ(alone.width, (Numbers{0, 1, 2, 3, 4}));
-  const TokenSegment both{.kind = Kind::kAudioInVideo, .tokens = 4, .frames = 2, .rows = 2, .columns = 2, .seconds = 1};
+  const TokenSegment both{
+      .kind = SegmentKind::kAudioInVideo, .tokens = 4, .frames = 2, .rows = 2, .columns = 2, .seconds = 1};
   const auto merged = of({text(2), both, text(2)}, settings);
   // Video at 2 and 4, sound at 2, 3, 4, 5.
   EXPECT_EQ(merged.time, (Numbers{0, 1, 2, 2, 3, 4, 4, 5, 6, 7}));
@@ -57,7 +58,7 @@ TEST(MediaPositions, SoundBesideAVideoIsMergedByTime) {
 }
 
 TEST(MediaPositions, ImpossibleGridsAreRefused) {
-  EXPECT_THROW(of({{.kind = Kind::kImage, .rows = 3, .columns = 2}}, {}), InternalError);
+  EXPECT_THROW(of({{.kind = SegmentKind::kImage, .rows = 3, .columns = 2}}, {}), InternalError);
   EXPECT_THROW(of({video(2, 2, 2, 1)}, {.time = TimeRule::kBlocks}), InternalError);
 }
 

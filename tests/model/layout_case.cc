@@ -40,6 +40,8 @@ std::pair<TokenBatch, int64_t> share_of(const TokenBatch& batch, const comm::Gro
     lengths.push_back(ends[static_cast<size_t>(i + 1)] - ends[static_cast<size_t>(i)]);
   const auto layout = batch.layout.uniform() ? ops::SequenceLayout::dense(each, batch.layout.longest())
                                              : ops::SequenceLayout::packed(lengths);
+  if (dp.size() == 1) return {batch, 0};
+  check(!batch.pixels.defined() && !batch.layout.has_coordinates(), "images with dp {}", dp.size());
   return {{batch.ids.narrow(0, begin, count), batch.labels.narrow(0, begin, count), layout, batch.loss_scale}, begin};
 }
 
@@ -47,7 +49,8 @@ std::pair<TokenBatch, int64_t> share_of(const TokenBatch& batch, const comm::Gro
 struct PaddedBatch {
   ops::SequenceLayout layout;
   at::Tensor ids, targets;
-  at::Tensor real;  // positions of the batch's own tokens
+  at::Tensor visual_rows;  // undefined without images
+  at::Tensor real;         // positions of the batch's own tokens
 
   PaddedBatch(const TokenBatch& batch, int cp, int tp) {
     const int64_t unit = cp > 1 ? 2 * cp : 1, total_unit = std::lcm(unit, int64_t{cp} * tp);
@@ -68,6 +71,11 @@ struct PaddedBatch {
     ids = at::zeros({total}, at::kLong).index_copy_(0, real, batch.ids);
     const at::Tensor labels = at::full({total}, -100, at::kLong).index_copy_(0, real, batch.labels);
     targets = model::shift_labels(labels, layout);
+    if (batch.visual_rows.defined())
+      visual_rows = at::full({total}, -1, at::kLong).index_copy_(0, real, batch.visual_rows);
+    if (!batch.layout.has_coordinates()) return;
+    const at::Tensor given = batch.layout.coordinates(at::kCPU);
+    layout = layout.with_coordinates(at::zeros({3, total}, given.options()).index_copy_(1, real, given));
   }
 };
 
@@ -195,8 +203,11 @@ RunResult run_layout(const std::filesystem::path& folder, const TokenBatch& whol
     if (layout.main_grad) attach_main_grads(models);
     const PaddedBatch padded(batch, layout.cp, layout.tp);
     const auto slice = [&](const at::Tensor& x) { return nn::slice_tokens(x, padded.layout, cp.rank(), cp.size()); };
-    const model::ModelInput input{.layout = nn::slice_layout(padded.layout, cp.rank(), cp.size()),
-                                  .ids = slice(padded.ids)};
+    model::ModelInput input{.layout = nn::slice_layout(padded.layout, cp.rank(), cp.size()),
+                            .ids = slice(padded.ids),
+                            .pixels = batch.pixels,
+                            .grids = batch.grids};
+    if (padded.visual_rows.defined()) input.visual_rows = slice(padded.visual_rows);
     const auto gathered = [&](const at::Tensor& x) {
       return nn::gather_slices(x, input.layout, cp).index_select(0, padded.real);
     };

@@ -41,6 +41,9 @@ struct TokenBatch {
   at::Tensor ids, labels;  // int64 [t]
   ops::SequenceLayout layout;
   double loss_scale = 1;  // the loss is the sum of the token losses times this
+  // Images, as in model::ModelInput; undefined if there are none. Not with data parallelism. The layout may have
+  // coordinates.
+  at::Tensor pixels = {}, grids = {}, visual_rows = {};
 };
 
 // The results of a run, put together from all ranks.

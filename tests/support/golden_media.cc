@@ -50,7 +50,12 @@ GoldenMediaBatch read_batch(const hf::SafetensorsFile& file, const std::string& 
                          .logits = optional("logits"),
                          .token_losses = needed("token_losses"),
                          .image_embeds = optional("image_embeds"),
-                         .video_embeds = optional("video_embeds")};
+                         .video_embeds = optional("video_embeds"),
+                         .image_pixels = optional("pixel_values"),
+                         .video_pixels = optional("pixel_values_videos"),
+                         .loss = golden_member(fields, "loss").get<double>(),
+                         .grad_norm = golden_member(fields, "grad_norm").get<double>(),
+                         .num_label_tokens = golden_member(fields, "num_label_tokens").get<int64_t>()};
   for (const nlohmann::json& row : golden_member(fields, "rows")) batch.rows.push_back(segments_of(row));
   return batch;
 }
@@ -71,6 +76,43 @@ layout::PositionSettings settings_of(const nlohmann::json& config) {
 }
 
 }  // namespace
+
+GoldenPixels golden_pixels(const GoldenMediaBatch& batch, const std::vector<int64_t>& rows, int64_t merge) {
+  using Kind = layout::TokenSegment::Kind;
+  const int64_t length = batch.input_ids.size(1);
+  GoldenPixels result;
+  result.visual_rows = at::full({static_cast<int64_t>(rows.size()), length}, -1, at::kLong);
+  std::vector<at::Tensor> pixels;
+  std::vector<int64_t> grids;
+  int64_t images = 0, videos = 0, tower_row = 0;  // patches before the current row's media
+  for (int64_t row = 0; row < static_cast<int64_t>(batch.rows.size()); ++row) {
+    const auto place = std::ranges::find(rows, row);
+    int64_t token = 0;
+    for (const layout::TokenSegment& segment : batch.rows[static_cast<size_t>(row)]) {
+      const bool image = segment.kind == Kind::kImage;
+      if (!image && segment.kind != Kind::kVideo) {
+        token += segment.tokens;
+        continue;
+      }
+      const int64_t patches = segment.frames * segment.rows * segment.columns, tokens = patches / merge / merge;
+      int64_t& from = image ? images : videos;
+      if (place != rows.end()) {
+        pixels.push_back((image ? batch.image_pixels : batch.video_pixels).narrow(0, from, patches));
+        grids.insert(grids.end(), {segment.frames, segment.rows, segment.columns});
+        result.visual_rows[place - rows.begin()]
+            .narrow(0, token, tokens)
+            .copy_(at::arange(tower_row, tower_row + tokens, at::kLong));
+        tower_row += tokens;
+      }
+      from += patches;
+      token += tokens;
+    }
+  }
+  if (pixels.empty()) return {};
+  result.pixels = at::cat(pixels);
+  result.grids = at::tensor(grids, at::kLong).view({-1, 3});
+  return result;
+}
 
 GoldenMedia read_golden_media(const std::string& name) {
   if (name == kNoGolden) skip_without_golden("model folder with media (hf/*/golden.json)");

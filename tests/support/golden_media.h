@@ -22,7 +22,10 @@ struct GoldenMediaBatch {
   at::Tensor logits;                             // [tokens of the first row, v]
   at::Tensor token_losses;                       // [b, s]
   at::Tensor image_embeds, video_embeds;         // [tokens, h]; undefined where the batch has none
+  at::Tensor image_pixels, video_pixels;         // [patches, c], likewise
   std::vector<std::vector<layout::TokenSegment>> rows;
+  double loss = 0, grad_norm = 0;
+  int64_t num_label_tokens = 0;
 };
 
 // A prompt, and the positions that the library gives it; with those of the rule "largest + 1" where they differ.
@@ -41,6 +44,14 @@ struct GoldenMedia {
   GoldenMediaBatch main, mixed;
   std::vector<GoldenPrompt> prompts;
 };
+
+// Images and videos of some rows of a batch as a model takes them: one list, in the order of their tokens.
+struct GoldenPixels {
+  at::Tensor pixels;       // [patches, c]
+  at::Tensor grids;        // int64 [media, 3]
+  at::Tensor visual_rows;  // int64 [rows, s]: the tower's row of each token, -1 for text
+};
+GoldenPixels golden_pixels(const GoldenMediaBatch& batch, const std::vector<int64_t>& rows, int64_t merge);
 
 // Skips the test when something is missing.
 GoldenMedia read_golden_media(const std::string& name);

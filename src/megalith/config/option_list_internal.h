@@ -314,6 +314,7 @@ void add_optimizer_options(OptionList& list);
 void add_schedule_options(OptionList& list);
 void add_data_options(OptionList& list);
 void add_indexed_data_options(OptionList& list);
+void add_media_options(OptionList& list);
 void add_adapter_options(OptionList& list);
 void add_logging_options(OptionList& list);
 void add_checkpoint_options(OptionList& list);

@@ -30,6 +30,7 @@ std::vector<Option> all_options() {
   add_schedule_options(list);
   add_data_options(list);
   add_indexed_data_options(list);
+  add_media_options(list);
   add_adapter_options(list);
   add_logging_options(list);
   add_checkpoint_options(list);

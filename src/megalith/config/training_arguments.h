@@ -5,6 +5,7 @@
 #pragma once
 
 #include "megalith/config/data_config.h"
+#include "megalith/config/media_config.h"
 #include "megalith/config/model_config.h"
 #include "megalith/config/optimizer_config.h"
 #include "megalith/config/parallel_config.h"
@@ -36,6 +37,8 @@ struct TrainingArguments {
   ScheduleConfig schedule;            // learning rate over time
   DdpConfig ddp;                      // gradient buffers
   DataConfig data;                    // conversations and documents
+  MediaConfig media;                  // pictures, videos and sound in them
+  TowerConfig towers;                 // parts of models that see and hear
   SamplerConfig sampler;              // order of samples
   IndexedDataConfig indexed;          // .bin/.idx files
   TokenizerConfig tokenizer;          // Megatron's tokenizer options

@@ -183,6 +183,27 @@ void check_offloading(const TrainingArguments& args, Problems& problems) {
                    " one of the two");
 }
 
+// A rate for what is not trained, or for which there is no multiple of the learning rate, would be ignored silently.
+void check_towers(const TrainingArguments& args, Problems& problems) {
+  const TowerConfig& towers = args.towers;
+  problems.require(args.media.image_min_pixels <= args.media.image_max_pixels,
+                   "image_min_pixels {} is more than image_max_pixels {}", args.media.image_min_pixels,
+                   args.media.image_max_pixels);
+  problems.require(!towers.freeze_vision_tower || !towers.freeze_multi_modal_projector || !towers.freeze_language_model,
+                   "freeze_vision_tower, freeze_multi_modal_projector and freeze_language_model are all true, which"
+                   " leaves nothing to train; set one of them to false");
+  problems.require(!towers.vision_tower_lr || !towers.freeze_vision_tower,
+                   "vit_lr is a rate for the vision tower, which freeze_vision_tower keeps as it is; set that to false");
+  problems.require(!towers.projector_lr || !towers.freeze_multi_modal_projector,
+                   "aligner_lr is a rate for the merger, which freeze_multi_modal_projector keeps as it is; set that to"
+                   " false");
+  const bool own_rate = towers.vision_tower_lr || towers.projector_lr;
+  problems.require(!own_rate || args.optimizer.learning_rate.value_or(0) > 0,
+                   "vit_lr and aligner_lr follow the schedule of learning_rate, which must be positive");
+  problems.require(!own_rate || !args.lora.loraplus_lr_ratio,
+                   "loraplus_lr_ratio does not work with vit_lr and aligner_lr; leave out one or the other");
+}
+
 // Each fp8 option needs fp8 itself, and the delayed recipe owns the options about history.
 void check_precision(const TrainingArguments& args, Problems& problems) {
   const PrecisionConfig& precision = args.precision;

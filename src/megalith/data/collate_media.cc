@@ -25,7 +25,7 @@ class MediaList {
   // Returns the tower's first output row of the image.
   int64_t add(const MediaReference& medium) {
     const auto [place, is_new] =
-        first_rows_.try_emplace(std::tuple(medium.file, medium.offset, medium.grid), output_rows_);
+        first_rows_.try_emplace(std::tuple(medium.file, medium.offset, medium.grid, medium.frames), output_rows_);
     if (is_new) {
       media_.push_back(&medium);
       patch_begins_.push_back(patch_rows_);
@@ -39,7 +39,7 @@ class MediaList {
   int64_t patch_begin(size_t i) const { return patch_begins_[i]; }
 
  private:
-  std::map<std::tuple<std::string, int64_t, std::array<int64_t, 3>>, int64_t> first_rows_;
+  std::map<std::tuple<std::string, int64_t, std::array<int64_t, 3>, std::vector<MediaFrame>>, int64_t> first_rows_;
   std::vector<const MediaReference*> media_;
   std::vector<int64_t> patch_begins_;
   int64_t patch_rows_ = 0, output_rows_ = 0;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "megalith/base/error.h"
+#include "megalith/data/collate_coordinates_internal.h"
 #include "megalith/data/collate_fields_internal.h"
 #include "megalith/data/collate_media_internal.h"
 #include "megalith/data/own_batch_internal.h"
@@ -89,28 +90,6 @@ ops::SequenceLayout with_restarts(ops::SequenceLayout layout, const std::vector<
     at += strip.length;
   }
   return layout.with_positions(std::move(positions));
-}
-
-// Gives the tokens coordinates if any row has them. Rows of text take their positions on all axes; padding gets zeros.
-ops::SequenceLayout with_coordinates(ops::SequenceLayout layout, const std::vector<Strip>& strips) {
-  if (std::ranges::all_of(strips, [](const Strip& strip) { return strip.row->coordinates.empty(); })) return layout;
-  at::Tensor coordinates = layout.positions(at::kCPU).to(at::kFloat).repeat({3, 1});
-  const int64_t total = coordinates.size(1);
-  auto* out = coordinates.mutable_data_ptr<float>();
-  int64_t at = 0;
-  for (const Strip& strip : strips) {
-    const std::vector<float>& given = strip.row->coordinates;
-    const auto tokens = std::ssize(strip.row->ids);
-    check(given.empty() || std::ssize(given) == 3 * tokens, "a row of {} tokens with {} numbers for its coordinates",
-          tokens, given.size());
-    for (int64_t axis = 0; axis < 3 && !given.empty(); ++axis) {
-      float* const first = out + axis * total + at;
-      std::fill_n(std::copy_n(given.begin() + axis * tokens + strip.begin, strip.tokens, first),
-                  strip.length - strip.tokens, 0.0F);
-    }
-    at += strip.length;
-  }
-  return layout.with_coordinates(std::move(coordinates));
 }
 
 // Returns the rows in the order of the micro-batch: all chosen rows, then all rejected ones.
@@ -214,7 +193,7 @@ MicroBatch Collator::collate_built_in(std::span<const Sample> samples, CollatePa
   // The fill is a sequence of its own: appended to the last strip it would change that one's length for cp.
   if (total > filled) lengths.push_back(total - filled);
   const ops::SequenceLayout layout =
-      with_coordinates(with_restarts(ops::SequenceLayout::packed(lengths), strips), strips);
+      with_coordinates(with_restarts(ops::SequenceLayout::packed(lengths), strips), strips, options_.positions);
   // Neither learned positions nor rotary frequencies that depend on the length may depend on padding.
   int64_t longest = 1;
   for (const Strip& strip : strips) longest = std::max(longest, strip.tokens);

@@ -11,10 +11,12 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <span>
 
 #include "megalith/data/micro_batch.h"
 #include "megalith/data/sample.h"
+#include "megalith/layout/media_positions.h"
 
 namespace megalith::media {
 class ImageProcessor;
@@ -39,6 +41,9 @@ struct CollatorOptions {
   int64_t tp = 1;               // the total becomes a multiple of cp·tp
   std::shared_ptr<const media::ImageProcessor> images{};  // nullptr: samples with images are refused
   int media_threads = 1;                                  // that decode the images of a micro-batch
+  // How the model counts the coordinates of tokens in rows with media (ModelConfig::media); std::nullopt: it has one
+  // position per token.
+  std::optional<layout::PositionSettings> positions{};
 
   // The length of every sequence must be a multiple of the first, the total number of tokens of the second.
   int64_t sequence_multiple() const { return cp > 1 ? 2 * cp : 1; }

@@ -48,12 +48,12 @@ struct Sequence {
   // True: labels[i] is already the token that token i has to predict, and no token is only a label. This is the form of
   // samples cut out of a stream of tokens; token tables cannot hold it.
   bool shifted = false;
-  // Rows with pictures or sound: time, height and width of each token (media_positions.h), 3 · ids.size() numbers, all
-  // times first. Empty for text alone. Token tables cannot hold them.
+  // Time, height and width of each token (media_positions.h), 3 · ids.size() numbers, all times first. Empty for text
+  // alone, and where the collator counts them from `media`. Token tables cannot hold them.
   std::vector<float> coordinates{};
   // By name. All rows of a micro-batch must have the same fields; token tables cannot hold them.
   std::map<std::string, Field> fields{};
-  // The images of the row, in the order of their tokens. Those of a piece lie within it.
+  // The images and videos of the row, in the order of their tokens. Those of a piece lie within it.
   std::vector<MediaReference> media{};
   bool operator==(const Sequence&) const = default;
 };

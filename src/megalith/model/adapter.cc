@@ -213,6 +213,20 @@ std::vector<std::string> vocabulary_modules(const ModelConfig& config) {
   return modules;
 }
 
+// Programs name modules with more or fewer prefixes than files do, so only the words that tell parts apart are used.
+std::string excluded_modules(const ModelConfig& config, const FreezePlan& freeze) {
+  if (!config.media) return "";
+  const bool tower = !config.vision || freeze.vision_tower, projector = !config.vision || freeze.projector;
+  std::vector<std::string> parts{"(.*[.])?(audio_tower|talker|code2wav)[.].*"};
+  parts.emplace_back(tower && projector ? "(.*[.])?visual[.].*"
+                     : tower            ? "(.*[.])?visual[.](patch_embed|blocks|deepstack_merger_list|merger_list)[.].*"
+                     : projector        ? "(.*[.])?visual[.](patch_embed|merger)[.].*"
+                                        : "(.*[.])?visual[.]patch_embed[.].*");
+  if (freeze.language_model)
+    parts.emplace_back("(thinker[.])?(model[.](language_model[.])?(embed_tokens|layers[.].*)|lm_head)");
+  return fmt::format("{}", fmt::join(parts, "|"));
+}
+
 peft::AdapterConfig resolve_targets(peft::AdapterConfig adapter, const ModelConfig& config) {
   adapter = peft::with_targets(std::move(adapter), module_names(config), whole_weights(config));
   look_at_whole(config, adapter, [](const nn::Parameter&) {});  // throws if a layer cannot take the adapter

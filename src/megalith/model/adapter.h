@@ -36,6 +36,11 @@ struct AdapterSource {
   bool keep_base = false;   // WithoutAdapter also restores modules to save and biases, which costs a copy of them
 };
 
+// Returns a regular expression for peft's exclude_modules: the modules of a model that sees or hears which get no
+// update, because `freeze` freezes them, because they are left out here (without_towers), or because they are the
+// patches, which are a convolution. Empty for other models.
+std::string excluded_modules(const ModelConfig& config, const FreezePlan& freeze);
+
 // Returns the adapter with its targets resolved to modules of the model. Throws ConfigError for target names that the
 // model does not have, with the most similar names that it has.
 peft::AdapterConfig resolve_targets(peft::AdapterConfig adapter, const ModelConfig& config);

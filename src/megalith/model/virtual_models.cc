@@ -7,13 +7,12 @@
 
 namespace megalith::model {
 
-std::vector<ChunkPlace> chunk_places(layout::SplitRequest stages, const ModelConfig& config,
-                                     const parallel::ParallelContext& context) {
+layout::LayerSplit layer_split(layout::SplitRequest stages, const ModelConfig& config, int pp) {
   stages.num_layers = static_cast<int>(config.num_layers);
   stages.mtp_layers = static_cast<int>(config.mtp_layers);
-  stages.pp = context.grid().shape().pp;
+  stages.pp = pp;
   stages.uneven = layout::UnevenSplit::kBalance;  // layers that do not divide evenly are balanced, not refused
-  const layout::LayerSplit split(stages);
+  layout::LayerSplit split(stages);
   for (const layout::Stage& stage : split.stages())  // all stages, so that every rank throws
     check<ConfigError>(
         stage.mtp_layers.empty() || stage.has_loss(),
@@ -22,6 +21,12 @@ std::vector<ChunkPlace> chunk_places(layout::SplitRequest stages, const ModelCon
         stages.layout ? stages.layout->text() : "");
   const std::string problem = deepstack_problem(config, split.stages().front().num_layers);
   check<ConfigError>(problem.empty(), "{}", problem);
+  return split;
+}
+
+std::vector<ChunkPlace> chunk_places(const layout::SplitRequest& stages, const ModelConfig& config,
+                                     const parallel::ParallelContext& context) {
+  const layout::LayerSplit split = layer_split(stages, config, context.grid().shape().pp);
   std::vector<ChunkPlace> places;
   for (int chunk = 0; chunk < split.chunks(); ++chunk) {
     const layout::Stage stage = split.stage(context.place().pp_rank, chunk);

@@ -183,7 +183,9 @@ AdapterConfig with_targets(AdapterConfig config, const hf::NameMap& names, const
   std::set<std::string> targets;
   for (const std::string& target : config.target_modules) {
     if (is_all(target))
-      targets.merge(words_of(names, weights, is_linear));
+      targets.merge(words_of(names, weights, [&](const Weight& weight) {
+        return is_linear(weight) && !is_excluded(module_of(names, weight.name), config);
+      }));
     else
       targets.insert(target);
   }

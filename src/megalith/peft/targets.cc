@@ -21,10 +21,6 @@ bool lists(const std::vector<std::string>& names, std::string_view name) {
   });
 }
 
-bool is_excluded(std::string_view module, const AdapterConfig& config) {
-  return config.exclude_pattern ? config.exclude_pattern->matches(module) : lists(config.exclude_modules, module);
-}
-
 // The number of a module's layer: without a pattern, the first number that follows two words.
 std::optional<int64_t> layer_of(std::string_view module, const AdapterConfig& config) {
   for (const NamePattern& pattern : config.layers_pattern)
@@ -61,6 +57,10 @@ size_t expert_number(std::string_view tensor) {
 }
 
 }  // namespace
+
+bool is_excluded(std::string_view module, const AdapterConfig& config) {
+  return config.exclude_pattern ? config.exclude_pattern->matches(module) : lists(config.exclude_modules, module);
+}
 
 bool is_target(std::string_view module, const AdapterConfig& config) {
   if (module.empty() || is_excluded(module, config)) return false;

@@ -21,6 +21,8 @@
 
 namespace megalith::peft {
 
+// Returns whether exclude_modules names a module, which is then never a target.
+bool is_excluded(std::string_view module, const AdapterConfig& config);
 // Returns whether target_modules and the fields that narrow it down (exclude_modules, layers_to_transform) select a
 // module. A target is the name of a module or its end after a dot.
 bool is_target(std::string_view module, const AdapterConfig& config);

@@ -36,7 +36,8 @@ bool same_experts(const ModelConfig& a, const ModelConfig& b) {
 }
 
 bool same_vision(const ModelConfig& a, const ModelConfig& b) {
-  if (!a.vision || !b.vision) return !a.vision && !b.vision;
+  const bool left_out = (a.media && !a.vision) || (b.media && !b.vision);  // the tower of one stays in its files
+  if (left_out || !a.vision || !b.vision) return left_out || (!a.vision && !b.vision);
   nn::VisionShape other = *b.vision;
   other.init_std = a.vision->init_std;  // for new weights only
   return *a.vision == other;

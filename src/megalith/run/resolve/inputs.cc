@@ -88,14 +88,17 @@ fs::path find_model(const std::string& path_or_name, bool weights) {
 }
 
 ModelPlan model_plan(const fs::path& folder, const TrainingArguments& args,
-                     const std::shared_ptr<const model::Family>& own, bool reads_tokenizer) {
-  const model::ModelConfig in_files = model::read_model_config(folder, own);
+                     const std::shared_ptr<const model::Family>& own, bool reads_tokenizer, bool towers) {
+  model::ModelConfig in_files = model::read_model_config(folder, own);
+  if (!towers) in_files = model::without_towers(std::move(in_files));
   ModelPlan plan{
       .folder = folder, .config = model_overrides(args).applied_to(in_files), .fresh = args.source.train_from_scratch};
   if (trains_adapter(args)) plan.adapter = adapter_source(args);
   plan.vocabulary = run_vocabulary(args, folder, in_files, plan.adapter, reads_tokenizer);
   plan.config.vocab_size = plan.vocabulary.size;
   if (!plan.adapter) return plan;
+  if (const auto excluded = model::excluded_modules(in_files, model_options(args, at::kCPU).freeze); !excluded.empty())
+    plan.adapter->fresh.exclude_pattern = peft::NamePattern::whole(excluded);
   // The base serves as the reference, so modules that are trained in full keep a copy of their first weights.
   plan.adapter->keep_base = args.run.stage == config::Stage::kDpo && config::needs_reference(args.preference.loss);
   model::adapter_config(*plan.adapter, in_files);  // throws for targets that the model does not have
@@ -127,6 +130,7 @@ DataPlan data_plan(const TrainingArguments& args, const DataTools& tools) {
   request.tokenizer = tools.vocabulary.tokenizer;
   request.tokenizer_folder = tools.vocabulary.tokenizer_folder;
   request.changed_tokenizer_files = tools.vocabulary.changed_files;
+  request.media = tools.media;
   // The encoder knows the columns it needs; a dataset without them is reported before anything is tokenized.
   const auto encoder = data::make_record_encoder(request);
   for (const auto* names : {&args.data.dataset, &args.data.eval_dataset})
@@ -135,6 +139,10 @@ DataPlan data_plan(const TrainingArguments& args, const DataTools& tools) {
   // Rows are padded to a multiple of what splits them along the tokens.
   plan.collator.tp = args.parallel.sequence_parallel ? args.parallel.tp.value_or(1) : 1;
   plan.collator.cp = args.parallel.cp.value_or(1);
+  if (tools.media) {
+    plan.collator.images = tools.media->images;
+    plan.collator.positions = tools.positions;
+  }
   plan.collate = tools.collate;
   plan.order = epoch_sampler(args.sampler, /*size=*/0, config::data_seed(args));
   plan.trains = config::trains(args.run);

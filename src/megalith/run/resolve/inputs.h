@@ -18,8 +18,11 @@ std::filesystem::path find_model(const std::string& path_or_name, bool weights =
 // Plans the model of a folder, its vocabulary and, with finetuning_type lora, its adapter. `args` must be derived, here
 // and below; for `own` see OwnParts::family. Throws ConfigError for an adapter that does not exist or does not fit the
 // model, and the errors of run_vocabulary. Commands that take token ids need no tokenizer.
+//
+// Without `towers` the model is the text model alone.
 ModelPlan model_plan(const std::filesystem::path& folder, const config::TrainingArguments& args,
-                     const std::shared_ptr<const model::Family>& own = {}, bool reads_tokenizer = true);
+                     const std::shared_ptr<const model::Family>& own = {}, bool reads_tokenizer = true,
+                     bool towers = true);
 
 // Plans the reference model of stage dpo, which must have the vocabulary of the model; std::nullopt for other stages.
 // Throws ConfigError or DataError.
@@ -27,9 +30,11 @@ std::optional<PreferencePlan> preference_plan(const config::TrainingArguments& a
 
 // The tools that turn records into batches.
 struct DataTools {
-  RunVocabulary vocabulary{};            // its tokenizer is absent for data that consists of token ids
-  std::filesystem::path cache_folder{};  // keeps tokens between runs; if empty, they are not kept
-  data::CollateFunction collate{};       // the program's own collator, for training and evaluation
+  RunVocabulary vocabulary{};                           // its tokenizer is absent for data that consists of token ids
+  std::filesystem::path cache_folder{};                 // keeps tokens between runs; if empty, they are not kept
+  data::CollateFunction collate{};                      // the program's own collator, for training and evaluation
+  std::optional<data::MediaSettings> media{};           // how media become tokens; std::nullopt: the model takes none
+  std::optional<layout::PositionSettings> positions{};  // how positions of media count, with `media`
 };
 // Returns the tools for a vocabulary, with the user's cache.
 DataTools data_tools(RunVocabulary vocabulary);

@@ -160,6 +160,9 @@ model::ModelOptions model_options(const config::TrainingArguments& args, at::Dev
   options.offload = offload_plan(args);
   for (const std::string& name : args.parallel.cp_comm_type) options.context_modes.push_back(nn::context_mode(name));
   options.moe = moe_options(args);
+  options.freeze = {.vision_tower = args.towers.freeze_vision_tower,
+                    .projector = args.towers.freeze_multi_modal_projector,
+                    .language_model = args.towers.freeze_language_model};
   return options_on(std::move(options), device);
 }
 

@@ -16,6 +16,7 @@
 #include "megalith/observe/energy/energy_meter.h"
 #include "megalith/parallel/gpu_count.h"
 #include "megalith/peft/adapter_config.h"
+#include "megalith/run/media/run_media.h"
 #include "megalith/run/resolve/indexed_settings.h"
 #include "megalith/run/resolve/inputs.h"
 #include "megalith/run/resolve/load.h"
@@ -267,7 +268,19 @@ void find_fine_tuning(const RunRequest& request, const TrainingArguments& args, 
   }
   settle(request, args, in_files.moe.has_value(), plan, findings);
   findings.attempt([&] { check_experts(in_files, plan.settings.runtime.grid); });
-  const bool model_fits = findings.attempt([&] { plan.model = model_plan(folder, plan.options, request.own.family); });
+  // Towers that no data reaches are left out: they cost memory, and may not fit into a pipeline's first chunk. Whether
+  // a program's own collator brings media, only the program knows.
+  bool media = false;
+  findings.attempt([&] {
+    media = reads_media(args.data);
+    if (!request.own.collate) check_towers(args, in_files, media);
+  });
+  const bool towers = media || request.own.collate;
+  plan.settings.model.overrides.towers = towers;
+  const bool model_fits = findings.attempt([&] {
+    plan.model = model_plan(folder, plan.options, request.own.family, /*reads_tokenizer=*/true, towers);
+    model::layer_split(plan.settings.model.stages, plan.model.config, plan.settings.runtime.grid.pp);
+  });
   // Without a model, its data can still be checked.
   const bool has_vocabulary = model_fits || findings.attempt([&] {
     plan.model.vocabulary = run_vocabulary(plan.options, folder, in_files, std::nullopt);
@@ -283,6 +296,10 @@ void find_fine_tuning(const RunRequest& request, const TrainingArguments& args, 
   findings.attempt([&] {
     DataTools tools = data_tools(plan.model.vocabulary);
     tools.collate = request.own.collate;
+    if (model_fits && media && plan.model.config.vision) {
+      tools.media = media_settings(plan.options, folder, plan.model.config, plan.model.vocabulary.tokenizer);
+      tools.positions = plan.model.config.media->positions;
+    }
     plan.data = data_plan(plan.options, tools);
   });
 }

@@ -151,15 +151,28 @@ train::StepSettings step_settings(const TrainingArguments& args) {
           .router_losses_by_layer = args.moe.per_layer_logging};
 }
 
+// Returns the parameters with a rate of their own, as multiples of the learning rate, by parts of their names.
+std::vector<optim::LrMultiplier> rate_multipliers(const TrainingArguments& args) {
+  std::vector<optim::LrMultiplier> multipliers;
+  const double rate = args.optimizer.learning_rate.value_or(0);
+  if (rate <= 0) return multipliers;
+  // LoRA+ (Hayou et al., 2024): B learns faster than A; embeddings have a rate of their own.
+  if (args.lora.loraplus_lr_ratio) {
+    multipliers.push_back({"embedding.lora_b", args.lora.loraplus_lr_embedding / rate});
+    multipliers.push_back({".lora_b", *args.lora.loraplus_lr_ratio});
+  }
+  // The first match counts: the merger is a part of the tower by its name.
+  if (args.towers.projector_lr || args.towers.vision_tower_lr)
+    multipliers.push_back({"vision.merger.", args.towers.projector_lr.value_or(rate) / rate});
+  if (args.towers.vision_tower_lr) multipliers.push_back({"vision.", *args.towers.vision_tower_lr / rate});
+  return multipliers;
+}
+
 train::UpdateSettings update_settings(const TrainingArguments& args) {
   train::UpdateSettings settings;
   settings.optimizer = optimizer_settings(args.optimizer);
   settings.optimizer.count_zeros = args.logging.log_num_zeros_in_grad;
-  // LoRA+ (Hayou et al., 2024): B learns faster than A; embeddings have a rate of their own.
-  const double rate = args.optimizer.learning_rate.value_or(0);
-  if (args.lora.loraplus_lr_ratio && rate > 0)
-    settings.optimizer.groups.multipliers = {{"embedding.lora_b", args.lora.loraplus_lr_embedding / rate},
-                                             {".lora_b", *args.lora.loraplus_lr_ratio}};
+  settings.optimizer.groups.multipliers = rate_multipliers(args);
   settings.gradients = ddp_settings(args);
   settings.scaler = grad_scaler(args.precision);
   settings.param_gather = args.optimizer.overlap_param_gather_with_optimizer_step ? optim::ParamGather::kDuringUpdate
