@@ -98,6 +98,17 @@ std::vector<ShownElsewhere> effects_shown_elsewhere() {
       {"ddp_timeout", "tests/cli/option_runs_test.cc", "OptionRuns, TimeoutsDecideHowLongARankMayBeLate"},
       {"distributed_timeout_minutes", "tests/cli/option_runs_test.cc",
        "OptionRuns, TimeoutsDecideHowLongARankMayBeLate"},
+      // Files of images, read by the program.
+      {"freeze_vision_tower", "tests/cli/sight_command_test.cc", "SightCommand, FreezesThePartsThatOptionsName"},
+      {"freeze_multi_modal_projector", "tests/cli/sight_command_test.cc",
+       "SightCommand, FreezesThePartsThatOptionsName"},
+      {"freeze_language_model", "tests/cli/sight_command_test.cc", "SightCommand, FreezesThePartsThatOptionsName"},
+      {"vit_lr", "tests/cli/sight_command_test.cc", "SightCommand, FreezesThePartsThatOptionsName"},
+      {"aligner_lr", "tests/cli/sight_command_test.cc", "SightCommand, FreezesThePartsThatOptionsName"},
+      {"image_max_pixels", "tests/cli/sight_command_test.cc", "SightCommand, LimitsOfPixelsDecideTokens"},
+      {"image_min_pixels", "tests/cli/sight_command_test.cc", "SightCommand, LimitsOfPixelsDecideTokens"},
+      {"media_dir", "tests/cli/sight_command_test.cc", "SightCommand, BadMediaAreNamedOrCounted"},
+      {"skip_broken_media", "tests/cli/sight_command_test.cc", "SightCommand, BadMediaAreNamedOrCounted"},
       // Ranks that are processes, one of which fails.
       {"inprocess_restart", "tests/faults/recovery_test.cc", "InProcessRestart, AnExceptionOnOneRankLosesNoStep"},
   };

@@ -21,6 +21,9 @@ namespace {
 
 at::Tensor gradient_of(const nn::Parameter& parameter, const parallel::ParallelContext& context) {
   at::Tensor grad = parameter.grad.main_grad.defined() ? parameter.grad.main_grad : parameter.value.grad();
+  // A rank without images does not run the tower.
+  const bool unused = parameter.grad.main_grad.defined() ? parameter.grad.stale : !grad.defined();
+  if (unused && !parameter.value.grad().defined()) grad = at::zeros(parameter.value.sizes());
   if (parameter.grad.main_grad.defined() && parameter.value.grad().defined())
     grad = parameter.grad.stale ? parameter.value.grad() : parameter.grad.main_grad + parameter.value.grad();
   grad = grad.to(at::kFloat).clone();

@@ -96,7 +96,7 @@ struct Result {
   std::map<std::string, at::Tensor> gradients;  // whole, by our names; zeros where a parameter was not used
 };
 
-at::Tensor gradient_of(const nn::Parameter& parameter, const parallel::ParallelContext& context) {
+at::Tensor summed_gradient(const nn::Parameter& parameter, const parallel::ParallelContext& context) {
   at::Tensor grad = at::zeros(parameter.value.sizes());
   if (parameter.grad.main_grad.defined() && !parameter.grad.stale) grad += parameter.grad.main_grad;
   if (parameter.value.grad().defined()) grad += parameter.value.grad();
@@ -151,7 +151,7 @@ Result run(const model::ModelConfig& config, const Batch& whole, const Layout& l
     loss = loss.detach().clone();
     context.dp(/*with_cp=*/true).all_reduce(loss);
     for (nn::Parameter* parameter : models.parameters()) {
-      const at::Tensor grad = gradient_of(*parameter, context);
+      const at::Tensor grad = summed_gradient(*parameter, context);
       const std::lock_guard lock(mutex);
       result.loss = loss.item<double>();
       for (const auto& part : parameter->sharded(grad)) {

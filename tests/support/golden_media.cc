@@ -5,6 +5,7 @@
 #include "megalith/base/error.h"
 #include "megalith/hf/safetensors_file.h"
 #include "tests/support/golden.h"
+#include "tests/support/golden_model.h"
 
 namespace megalith::testing {
 
@@ -76,6 +77,12 @@ layout::PositionSettings settings_of(const nlohmann::json& config) {
 }
 
 }  // namespace
+
+std::vector<std::string> golden_sight_names() {
+  std::vector<std::string> names = golden_media_names();
+  std::erase_if(names, [](const std::string& name) { return golden_model_type(name) == "qwen3_omni_moe"; });
+  return names;
+}
 
 GoldenPixels golden_pixels(const GoldenMediaBatch& batch, const std::vector<int64_t>& rows, int64_t merge) {
   using Kind = layout::TokenSegment::Kind;

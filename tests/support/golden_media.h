@@ -53,6 +53,9 @@ struct GoldenPixels {
 };
 GoldenPixels golden_pixels(const GoldenMediaBatch& batch, const std::vector<int64_t>& rows, int64_t merge);
 
+// The folders of golden_media_names() whose batches have images and videos, and no sound.
+std::vector<std::string> golden_sight_names();
+
 // Skips the test when something is missing.
 GoldenMedia read_golden_media(const std::string& name);
 

@@ -97,7 +97,7 @@ void run_trainer_ranks(const std::filesystem::path& folder, const TrainerCase& h
     data::CollatorOptions collator = how.collator;
     collator.tp = how.tp;
     collator.cp = how.cp;
-    body({rank, args, models, data::Collator(collator)});
+    body({rank, args, models, data::Collator(collator, how.collate)});
   };
   if (how.gloo)
     run_gloo_ranks(how.ranks(), run);

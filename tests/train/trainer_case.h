@@ -27,6 +27,7 @@ struct TrainerCase {
   std::optional<int> vpp{};
   config::TrainingArguments args = small_arguments();  // sizes above are filled in
   data::CollatorOptions collator{};                    // tp and cp are filled in
+  data::CollateFunction collate{};                     // a collator of the program's own
   bool shuffle = false;
   bool gloo = false;  // sockets in place of shared memory
   // A vocabulary that grows, as run::with_vocabulary sets it.

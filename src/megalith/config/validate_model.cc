@@ -249,6 +249,7 @@ void check_model(const TrainingArguments& args, const ValidationContext& context
   check_recompute(args, problems);
   check_offloading(args, problems);
   check_precision(args, problems);
+  check_towers(args, problems);
   check_graphs(args.fusion, problems);
 }
 

@@ -118,7 +118,6 @@ VisionTower::VisionTower(const ParameterScope& scope, const VisionShape& shape, 
   tp.fp8.reset();
   patch_.emplace(
       make_linear(scope, "patch", shape.patch_pixels(), {{"patch", shape.width}}, shape.patch_bias, shape, tp));
-  patch_->weight().spec.use = WeightUse::kOther;  // a convolution in the files, which takes no low-rank update
   if (shape.positions > 0)
     positions_ = &scope.add({.name = "positions.weight",
                              .init = Init::normal(shape.init_std),
