@@ -1,13 +1,15 @@
 // Decoding against libsndfile's own reader in Python, resampling against torchaudio. WAV files are exact; in compressed
-// formats the last bits depend on the version of the library. The weights of resampling are computed in fp64 here and in
-// fp32 there, which is off by up to 1.5e-5 of full scale.
+// formats the last bits depend on the version of the library. The weights of resampling are computed in fp64 here and
+// in fp32 there, which is off by up to 1.5e-5 of full scale.
 #include "megalith/media/audio.h"
 
 #include <gtest/gtest.h>
 
+#include "fuzz/entries.h"
 #include "megalith/base/error.h"
 #include "tests/media/sound_support.h"
 #include "tests/support/expect.h"
+#include "tests/support/fuzz_corpus.h"
 
 namespace megalith::media {
 namespace {
@@ -72,6 +74,8 @@ TEST(DecodeSound, DataToTheEndOfTheFile) {
     EXPECT_EQ(decode_sound(changed(40, size), "x.wav").samples,
               decode_sound(sound_bytes("pcm16.wav"), "x.wav").samples);
 }
+
+TEST(FuzzEntries, SoundFile) { testing::run_fuzz_entry("sound_file", fuzz::sound_file); }
 
 // A tone far below both Nyquist frequencies stays what it is, away from the ends.
 TEST(Resample, KeepsTones) {

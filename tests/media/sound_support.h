@@ -1,4 +1,4 @@
-// Small sounds, and what other programs make of them (tests/data/media/sounds/make_sounds.py).
+// Small sounds, and the results of other programs (tests/data/media/sounds/make_sounds.py).
 #pragma once
 
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 // Sound: decoded samples in memory, and the ways to get there: decoding and resampling.
 //
-// WAV files are read here; FLAC, MP3, Ogg (Vorbis, Opus), AIFF and what else libsndfile knows, by that library. Channels
-// are averaged. Results are those of torchaudio up to rounding.
+// WAV files are read by this module; FLAC, MP3, Ogg (Vorbis, Opus), AIFF and other formats by libsndfile. Channels are
+// averaged. Results are those of torchaudio up to rounding.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ struct Sound {
   std::vector<float> samples;  // in [-1, 1]; files with floating-point samples may go beyond
 };
 
-// What the header of a file says.
+// The size of a sound, from the header of its file.
 struct SoundHeader {
   int64_t rate = 0;      // samples per second, within the limits below
   int64_t channels = 0;  // at least 1
-  int64_t samples = 0;   // of each channel
+  int64_t samples = 0;   // samples per channel
 };
 
 // Files with more samples per channel are refused (93 minutes at 48 kHz), and so are other rates and more channels.

@@ -4,9 +4,9 @@
 //
 //   samples ─ every 160 ─► windows of 400 ─ Fourier ─► power [201] ─ mel ─► [bins] ─ log10, floor, scale ─► [bins]
 //
-// Frames are those that Hugging Face's processor makes of a sound by itself: beginning and end are mirrored, and a rest
-// of less than 160 samples makes no frame. (LLaMA-Factory pads to 30 seconds with silence, and cuts what is longer; its
-// last two frames differ.)
+// Frames are those of Hugging Face's processor for a single sound: beginning and end are mirrored, and a rest of less
+// than 160 samples makes no frame. (LLaMA-Factory pads to 30 seconds with silence, and cuts longer sounds; its last two
+// frames differ.)
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ inline constexpr int64_t kFrameWindow = 400;
 // Returns the frames of a sound with so many samples at kFeatureRate.
 inline int64_t feature_frames(int64_t samples) { return samples / kFrameHop; }
 
-// Returns the tokens that an audio tower with chunks of `chunk` frames makes of so many frames: an eighth of each chunk,
+// Returns the tokens of so many frames in an audio tower with chunks of `chunk` frames: an eighth of each chunk,
 // rounded up.
 int64_t audio_tokens(int64_t frames, int64_t chunk = 100);
 

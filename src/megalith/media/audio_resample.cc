@@ -1,8 +1,8 @@
-// With from : to reduced by their greatest common divisor, output sample j = q · to + p lies at q · from + p · from / to
+// With from : to reduced by their greatest common divisor, output sample q · to + p lies at q · from + p · from / to
 // of the input. Its weights depend on the phase p alone: a sinc of the lower of both Nyquist frequencies (times 0.99),
 // under a window that ends after 6 of its zero crossings. The formula is torchaudio's (functional/functional.py,
-// _get_sinc_resample_kernel). Weights are computed in fp64 here and in fp32 there, which makes a difference of 1e-5; those
-// outside the window are left out.
+// _get_sinc_resample_kernel). Weights are computed in fp64 here and in fp32 there, which makes a difference of 1e-5;
+// those outside the window are left out.
 #include <algorithm>
 #include <cmath>
 #include <numbers>

@@ -117,6 +117,15 @@ int64_t sum(const std::vector<int64_t>& values) {
   return total;
 }
 
+// The bias of the keys adds the same to all scores of a query, so nothing depends on it: its gradient is rounding.
+void expect_gradients(const ParameterSet& set, const FullTensors& expected) {
+  for (const auto& parameter : set.all())
+    for (const auto& part : parameter->sharded(grad_of(*parameter))) {
+      const bool unused = part.name.ends_with("attention.k.bias");
+      expect_close(part.local, expected.at(part.name), "gradient of " + part.name, testing::kClose, unused ? 1e-5 : 0);
+    }
+}
+
 // One chunk that is not full; one that is; several windows; sounds of all kinds beside each other.
 const std::vector<std::vector<int64_t>>& lists() {
   static const std::vector<std::vector<int64_t>> all{{7}, {20}, {97}, {1, 41, 20, 13, 80}};
@@ -149,7 +158,7 @@ TEST(AudioTower, EqualsItsDefinition) {
             const at::Tensor y = tower.forward(frames, lengths, recompute);
             expect_close(y, expected.y, "rows");
             y.backward(dy);
-            expect_grads(set, expected.grads, tp);
+            expect_gradients(set, expected.grads);
           });
   }
 }
@@ -170,7 +179,7 @@ TEST(AudioTower, SoundsDoNotMeet) {
       int64_t frame = 0, row = 0;
       for (const int64_t length : lengths) {
         expect_close(together.narrow(0, row, shape.rows(length)),
-                     tower.forward(frames.narrow(0, frame, length), {length}), "rows", 1e-6);
+                     tower.forward(frames.narrow(0, frame, length), {length}), "rows");
         frame += length;
         row += shape.rows(length);
       }

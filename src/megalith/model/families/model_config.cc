@@ -44,7 +44,8 @@ bool same_vision(const ModelConfig& a, const ModelConfig& b) {
 }
 
 bool same_audio(const ModelConfig& a, const ModelConfig& b) {
-  if (!a.audio || !b.audio) return !a.audio && !b.audio;
+  const bool left_out = (a.media && !a.audio) || (b.media && !b.audio);  // as above
+  if (left_out || !a.audio || !b.audio) return left_out || (!a.audio && !b.audio);
   nn::AudioShape other = *b.audio;
   other.init_std = a.audio->init_std;
   other.conv_chunks = a.audio->conv_chunks;  // changes no result
@@ -78,6 +79,10 @@ const io::Json* config_value(const ModelConfig& config, std::string_view key) {
 
 ModelConfig without_towers(ModelConfig config) {
   config.vision.reset();
+  return without_audio(std::move(config));
+}
+
+ModelConfig without_audio(ModelConfig config) {
   config.audio.reset();
   return config;
 }

@@ -165,6 +165,8 @@ const io::Json* config_value(const ModelConfig& config, std::string_view key);
 
 // Returns the text model alone, whose files keep the tensors of the towers.
 ModelConfig without_towers(ModelConfig config);
+// Returns the model without its audio tower: for data without sounds.
+ModelConfig without_audio(ModelConfig config);
 
 // Returns one message per inconsistent field, each with the allowed values; empty if all is well.
 std::vector<std::string> problems(const ModelConfig& config);

@@ -23,7 +23,7 @@ struct AudioShape {
   int64_t heads = 0;
   int64_t mlp_width = 0;
   int64_t out_width = 0;
-  ops::Activation activation = ops::Activation::kGelu;  // of the MLPs
+  ops::Activation activation = ops::Activation::kGelu;  // inside the MLPs
   double norm_epsilon = 1e-5;
 
   // Bands of a frame, channels of the convolutions, frames of a chunk, and frames that attention covers at once.

@@ -53,7 +53,7 @@ AudioIndices audio_indices(const AudioShape& shape, const std::vector<int64_t>& 
   check(!lengths.empty(), "an audio tower was asked for the indices of no sounds");
   const int64_t silence = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   std::vector<int64_t> frames, rows, places, windows;
-  int64_t first = 0, chunks = 0;  // of the current sound
+  int64_t first = 0, chunks = 0;  // frames and chunks before the current sound
   for (const int64_t length : lengths) {
     for (int64_t begin = 0; begin < length; begin += shape.chunk, ++chunks) {
       const int64_t held = std::min(shape.chunk, length - begin);

@@ -30,7 +30,8 @@ class FootprintScope;
 // Everything about a list of sounds that a tower needs besides their frames. Tensors are on the tower's device.
 struct AudioIndices {
   // Every chunk is padded to its full length, whatever others are beside it: rows of a sound do not depend on the
-  // micro-batch. (transformers pads to the longest chunk of a batch; that differs if all its sounds are below a second.)
+  // micro-batch. (transformers pads to the longest chunk of a batch, which differs if all its sounds are below a
+  // second.)
   at::Tensor frames;            // int64 [s · chunk]: frame i of the chunks is frame frames[i], or silence if that is f
   at::Tensor rows;              // int64 [n]: those of the s · chunk_rows() convolved rows that are not padding
   at::Tensor places;            // int64 [n]: the place of each in its chunk

@@ -22,7 +22,7 @@ namespace megalith::nn {
 
 // An image, or another medium that a tower turns into rows.
 struct MediumSize {
-  int64_t work = 0;  // what decides which rank has time for it
+  int64_t work = 0;  // the load that dealing balances: patches or frames
   int64_t rows = 0;  // output rows
 };
 
