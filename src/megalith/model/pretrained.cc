@@ -315,7 +315,7 @@ namespace {
 // written. The first stage's first tensor-parallel ranks hold them, each a replica of the others.
 void add_carried(const ModelConfig& config, const hf::TensorMapping& mapping, const parallel::ParallelContext& context,
                  at::ScalarType dtype, ExportedWeights& weights) {
-  if (family_of(config).names.carried.empty()) return;
+  if (name_map(config).carried.empty()) return;
   if (config.folder.empty() || !hf::has_weight_files(config.folder)) {
     if (context.rank() == 0)
       log_warning(

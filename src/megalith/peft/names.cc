@@ -184,7 +184,8 @@ AdapterConfig with_targets(AdapterConfig config, const hf::NameMap& names, const
   for (const std::string& target : config.target_modules) {
     if (is_all(target))
       targets.merge(words_of(names, weights, [&](const Weight& weight) {
-        return is_linear(weight) && !is_excluded(module_of(names, weight.name), config);
+        const std::string file = hf::their_name(names, weight.name).value_or("");
+        return is_linear(weight) && !is_kernel(names, file) && !is_excluded(module_of(names, weight.name), config);
       }));
     else
       targets.insert(target);

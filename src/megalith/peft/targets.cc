@@ -58,6 +58,12 @@ size_t expert_number(std::string_view tensor) {
 
 }  // namespace
 
+bool is_kernel(const hf::NameMap& names, const std::string& tensor) {
+  const std::string pattern = hf::pattern_of(tensor).pattern;
+  const auto rule = std::ranges::find(names.rules, pattern, &hf::NameRule::theirs);
+  return rule != names.rules.end() && !rule->kernel.empty();
+}
+
 bool is_excluded(std::string_view module, const AdapterConfig& config) {
   return config.exclude_pattern ? config.exclude_pattern->matches(module) : lists(config.exclude_modules, module);
 }
@@ -101,7 +107,7 @@ std::optional<ExpertTensor> expert_tensor(const hf::NameMap& names, const std::s
 }
 
 std::optional<Update> update_of_file(const hf::NameMap& names, const std::string& tensor, const AdapterConfig& config) {
-  if (!tensor.ends_with(kWeightEnd)) return std::nullopt;
+  if (!tensor.ends_with(kWeightEnd) || is_kernel(names, tensor)) return std::nullopt;
   const std::string module = tensor.substr(0, tensor.size() - kWeightEnd.size());
   for (const std::string& name : {module, transformers_name(module)})
     if (is_target(name, config)) return update_named(module, name, config);

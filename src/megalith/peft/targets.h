@@ -21,6 +21,8 @@
 
 namespace megalith::peft {
 
+// Returns whether files keep the tensor as the kernel of a convolution, which has no low-rank update here.
+bool is_kernel(const hf::NameMap& names, const std::string& tensor);
 // Returns whether exclude_modules names a module, which is then never a target.
 bool is_excluded(std::string_view module, const AdapterConfig& config);
 // Returns whether target_modules and the fields that narrow it down (exclude_modules, layers_to_transform) select a

@@ -130,12 +130,16 @@ hf::NameMap module_names(const ModelConfig& config) {
   hf::NameMap map = known.names;
   if (config.mtp_layers > 0 && known.add_mtp_names) known.add_mtp_names(config, map);
   rename_parts(config.form, map);
-  if (config.vision)
+  if (config.vision) {
     for (hf::NameRule& rule : vision_rules(*config.vision, known.vision_files, config.form.vision_prefix))
       map.rules.push_back(std::move(rule));
-  if (config.audio)
+    std::erase_if(map.carried, [](const std::string& pattern) { return pattern.ends_with("visual.*"); });
+  }
+  if (config.audio) {
     for (hf::NameRule& rule : audio_rules(*config.audio, config.form.audio_prefix))
       map.rules.push_back(std::move(rule));
+    std::erase_if(map.carried, [](const std::string& pattern) { return pattern.ends_with("audio_tower.*"); });
+  }
   if (config.tied_embeddings)
     map.ignored.push_back(config.form.head_prefix + "lm_head.weight");  // some files repeat the embedding
   return map;
