@@ -33,6 +33,7 @@ megalith_find_optional(ZSTD zstd.h zstd "corpora packed with Zstandard cannot be
 megalith_find_optional(JPEG jpeglib.h jpeg "JPEG images cannot be read")
 megalith_find_optional(PNG png.h png "PNG images cannot be read")
 megalith_find_optional(WEBP webp/decode.h webp "WebP images cannot be read")
+megalith_find_optional(SNDFILE sndfile.h sndfile "sounds other than WAV files cannot be read")
 
 # Arrow and Parquet, for the plug-in that reads their files (src/megalith/data): ARROW_DIR, a folder with include/ and lib/, or
 # the link that scripts/setup.sh makes, or those of the system. The first two lie outside of a sysroot.

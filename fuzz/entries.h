@@ -43,4 +43,7 @@ void trace_view(std::string_view input);
 // An image file: its header, and its pixels where they are few.
 void image_file(std::string_view input);
 
+// Decodes a WAV file: as many samples as its header says, and errors name the file.
+void sound_file(std::string_view input);
+
 }  // namespace megalith::fuzz

@@ -38,7 +38,7 @@ source "$root/scripts/progress.sh"
 # The Debian packages of the libraries that a build needs, and a header of each.
 libraries=(libfmt-dev:fmt/core.h libspdlog-dev:spdlog/spdlog.h libyaml-cpp-dev:yaml-cpp/yaml.h nlohmann-json3-dev:nlohmann/json.hpp
            libpcre2-dev:pcre2.h libutf8proc-dev:utf8proc.h libsentencepiece-dev:sentencepiece_processor.h zlib1g-dev:zlib.h
-           libzstd-dev:zstd.h libjpeg-dev:jpeglib.h libpng-dev:png.h libwebp-dev:webp/decode.h libgtest-dev:gtest/gtest.h libgmock-dev:gmock/gmock.h)
+           libzstd-dev:zstd.h libjpeg-dev:jpeglib.h libpng-dev:png.h libwebp-dev:webp/decode.h libsndfile1-dev:sndfile.h libgtest-dev:gtest/gtest.h libgmock-dev:gmock/gmock.h)
 if [ "${1:-}" = --libraries ]; then printf '%s\n' "${libraries[@]%%:*}"; exit; fi
 
 say() { echo "setup: $*" >&2; }

@@ -44,7 +44,8 @@ std::pair<TokenBatch, int64_t> share_of(const TokenBatch& batch, const comm::Gro
   const auto layout = batch.layout.uniform() ? ops::SequenceLayout::dense(each, batch.layout.longest())
                                              : ops::SequenceLayout::packed(lengths);
   if (dp.size() == 1) return {batch, 0};
-  check(!batch.pixels.defined() && !batch.layout.has_coordinates(), "images with dp {}", dp.size());
+  check(!batch.pixels.defined() && !batch.audio_features.defined() && !batch.layout.has_coordinates(),
+        "images with dp {}", dp.size());
   return {{batch.ids.narrow(0, begin, count), batch.labels.narrow(0, begin, count), layout, batch.loss_scale}, begin};
 }
 
@@ -53,6 +54,7 @@ struct PaddedBatch {
   ops::SequenceLayout layout;
   at::Tensor ids, targets;
   at::Tensor visual_rows;  // undefined without images
+  at::Tensor audio_rows;   // undefined without sounds
   at::Tensor real;         // positions of the batch's own tokens
 
   PaddedBatch(const TokenBatch& batch, int cp, int tp) {
@@ -76,6 +78,8 @@ struct PaddedBatch {
     targets = model::shift_labels(labels, layout);
     if (batch.visual_rows.defined())
       visual_rows = at::full({total}, -1, at::kLong).index_copy_(0, real, batch.visual_rows);
+    if (batch.audio_rows.defined())
+      audio_rows = at::full({total}, -1, at::kLong).index_copy_(0, real, batch.audio_rows);
     if (!batch.layout.has_coordinates()) return;
     const at::Tensor given = batch.layout.coordinates(at::kCPU);
     layout = layout.with_coordinates(at::zeros({3, total}, given.options()).index_copy_(1, real, given));
@@ -211,6 +215,9 @@ RunResult run_layout(const std::filesystem::path& folder, const TokenBatch& whol
                             .pixels = batch.pixels,
                             .grids = batch.grids};
     if (padded.visual_rows.defined()) input.visual_rows = slice(padded.visual_rows);
+    input.audio_features = batch.audio_features;
+    input.audio_lengths = batch.audio_lengths;
+    if (padded.audio_rows.defined()) input.audio_rows = slice(padded.audio_rows);
     const auto gathered = [&](const at::Tensor& x) {
       return nn::gather_slices(x, input.layout, cp).index_select(0, padded.real);
     };

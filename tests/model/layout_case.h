@@ -44,6 +44,7 @@ struct TokenBatch {
   // Images, as in model::ModelInput; undefined if there are none. Not with data parallelism. The layout may have
   // coordinates.
   at::Tensor pixels = {}, grids = {}, visual_rows = {};
+  at::Tensor audio_features = {}, audio_lengths = {}, audio_rows = {};  // sounds, likewise
 };
 
 // The results of a run, put together from all ranks.

@@ -54,6 +54,9 @@ GoldenMediaBatch read_batch(const hf::SafetensorsFile& file, const std::string& 
                          .video_embeds = optional("video_embeds"),
                          .image_pixels = optional("pixel_values"),
                          .video_pixels = optional("pixel_values_videos"),
+                         .audio_embeds = optional("audio_embeds"),
+                         .audio_features = optional("input_features"),
+                         .audio_lengths = optional("audio_feature_lengths"),
                          .loss = golden_member(fields, "loss").get<double>(),
                          .grad_norm = golden_member(fields, "grad_norm").get<double>(),
                          .num_label_tokens = golden_member(fields, "num_label_tokens").get<int64_t>()};
@@ -78,46 +81,62 @@ layout::PositionSettings settings_of(const nlohmann::json& config) {
 
 }  // namespace
 
-std::vector<std::string> golden_sight_names() {
-  std::vector<std::string> names = golden_media_names();
-  std::erase_if(names, [](const std::string& name) { return golden_model_type(name) == "qwen3_omni_moe"; });
-  return names;
-}
+std::vector<std::string> golden_sight_names() { return golden_media_names(); }
 
 GoldenPixels golden_pixels(const GoldenMediaBatch& batch, const std::vector<int64_t>& rows, int64_t merge) {
   using Kind = layout::TokenSegment::Kind;
   const int64_t length = batch.input_ids.size(1);
   GoldenPixels result;
   result.visual_rows = at::full({static_cast<int64_t>(rows.size()), length}, -1, at::kLong);
-  std::vector<at::Tensor> pixels;
-  std::vector<int64_t> grids;
-  int64_t images = 0, videos = 0, tower_row = 0;  // patches before the current row's media
+  result.audio_rows = result.visual_rows.clone();
+  std::vector<at::Tensor> pixels, features;
+  std::vector<int64_t> grids, lengths;
+  int64_t images = 0, videos = 0, sounds = 0;  // patches and sounds before the current row's media
+  int64_t visual_row = 0, audio_row = 0;       // the towers' rows so far
   for (int64_t row = 0; row < static_cast<int64_t>(batch.rows.size()); ++row) {
     const auto place = std::ranges::find(rows, row);
     int64_t token = 0;
     for (const layout::TokenSegment& segment : batch.rows[static_cast<size_t>(row)]) {
-      const bool image = segment.kind == Kind::kImage;
-      if (!image && segment.kind != Kind::kVideo) {
-        token += segment.tokens;
-        continue;
-      }
-      const int64_t patches = segment.frames * segment.rows * segment.columns, tokens = patches / merge / merge;
-      int64_t& from = image ? images : videos;
-      if (place != rows.end()) {
-        pixels.push_back((image ? batch.image_pixels : batch.video_pixels).narrow(0, from, patches));
-        grids.insert(grids.end(), {segment.frames, segment.rows, segment.columns});
-        result.visual_rows[place - rows.begin()]
+      const bool image = segment.kind == Kind::kImage, visual = image || segment.kind == Kind::kVideo;
+      const int64_t patches = segment.frames * segment.rows * segment.columns;
+      const int64_t tokens = visual ? patches / merge / merge : segment.tokens;
+      // The medium's tokens are the next rows of its tower.
+      const auto take = [&](at::Tensor& of_tokens, int64_t& tower_row) {
+        of_tokens[place - rows.begin()]
             .narrow(0, token, tokens)
             .copy_(at::arange(tower_row, tower_row + tokens, at::kLong));
         tower_row += tokens;
+      };
+      int64_t& from = image ? images : videos;
+      if (visual && place != rows.end()) {
+        pixels.push_back((image ? batch.image_pixels : batch.video_pixels).narrow(0, from, patches));
+        grids.insert(grids.end(), {segment.frames, segment.rows, segment.columns});
+        take(result.visual_rows, visual_row);
       }
-      from += patches;
+      if (visual) from += patches;
+      if (segment.kind == Kind::kAudio) {
+        if (place != rows.end()) {
+          lengths.push_back(batch.audio_lengths[sounds].item<int64_t>());
+          features.push_back(batch.audio_features[sounds].narrow(1, 0, lengths.back()).t());
+          take(result.audio_rows, audio_row);
+        }
+        ++sounds;
+      }
       token += tokens;
     }
   }
-  if (pixels.empty()) return {};
-  result.pixels = at::cat(pixels);
-  result.grids = at::tensor(grids, at::kLong).view({-1, 3});
+  if (pixels.empty()) {
+    result.visual_rows = at::Tensor();
+  } else {
+    result.pixels = at::cat(pixels);
+    result.grids = at::tensor(grids, at::kLong).view({-1, 3});
+  }
+  if (features.empty()) {
+    result.audio_rows = at::Tensor();
+  } else {
+    result.audio_features = at::cat(features);
+    result.audio_lengths = at::tensor(lengths, at::kLong);
+  }
   return result;
 }
 

@@ -23,6 +23,9 @@ struct GoldenMediaBatch {
   at::Tensor token_losses;                       // [b, s]
   at::Tensor image_embeds, video_embeds;         // [tokens, h]; undefined where the batch has none
   at::Tensor image_pixels, video_pixels;         // [patches, c], likewise
+  at::Tensor audio_embeds;                       // [tokens, h], likewise
+  at::Tensor audio_features;                     // [sounds, mel bins, frames], padded; likewise
+  at::Tensor audio_lengths;                      // int64 [sounds]: frames of each
   std::vector<std::vector<layout::TokenSegment>> rows;
   double loss = 0, grad_norm = 0;
   int64_t num_label_tokens = 0;
@@ -45,15 +48,19 @@ struct GoldenMedia {
   std::vector<GoldenPrompt> prompts;
 };
 
-// Images and videos of some rows of a batch as a model takes them: one list, in the order of their tokens.
+// Media of some rows of a batch as a model takes them: images and videos in one list, in the order of their tokens, and
+// sounds in another. Undefined where there are none.
 struct GoldenPixels {
-  at::Tensor pixels;       // [patches, c]
-  at::Tensor grids;        // int64 [media, 3]
-  at::Tensor visual_rows;  // int64 [rows, s]: the tower's row of each token, -1 for text
+  at::Tensor pixels;          // [patches, c]
+  at::Tensor grids;           // int64 [media, 3]
+  at::Tensor visual_rows;     // int64 [rows, s]: the tower's row of each token, -1 for text
+  at::Tensor audio_features;  // [frames of all sounds, mel bins]
+  at::Tensor audio_lengths;   // int64 [sounds]
+  at::Tensor audio_rows;      // int64 [rows, s]
 };
 GoldenPixels golden_pixels(const GoldenMediaBatch& batch, const std::vector<int64_t>& rows, int64_t merge);
 
-// The folders of golden_media_names() whose batches have images and videos, and no sound.
+// The folders of golden_media_names() whose batches have images and videos.
 std::vector<std::string> golden_sight_names();
 
 // Skips the test when something is missing.

@@ -28,13 +28,19 @@ class PixelCollator {
     const int64_t length = batch.layout.longest();
     const int64_t known = std::min(length, golden.input_ids.size(1));
     at::Tensor coordinates = at::zeros({3, count, length}, golden.position_ids.options());
-    at::Tensor visual = at::full({count, length}, -1, at::kLong);
+    at::Tensor visual = at::full({count, length}, -1, at::kLong), audio = visual.clone();
     for (int64_t i = 0; i < count; ++i) {
       const at::Tensor given = golden.position_ids.select(1, rows[static_cast<size_t>(i)]);
       coordinates.select(1, i).narrow(1, 0, known).copy_(given.narrow(1, 0, known));
       if (images.visual_rows.defined()) visual[i].narrow(0, 0, known).copy_(images.visual_rows[i].narrow(0, 0, known));
+      if (images.audio_rows.defined()) audio[i].narrow(0, 0, known).copy_(images.audio_rows[i].narrow(0, 0, known));
     }
     batch.layout = batch.layout.with_coordinates(coordinates.view({3, -1}));
+    if (images.audio_features.defined()) {
+      batch.audio_features = images.audio_features;
+      batch.audio_lengths = images.audio_lengths;
+      batch.audio_rows = audio.view({-1});
+    }
     if (!images.pixels.defined()) return batch;
     batch.pixels = images.pixels;
     batch.grids = images.grids;

@@ -164,7 +164,7 @@ MicroBatch Collator::collate(std::span<const Sample> samples, CollateParts parts
   if (!own_) return collate_built_in(samples, parts);
   // Complete on every stage, so that all ranks of a replica refuse the same batches.
   MicroBatch batch = completed_batch(own_(samples, Collator(options_)), samples, options_);
-  if (parts == CollateParts::kLayoutOnly) batch.ids = batch.labels = batch.pixels = at::Tensor();
+  if (parts == CollateParts::kLayoutOnly) batch.ids = batch.labels = batch.pixels = batch.audio_features = at::Tensor();
   return batch;
 }
 

@@ -65,6 +65,12 @@ struct MicroBatch {
   at::Tensor grids;        // int64 [images, 3]: patches in time, height and width; on every pipeline stage
   at::Tensor visual_rows;  // int64 [t]: the row of the tower's output that replaces the token's embedding; -1 for text
 
+  // ---- Sounds; undefined if the samples have none ----
+  // f is the number of frames of all sounds.
+  at::Tensor audio_features{};  // fp32 [f, mel bins], sound after sound; undefined with CollateParts::kLayoutOnly
+  at::Tensor audio_lengths{};   // int64 [sounds]: frames of each; on every pipeline stage
+  at::Tensor audio_rows{};      // int64 [t]: the row of the audio tower that replaces the token's embedding, or -1
+
   int64_t tokens() const { return layout.tokens(); }
   // Returns the fraction of the tokens that is not padding.
   double efficiency() const;

@@ -217,7 +217,12 @@ std::vector<std::string> vocabulary_modules(const ModelConfig& config) {
 std::string excluded_modules(const ModelConfig& config, const FreezePlan& freeze) {
   if (!config.media) return "";
   const bool tower = !config.vision || freeze.vision_tower, projector = !config.vision || freeze.projector;
-  std::vector<std::string> parts{"(.*[.])?(audio_tower|talker|code2wav)[.].*"};
+  std::vector<std::string> parts{"(.*[.])?(talker|code2wav)[.].*"};
+  const bool all = !config.audio || (freeze.vision_tower && freeze.projector);
+  parts.emplace_back(all                   ? "(.*[.])?audio_tower[.].*"
+                     : freeze.vision_tower ? "(.*[.])?audio_tower[.](conv.*|layers[.].*)"
+                     : freeze.projector    ? "(.*[.])?audio_tower[.](conv2d.*|proj[12])"
+                                           : "(.*[.])?audio_tower[.]conv2d.*");
   parts.emplace_back(tower && projector ? "(.*[.])?visual[.].*"
                      : tower            ? "(.*[.])?visual[.](patch_embed|blocks|deepstack_merger_list|merger_list)[.].*"
                      : projector        ? "(.*[.])?visual[.](patch_embed|merger)[.].*"

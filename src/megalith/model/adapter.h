@@ -38,7 +38,7 @@ struct AdapterSource {
 
 // Returns a regular expression for peft's exclude_modules: the modules of a model that sees or hears which get no
 // update, because `freeze` freezes them, because they are left out here (without_towers), or because they are the
-// patches, which are a convolution. Empty for other models.
+// patches and the first steps of sounds, which are convolutions. Empty for other models.
 std::string excluded_modules(const ModelConfig& config, const FreezePlan& freeze);
 
 // Returns the adapter with its targets resolved to modules of the model. Throws ConfigError for target names that the

@@ -78,6 +78,7 @@ std::vector<std::string> context_parallel_problems(const ModelConfig& config, in
 
 std::string capture_problem(const ModelConfig& config) {
   if (config.vision) return "images of a vision tower differ from one micro-batch to the next";
+  if (config.audio) return "sounds of an audio tower differ from one micro-batch to the next";
   std::string first;
   for_each_part(config, [&first](const PartKind& kind) {
     if (first.empty()) first = kind.facts().host_work;

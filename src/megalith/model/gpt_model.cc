@@ -76,6 +76,7 @@ GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const
       check<ConfigError>(problem.empty(), "{}", problem);
       vision_.emplace(root.child("vision"), *config.vision, tp_, context);
     }
+    if (config.audio) audio_.emplace(root.child("audio"), *config.audio, tp_, context);
     embedding_.emplace(root.child("embedding"), vocab_, config.hidden_size, init, tp_,
                        copied && !place.head ? nn::ParameterRole::kTied : nn::ParameterRole::kWeight);
     if (config.learned_positions)
@@ -169,23 +170,35 @@ at::Tensor GptModel::forward(const ModelInput& input) const {
   layer_input.angles = angles(input.layout);
   before_part(0);
   if (adapters_) adapters_->state().training = input.training;
-  check<ConfigError>(vision_ || !place_.embedding || !input.grids.defined() || input.grids.size(0) == 0,
-                     "the data has images, but {} models have no vision tower here; use a model that sees, or data"
-                     " without images",
-                     config_.family);
+  check_media(input);
+  const bool recompute = input.training && options_.recompute.layers != RecomputePlan::Layers::kNone;
   VisualRows visual;
-  if (vision_)
-    visual = vision_->run(input, input.training && options_.recompute.layers != RecomputePlan::Layers::kNone);
-  at::Tensor x = place_.embedding ? embed(input, visual) : input.hidden;
+  if (vision_) visual = vision_->run(input, recompute);
+  SoundRows sound;
+  if (audio_) sound = audio_->run(input, recompute);
+  at::Tensor x = place_.embedding ? embed(input, visual, sound) : input.hidden;
   // A pipeline expects a gradient for the output of every stage, even if nothing in it is trained; so does the loss of
-  // a micro-batch without images if only the tower is trained.
-  const bool anchored = (!trains_ && !place_.head) || (options_.freeze.language_model && !visual.any());
+  // a micro-batch without media if only towers are trained.
+  const bool anchored = (!trains_ && !place_.head) || (options_.freeze.language_model && !visual.any() && !sound.any());
   if (anchored && at::GradMode::is_enabled() && !x.requires_grad()) x = x.detach().requires_grad_();
   x = run_layers(std::move(x), layer_input, visual);
   if (input.cache) input.cache->advance(input.layout.tokens());
   if (!head_) return x;
   before_part(parts_.size() - 1);
   return head_->forward(x, input, layer_input);
+}
+
+void GptModel::check_media(const ModelInput& input) const {
+  if (!place_.embedding) return;
+  const auto any = [](const at::Tensor& list) { return list.defined() && list.size(0) > 0; };
+  check<ConfigError>(vision_ || !any(input.grids),
+                     "the data has images, but {} models have no vision tower here; use a model that sees, or data"
+                     " without images",
+                     config_.family);
+  check<ConfigError>(audio_ || !any(input.audio_lengths),
+                     "the data has sounds, but {} models have no audio tower here; use a model that hears, or data"
+                     " without sounds",
+                     config_.family);
 }
 
 const ops::RopeAngles& GptModel::angles(const ops::SequenceLayout& layout) const {
@@ -220,10 +233,11 @@ at::Tensor GptModel::with_noise(const at::Tensor& x, const ops::SequenceLayout& 
   return x + noise.narrow(0, first, count);
 }
 
-at::Tensor GptModel::embed(const ModelInput& input, const VisualRows& visual) const {
+at::Tensor GptModel::embed(const ModelInput& input, const VisualRows& visual, const SoundRows& sound) const {
   at::Tensor x = embedding_->forward(input.ids);
   if (input.training && options_.neftune_alpha > 0) x = with_noise(x, input.layout);
   if (vision_) x = vision_->replace(x, visual);  // after the noise, which is for text
+  if (audio_) x = audio_->replace(x, sound);
   if (positions_) {
     check<DataError>(input.layout.max_position() <= config_.max_positions,
                      "a sequence of {} tokens is longer than the {} positions of the model; use shorter sequences",

@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "megalith/model/audio_part.h"
 #include "megalith/model/families/model_config.h"
 #include "megalith/model/head.h"
 #include "megalith/model/model_input.h"
@@ -93,7 +94,10 @@ class GptModel {
   void make_head(const nn::ParameterScope& root);
   void note_facts();
   void end_part(const nn::ParameterScope& root);  // lists the parameters created since the last call as one part
-  at::Tensor embed(const ModelInput& input, const VisualRows& visual) const;  // -> [t, h] or [t/tp, h]
+  // -> [t, h] or [t/tp, h]
+  at::Tensor embed(const ModelInput& input, const VisualRows& visual, const SoundRows& sound) const;
+  // Throws ConfigError for images or sounds that the model has no tower for.
+  void check_media(const ModelInput& input) const;
   at::Tensor with_noise(const at::Tensor& x, const ops::SequenceLayout& layout) const;
   // x [t, h] or [t/tp, h] -> the same shape, with recomputation as the options ask for.
   at::Tensor run_layers(at::Tensor x, const nn::LayerInput& input, const VisualRows& visual) const;
@@ -115,6 +119,7 @@ class GptModel {
   nn::ParameterSet parameters_;
   // Parts of the model; those of other chunks are empty.
   std::optional<VisionPart> vision_;
+  std::optional<AudioPart> audio_;
   std::optional<nn::VocabParallelEmbedding> embedding_;
   nn::Parameter* positions_ = nullptr;  // [max positions, h]
   std::vector<std::unique_ptr<TransformerBlock>> layers_;

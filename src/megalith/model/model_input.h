@@ -50,12 +50,16 @@ struct ModelInput {
   at::Tensor targets;  // int64 [t], target of each token, -100 = ignored; undefined to get logits instead of losses
   // Images and videos of the micro-batch, for the chunk with the embedding; undefined if there are none.
   // Context-parallel ranks all have the images of the whole, and the row numbers of their own tokens.
-  at::Tensor pixels = {};        // [p, c], the patches of all images (nn/vision/vision_indices.h)
-  at::Tensor grids = {};         // int64 [images, 3] on the host: time, height and width in patches
-  at::Tensor visual_rows = {};   // int64 [t]: the tower's output row that replaces a token's embedding, -1 for text
-  nn::KvCache* cache = nullptr;  // for generation
-  bool training = true;          // dropout and recomputation are on
-  bool last_token_only = false;  // logits of the last token only: [1, v/tp]
+  at::Tensor pixels = {};       // [p, c], the patches of all images (nn/vision/vision_indices.h)
+  at::Tensor grids = {};        // int64 [images, 3] on the host: time, height and width in patches
+  at::Tensor visual_rows = {};  // int64 [t]: the tower's output row that replaces a token's embedding, -1 for text
+  // Sounds of the micro-batch, in the same way.
+  at::Tensor audio_features = {};  // [f, mel bins], the frames of all sounds (nn/audio/audio_shape.h)
+  at::Tensor audio_lengths = {};   // int64 [sounds] on the host: frames of each
+  at::Tensor audio_rows = {};      // int64 [t]: the row of the audio tower that replaces a token's embedding, or -1
+  nn::KvCache* cache = nullptr;    // for generation
+  bool training = true;            // dropout and recomputation are on
+  bool last_token_only = false;    // logits of the last token only: [1, v/tp]
   // The gradient that backward will pass for every token's loss, if it is known beforehand: this saves a projection if
   // the loss is computed in chunks.
   std::optional<double> loss_grad = {};

@@ -44,10 +44,11 @@ struct OffloadPlan {
   int64_t min_bytes = 256 * 1024;  // smaller tensors stay on the device: a copy of them costs more than it frees
 };
 
-// The parts of a model that sees which are not trained: they get no gradient, no optimizer state and no adapter.
+// The parts of a model that sees or hears which are not trained: they get no gradient, no optimizer state and no
+// adapter.
 struct FreezePlan {
-  bool vision_tower = false;    // patches, positions, blocks and deepstack mergers
-  bool projector = false;       // the merger at the end of the tower
+  bool vision_tower = false;    // patches, positions, blocks and deepstack mergers; and the tower for sound
+  bool projector = false;       // the merger at its end; for sound the last two products
   bool language_model = false;  // everything else
   bool operator==(const FreezePlan&) const = default;
 

@@ -16,8 +16,23 @@
 namespace megalith::model {
 
 bool FreezePlan::freezes(std::string_view parameter) const {
+  // The norm before the projector for sound belongs to the tower, as in other programs.
+  if (parameter.starts_with("audio."))
+    return parameter.starts_with("audio.projector.") && !parameter.starts_with("audio.projector.norm.") ? projector
+                                                                                                        : vision_tower;
   if (!parameter.starts_with("vision.")) return language_model;
   return parameter.starts_with("vision.merger.") ? projector : vision_tower;
+}
+
+at::Tensor gathered_numbers(const at::Tensor& rows_of_tokens, const nn::MediaShare& share, const nn::TensorParallel& tp,
+                            at::Device device) {
+  at::Tensor which = ops::to_device(rows_of_tokens, device);
+  if (tp.splits_tokens()) {
+    const auto [first, count] = tp.share(which.size(0));
+    which = which.narrow(0, first, count);
+  }
+  const at::Tensor place = ops::to_device(at::tensor(share.place, at::kLong), device);
+  return at::where(which < 0, which, place.index_select(0, which.clamp_min(0)));
 }
 
 VisionPart::VisionPart(const nn::ParameterScope& scope, const nn::VisionShape& shape, const nn::TensorParallel& tp,
@@ -26,7 +41,7 @@ VisionPart::VisionPart(const nn::ParameterScope& scope, const nn::VisionShape& s
 
 at::Tensor VisionPart::own_rows(const at::Tensor& pixels, const std::vector<nn::ImageGrid>& grids,
                                 const nn::ImageShare& share, bool recompute) const {
-  if (share.images.empty()) {
+  if (share.media.empty()) {
     const at::Tensor none = at::empty({0, 1 + levels(), tower_.shape().out_width}, tower_.options());
     return none.set_requires_grad(at::GradMode::is_enabled() && tower_.trains());
   }
@@ -43,14 +58,7 @@ VisualRows VisionPart::run(const ModelInput& input, bool recompute) const {
         "{} images come without pixels, or without the row of each of {} tokens", grids.size(), input.layout.tokens());
   const nn::ImageShare share = nn::deal_images(grids, tower_.shape().merged(), groups_.ranks(), groups_.rank());
   const at::Tensor rows = nn::gather_image_rows(own_rows(input.pixels, grids, share, recompute), share, groups_);
-  const at::Device device = rows.device();
-  at::Tensor which = ops::to_device(input.visual_rows, device);
-  if (tp_.splits_tokens()) {
-    const auto [first, count] = tp_.share(which.size(0));
-    which = which.narrow(0, first, count);
-  }
-  const at::Tensor place = ops::to_device(at::tensor(share.place, at::kLong), device);
-  which = at::where(which < 0, which, place.index_select(0, which.clamp_min(0)));
+  const at::Tensor which = gathered_numbers(input.visual_rows, share, tp_, rows.device());
   if (levels() == 0) return {rows.squeeze(1), {}, which};
   const std::vector<at::Tensor> parts = rows.split_with_sizes({1, levels()}, 1);
   return {parts[0].squeeze(1), parts[1], which};

@@ -28,6 +28,11 @@ struct VisualRows {
   bool any() const { return which.defined(); }
 };
 
+// Turns row numbers of a micro-batch's tokens, int64 [t] with -1 for tokens without a row, into those among gathered
+// rows, for the tokens that this rank holds: [t] or [t/tp] on `device`.
+at::Tensor gathered_numbers(const at::Tensor& rows_of_tokens, const nn::MediaShare& share, const nn::TensorParallel& tp,
+                            at::Device device);
+
 // Used by one thread per rank.
 class VisionPart {
  public:

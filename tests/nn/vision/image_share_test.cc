@@ -12,8 +12,8 @@ TEST(DealImages, LargestFirstToTheLeastLoaded) {
   // 24, 8, 16, 4 patches: rank 0 gets image 0 and then 3, rank 1 gets images 2 and 1.
   const std::vector<ImageGrid> grids{{1, 4, 6}, {2, 2, 2}, {1, 4, 4}, {1, 2, 2}};
   const ImageShare zero = deal_images(grids, 4, 2, 0), one = deal_images(grids, 4, 2, 1);
-  EXPECT_EQ(zero.images, (std::vector<size_t>{0, 3}));
-  EXPECT_EQ(one.images, (std::vector<size_t>{1, 2}));
+  EXPECT_EQ(zero.media, (std::vector<size_t>{0, 3}));
+  EXPECT_EQ(one.media, (std::vector<size_t>{1, 2}));
   EXPECT_EQ(zero.rows, 7);
   EXPECT_EQ(one.rows, 6);
   EXPECT_EQ(zero.padded_rows, 7);
@@ -24,7 +24,7 @@ TEST(DealImages, LargestFirstToTheLeastLoaded) {
 
 TEST(DealImages, ARankMayHaveNone) {
   const ImageShare share = deal_images({{1, 4, 4}}, 4, 4, 2);
-  EXPECT_TRUE(share.images.empty());
+  EXPECT_TRUE(share.media.empty());
   EXPECT_EQ(share.rows, 0);
   EXPECT_EQ(share.padded_rows, 4);
   EXPECT_EQ(share.place, (std::vector<int64_t>{0, 1, 2, 3}));

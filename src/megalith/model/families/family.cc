@@ -9,6 +9,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
+#include "megalith/model/families/audio.h"
 #include "megalith/model/families/decoder_internal.h"
 #include "megalith/model/families/file_form_internal.h"
 
@@ -133,6 +134,11 @@ hf::NameMap module_names(const ModelConfig& config) {
     for (hf::NameRule& rule : vision_rules(*config.vision, known.vision_files, config.form.vision_prefix))
       map.rules.push_back(std::move(rule));
     std::erase_if(map.carried, [](const std::string& pattern) { return pattern.ends_with("visual.*"); });
+  }
+  if (config.audio) {
+    for (hf::NameRule& rule : audio_rules(*config.audio, config.form.audio_prefix))
+      map.rules.push_back(std::move(rule));
+    std::erase_if(map.carried, [](const std::string& pattern) { return pattern.ends_with("audio_tower.*"); });
   }
   if (config.tied_embeddings)
     map.ignored.push_back(config.form.head_prefix + "lm_head.weight");  // some files repeat the embedding

@@ -43,6 +43,15 @@ bool same_vision(const ModelConfig& a, const ModelConfig& b) {
   return *a.vision == other;
 }
 
+bool same_audio(const ModelConfig& a, const ModelConfig& b) {
+  const bool left_out = (a.media && !a.audio) || (b.media && !b.audio);  // as above
+  if (left_out || !a.audio || !b.audio) return left_out || (!a.audio && !b.audio);
+  nn::AudioShape other = *b.audio;
+  other.init_std = a.audio->init_std;
+  other.conv_chunks = a.audio->conv_chunks;  // changes no result
+  return *a.audio == other;
+}
+
 bool same_windows(const ModelConfig& a, const ModelConfig& b) {
   for (int64_t layer = 0; layer < std::min(a.num_layers, b.num_layers); ++layer)
     if (a.window(layer) != b.window(layer)) return false;
@@ -70,6 +79,11 @@ const io::Json* config_value(const ModelConfig& config, std::string_view key) {
 
 ModelConfig without_towers(ModelConfig config) {
   config.vision.reset();
+  return without_audio(std::move(config));
+}
+
+ModelConfig without_audio(ModelConfig config) {
+  config.audio.reset();
   return config;
 }
 
@@ -106,6 +120,12 @@ std::vector<std::string> problems(const ModelConfig& c) {
     const auto levels = static_cast<int64_t>(c.vision->deepstack_blocks.size());
     need(levels <= c.num_layers,
          fmt::format("the vision tower adds rows after {} layers, but there are only {}", levels, c.num_layers));
+  }
+  if (c.audio) {
+    for (std::string& each : nn::problems(*c.audio)) found.push_back(std::move(each));
+    need(c.audio->out_width == c.hidden_size,
+         fmt::format("rows of the audio tower have {} columns, but the model has a width of {}; they must be equal",
+                     c.audio->out_width, c.hidden_size));
   }
   // Channels rotate in pairs.
   if (c.rope) {
@@ -149,6 +169,7 @@ std::vector<std::string> differences(const ModelConfig& a, const ModelConfig& b)
   compare(a.max_positions == b.max_positions, "longest sequence");
   compare(a.tied_embeddings == b.tied_embeddings, "output matrix");
   compare(same_vision(a, b), "vision tower");
+  compare(same_audio(a, b), "audio tower");
   compare(a.mtp_layers == b.mtp_layers, "multi-token-prediction layers");
   return found;
 }

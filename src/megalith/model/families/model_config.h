@@ -14,6 +14,7 @@
 
 #include "megalith/io/json_text.h"
 #include "megalith/layout/media_positions.h"
+#include "megalith/nn/audio/audio_shape.h"
 #include "megalith/nn/moe/moe_shape.h"
 #include "megalith/nn/vision/vision_shape.h"
 #include "megalith/ops/norm_rope/activation.h"
@@ -68,6 +69,7 @@ struct FileForm {
   std::string model_prefix = "model.";  // begins names in files that begin with "model." in the family
   std::string head_prefix;              // stands before "lm_head." in files
   std::string vision_prefix;            // begins the names of the vision tower's tensors
+  std::string audio_prefix;             // and of the audio tower's
   ExpertStorage experts = ExpertStorage::kEach;
   ExpertStorage mtp_experts = ExpertStorage::kEach;  // those of multi-token-prediction layers
 };
@@ -124,6 +126,8 @@ struct ModelConfig {
   // The tower that turns images and videos into rows in place of token embeddings. Without it, a model that sees is the
   // text model alone, and the tensors of its tower are carried through (see without_towers).
   std::optional<nn::VisionShape> vision;
+  // The tower that does so with sounds.
+  std::optional<nn::AudioShape> audio;
   std::optional<MediaTokens> media;  // for models that see or hear, with their towers or without
 
   int64_t mtp_layers = 0;        // layers that each predict one token further ahead, in training
@@ -161,6 +165,8 @@ const io::Json* config_value(const ModelConfig& config, std::string_view key);
 
 // Returns the text model alone, whose files keep the tensors of the towers.
 ModelConfig without_towers(ModelConfig config);
+// Returns the model without its audio tower: for data without sounds.
+ModelConfig without_audio(ModelConfig config);
 
 // Returns one message per inconsistent field, each with the allowed values; empty if all is well.
 std::vector<std::string> problems(const ModelConfig& config);

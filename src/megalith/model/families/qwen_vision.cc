@@ -12,10 +12,11 @@
 //
 // tie_word_embeddings is a key of the whole model. Tokens have three positions, which divide the rotating channels
 // among them (mrope_section): in blocks for qwen2, interleaved for the others. Those of text are equal, so that text
-// alone gives the numbers of the text model. Vision towers are part of the model unless without_towers() leaves them
+// alone gives the numbers of the text model. Towers are part of the model unless without_towers() leaves them
 // out; tensors of what is left out are carried through.
 #include <algorithm>
 
+#include "megalith/model/families/audio.h"
 #include "megalith/model/families/decoder_internal.h"
 #include "megalith/model/families/file_form_internal.h"
 #include "megalith/model/families/vision.h"
@@ -188,8 +189,10 @@ Family qwen3_omni_moe_family() {
     c.form.model_prefix = "thinker.model.";
     c.form.head_prefix = "thinker.";
     c.form.vision_prefix = "thinker.visual.";
+    c.form.audio_prefix = "thinker.audio_tower.";
     read_sections(text, /*interleaved=*/true, *c.rope);
     read_media(thinker, VisionFiles::kOmni, layout::TimeRule::kSeconds, c);
+    c.audio = read_audio(thinker.object("audio_config"));
     // The default is that of transformers' class; published files have the key.
     c.media->positions.positions_per_second = thinker.optional_positive<double>("position_id_per_seconds").value_or(25);
     return c;

@@ -9,6 +9,7 @@
 #include "megalith/layout/vocab_split.h"
 #include "megalith/model/block_shapes_internal.h"
 #include "megalith/model/families/family.h"
+#include "megalith/nn/audio/audio_tower.h"
 #include "megalith/nn/vision/vision_tower.h"
 #include "megalith/peft/adapter_sizes.h"
 #include "megalith/peft/names.h"
@@ -79,6 +80,7 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
   const auto add_norm = [&] { nn::NormFootprint(scope, norm_shape(config_)); };
   if (stage.has_embedding()) {
     if (config_.vision) nn::add_parameters(scope.child("vision"), *config_.vision);
+    if (config_.audio) nn::add_parameters(scope.child("audio"), *config_.audio);
     add_table(copied && !stage.has_loss(), trains_embedding_);
     if (config_.learned_positions) scope.add(config_.max_positions * h);
   }
@@ -106,7 +108,8 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
 }
 
 bool ModelFootprint::counts_updates() const {
-  return config_.mtp_layers == 0 && !config_.vision && std::ranges::all_of(layers_, [](const Layer& layer) {
+  return config_.mtp_layers == 0 && !config_.vision && !config_.audio &&
+         std::ranges::all_of(layers_, [](const Layer& layer) {
            return layer.block.attention().part->counts_updates() && layer.block.feed_forward().part->counts_updates();
          });
 }

@@ -23,20 +23,20 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-// Returns the images of every rank, ascending.
-std::vector<std::vector<size_t>> images_of_ranks(const std::vector<ImageGrid>& grids, int ranks) {
-  std::vector<size_t> by_size(grids.size());
+// Returns the media of every rank, ascending.
+std::vector<std::vector<size_t>> media_of_ranks(const std::vector<MediumSize>& sizes, int ranks) {
+  std::vector<size_t> by_size(sizes.size());
   std::iota(by_size.begin(), by_size.end(), size_t{0});
-  std::ranges::stable_sort(by_size, [&](size_t a, size_t b) { return grids[a].patches() > grids[b].patches(); });
-  std::vector<int64_t> patches(static_cast<size_t>(ranks), 0);
-  std::vector<std::vector<size_t>> images(static_cast<size_t>(ranks));
-  for (const size_t image : by_size) {
-    const auto least = static_cast<size_t>(std::ranges::min_element(patches) - patches.begin());
-    patches[least] += grids[image].patches();
-    images[least].push_back(image);
+  std::ranges::stable_sort(by_size, [&](size_t a, size_t b) { return sizes[a].work > sizes[b].work; });
+  std::vector<int64_t> work(static_cast<size_t>(ranks), 0);
+  std::vector<std::vector<size_t>> media(static_cast<size_t>(ranks));
+  for (const size_t medium : by_size) {
+    const auto least = static_cast<size_t>(std::ranges::min_element(work) - work.begin());
+    work[least] += sizes[medium].work;
+    media[least].push_back(medium);
   }
-  for (auto& share : images) std::ranges::sort(share);
-  return images;
+  for (auto& share : media) std::ranges::sort(share);
+  return media;
 }
 
 struct GatherImageRows : Function<GatherImageRows> {
@@ -106,47 +106,57 @@ at::Tensor place_rows(const at::Tensor& x, const at::Tensor& values, const at::T
 
 }  // namespace
 
-ImageShare deal_images(const std::vector<ImageGrid>& grids, int64_t merged, int ranks, int rank) {
-  const auto images = images_of_ranks(grids, ranks);
-  const auto rows_of = [&](size_t image) { return grids[image].patches() / merged; };
-  ImageShare share{.images = images[static_cast<size_t>(rank)]};
-  for (const auto& others : images) {
+MediaShare deal_media(const std::vector<MediumSize>& sizes, int ranks, int rank) {
+  const auto media = media_of_ranks(sizes, ranks);
+  MediaShare share{.media = media[static_cast<size_t>(rank)]};
+  for (const auto& others : media) {
     int64_t rows = 0;
-    for (const size_t image : others) rows += rows_of(image);
+    for (const size_t medium : others) rows += sizes[medium].rows;
     share.padded_rows = std::max(share.padded_rows, rows);
   }
-  for (const size_t image : share.images) {
-    share.grids.push_back(grids[image]);
-    share.rows += rows_of(image);
-  }
-  // First the start of every image among the gathered rows, then its rows in the order of the micro-batch.
-  std::vector<int64_t> start(grids.size());
-  for (size_t r = 0; r < images.size(); ++r) {
+  for (const size_t medium : share.media) share.rows += sizes[medium].rows;
+  // First the start of every medium among the gathered rows, then its rows in the order of the micro-batch.
+  std::vector<int64_t> start(sizes.size());
+  for (size_t r = 0; r < media.size(); ++r) {
     int64_t next = static_cast<int64_t>(r) * share.padded_rows;
-    for (const size_t image : images[r]) {
-      start[image] = next;
-      next += rows_of(image);
+    for (const size_t medium : media[r]) {
+      start[medium] = next;
+      next += sizes[medium].rows;
     }
   }
-  for (size_t image = 0; image < grids.size(); ++image)
-    for (int64_t row = 0; row < rows_of(image); ++row) share.place.push_back(start[image] + row);
+  for (size_t medium = 0; medium < sizes.size(); ++medium)
+    for (int64_t row = 0; row < sizes[medium].rows; ++row) share.place.push_back(start[medium] + row);
   return share;
 }
 
-at::Tensor own_pixels(const at::Tensor& pixels, const std::vector<ImageGrid>& grids, const ImageShare& share) {
-  if (share.images.size() == grids.size()) return pixels;
+ImageShare deal_images(const std::vector<ImageGrid>& grids, int64_t merged, int ranks, int rank) {
+  std::vector<MediumSize> sizes;
+  for (const ImageGrid& grid : grids) sizes.push_back({grid.patches(), grid.patches() / merged});
+  ImageShare share{deal_media(sizes, ranks, rank)};
+  for (const size_t image : share.media) share.grids.push_back(grids[image]);
+  return share;
+}
+
+at::Tensor own_input(const at::Tensor& rows, const std::vector<int64_t>& rows_of_media, const MediaShare& share) {
+  if (share.media.size() == rows_of_media.size()) return rows;
   std::vector<at::Tensor> own;
   size_t next = 0;
   int64_t first = 0;
-  for (size_t image = 0; image < grids.size(); first += grids[image++].patches())
-    if (next < share.images.size() && share.images[next] == image) {
-      own.push_back(pixels.narrow(0, first, grids[image].patches()));
+  for (size_t medium = 0; medium < rows_of_media.size(); first += rows_of_media[medium++])
+    if (next < share.media.size() && share.media[next] == medium) {
+      own.push_back(rows.narrow(0, first, rows_of_media[medium]));
       ++next;
     }
-  return own.empty() ? pixels.narrow(0, 0, 0) : at::cat(own);
+  return own.empty() ? rows.narrow(0, 0, 0) : at::cat(own);
 }
 
-at::Tensor gather_image_rows(const at::Tensor& own, const ImageShare& share, const ImageGroups& groups) {
+at::Tensor own_pixels(const at::Tensor& pixels, const std::vector<ImageGrid>& grids, const ImageShare& share) {
+  std::vector<int64_t> patches;
+  for (const ImageGrid& grid : grids) patches.push_back(grid.patches());
+  return own_input(pixels, patches, share);
+}
+
+at::Tensor gather_image_rows(const at::Tensor& own, const MediaShare& share, const ImageGroups& groups) {
   if (groups.ranks() == 1) return own;
   return GatherImageRows::apply(own, share.padded_rows, GatherImageRows::State{groups, share.rows});
 }

@@ -20,20 +20,34 @@
 
 namespace megalith::nn {
 
-// The images of one rank, and where the rows of all ranks are.
-struct ImageShare {
-  std::vector<size_t> images;       // images of this rank, ascending
-  std::vector<ImageGrid> grids;     // theirs
+// An image, or another medium that a tower turns into rows.
+struct MediumSize {
+  int64_t work = 0;  // the load that dealing balances: patches or frames
+  int64_t rows = 0;  // output rows
+};
+
+// The media of one rank, and where the rows of all ranks are.
+struct MediaShare {
+  std::vector<size_t> media;        // media of this rank, ascending
   int64_t rows = 0;                 // output rows of this rank
   int64_t padded_rows = 0;          // output rows of the rank with the most
   std::vector<int64_t> place = {};  // [n]: row i of the micro-batch is row place[i] of the gathered ones
 };
 
-// Deals images to `ranks` ranks, the largest first, each to the rank with the fewest patches so far. All ranks compute
-// the same. An output row covers `merged` patches.
+// Deals media to `ranks` ranks, the largest first, each to the rank with the least work so far. All ranks compute the
+// same.
+MediaShare deal_media(const std::vector<MediumSize>& sizes, int ranks, int rank);
+
+// The same for images, whose work is their patches.
+struct ImageShare : MediaShare {
+  std::vector<ImageGrid> grids = {};  // those of this rank's images
+};
+// An output row covers `merged` patches.
 ImageShare deal_images(const std::vector<ImageGrid>& grids, int64_t merged, int ranks, int rank);
 
-// Returns the pixel rows of a rank's images: pixels [p, c] of all `grids` -> [own patches, c].
+// Returns the rows of a rank's media: rows [r, …] of all media, which have so many each -> [own rows, …].
+at::Tensor own_input(const at::Tensor& rows, const std::vector<int64_t>& rows_of_media, const MediaShare& share);
+// The same for images: pixels [p, c] of all `grids` -> [own patches, c].
 at::Tensor own_pixels(const at::Tensor& pixels, const std::vector<ImageGrid>& grids, const ImageShare& share);
 
 // The groups that share images. Rank r of deal_images is (cp rank) · tp + (tp rank).
@@ -47,8 +61,8 @@ struct ImageGroups {
 };
 
 // Gathers the rows of all ranks: [share.rows, …] -> [ranks · share.padded_rows, …], padding is zero. All ranks call it,
-// also those without images, and `own` requires a gradient on all or none of them.
-at::Tensor gather_image_rows(const at::Tensor& own, const ImageShare& share, const ImageGroups& groups);
+// also those without media, and `own` requires a gradient on all or none of them.
+at::Tensor gather_image_rows(const at::Tensor& own, const MediaShare& share, const ImageGroups& groups);
 
 // Replaces or increases some rows of x [t, h] by rows of `values` [m, h]: token i by row which[i], int64 [t], or not at
 // all if that is negative. Backward of replace_rows gives such tokens no gradient in x. Waits for nothing.

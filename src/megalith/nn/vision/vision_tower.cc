@@ -66,10 +66,11 @@ std::vector<OutputPart> vision_up_parts(const VisionShape& shape) {
   return {{"gate", shape.mlp_width}, {"up", shape.mlp_width}};
 }
 
-VisionBlock::VisionBlock(const ParameterScope& scope, const VisionShape& shape, const TensorParallel& tp)
+VisionBlock::VisionBlock(const ParameterScope& scope, const VisionShape& shape, const TensorParallel& tp,
+                         const std::vector<OutputPart>& qkv)
     : shape_(shape),
       attention_norm_(make_norm(scope.child("attention_norm"), shape, shape.width, tp)),
-      qkv_(make_linear(scope.child("attention"), "qkv", shape.width, {{"qkv", 3 * shape.width}}, true, shape, tp)),
+      qkv_(make_linear(scope.child("attention"), "qkv", shape.width, qkv, true, shape, tp)),
       proj_(make_linear(scope.child("attention"), "proj", shape.width, {{"proj", shape.width}}, true, shape, tp)),
       mlp_norm_(make_norm(scope.child("mlp_norm"), shape, shape.width, tp)),
       up_(make_linear(scope.child("mlp"), shape.gated_mlp ? "gate_up" : "up", shape.width, vision_up_parts(shape), true,
@@ -124,7 +125,8 @@ VisionTower::VisionTower(const ParameterScope& scope, const VisionShape& shape, 
                              .replica = tp.rank()},
                             {shape.positions, shape.width});
   for (int64_t i = 0; i < shape.depth; ++i)
-    blocks_.push_back(std::make_unique<VisionBlock>(scope.child("blocks").child(std::to_string(i)), shape, tp));
+    blocks_.push_back(std::make_unique<VisionBlock>(scope.child("blocks").child(std::to_string(i)), shape, tp,
+                                                    std::vector<OutputPart>{{"qkv", 3 * shape.width}}));
   for (size_t j = 0; j < shape.deepstack_blocks.size(); ++j)
     deepstack_.push_back(std::make_unique<VisionMerger>(scope.child("deepstack").child(std::to_string(j)), shape,
                                                         /*norm_merged=*/true, tp));

@@ -30,9 +30,11 @@ class FootprintScope;
 // One block.
 class VisionBlock {
  public:
-  VisionBlock(const ParameterScope& scope, const VisionShape& shape, const TensorParallel& tp);
+  // `qkv` lists the tensors that the projection to queries, keys and values holds, 3w rows together.
+  VisionBlock(const ParameterScope& scope, const VisionShape& shape, const TensorParallel& tp,
+              const std::vector<OutputPart>& qkv);
 
-  // x [p, w] -> [p, w]; `sequences` says which rows see each other.
+  // x [p, w] -> [p, w]; `sequences` says which rows see each other. Undefined `angles` mean no rotation.
   at::Tensor forward(const at::Tensor& x, const ops::RopeAngles& angles, const ops::SequenceLayout& sequences) const;
   // Returns whether any of its parameters, or an update of them, is trained.
   bool trains() const;
@@ -110,7 +112,9 @@ class VisionTower {
 // Returns the tensors that the first product of a block's MLP fuses: gate | up, or up alone.
 std::vector<OutputPart> vision_up_parts(const VisionShape& shape);
 
-// Records the parameters of a tower, for the planner.
+// Record the parameters of a tower, of one block and of a merger, for the planner.
 void add_parameters(const FootprintScope& scope, const VisionShape& shape);
+void add_block(const FootprintScope& scope, const VisionShape& shape, const std::vector<OutputPart>& qkv);
+void add_merger(const FootprintScope& scope, const VisionShape& shape, bool norm_merged);
 
 }  // namespace megalith::nn

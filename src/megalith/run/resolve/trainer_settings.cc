@@ -161,10 +161,17 @@ std::vector<optim::LrMultiplier> rate_multipliers(const TrainingArguments& args)
     multipliers.push_back({"embedding.lora_b", args.lora.loraplus_lr_embedding / rate});
     multipliers.push_back({".lora_b", *args.lora.loraplus_lr_ratio});
   }
-  // The first match counts: the merger is a part of the tower by its name.
-  if (args.towers.projector_lr || args.towers.vision_tower_lr)
-    multipliers.push_back({"vision.merger.", args.towers.projector_lr.value_or(rate) / rate});
-  if (args.towers.vision_tower_lr) multipliers.push_back({"vision.", *args.towers.vision_tower_lr / rate});
+  // The first match counts: the merger is a part of the tower by its name, and so is the projector for sound, whose
+  // norm belongs to the tower (model::FreezePlan).
+  if (!args.towers.projector_lr && !args.towers.vision_tower_lr) return multipliers;
+  const double projector = args.towers.projector_lr.value_or(rate) / rate;
+  const double tower = args.towers.vision_tower_lr.value_or(rate) / rate;
+  multipliers.push_back({"audio.projector.norm.", tower});
+  multipliers.push_back({"audio.projector.", projector});
+  multipliers.push_back({"vision.merger.", projector});
+  if (!args.towers.vision_tower_lr) return multipliers;
+  multipliers.push_back({"audio.", tower});
+  multipliers.push_back({"vision.", tower});
   return multipliers;
 }
 

@@ -84,6 +84,9 @@ model::ModelInput Objective::inputs(const data::MicroBatch& batch, const model::
     input.pixels = batch.pixels;  // the tower copies the images that it runs
     input.grids = batch.grids;
     if (batch.visual_rows.defined()) input.visual_rows = ops::to_device(batch.visual_rows, device);
+    input.audio_features = batch.audio_features;
+    input.audio_lengths = batch.audio_lengths;
+    if (batch.audio_rows.defined()) input.audio_rows = ops::to_device(batch.audio_rows, device);
   }
   return input;
 }

@@ -31,6 +31,7 @@ void cut_slice(data::MicroBatch& batch, int rank, int size) {
   cut(batch.ids);
   cut(batch.labels);
   cut(batch.visual_rows);
+  cut(batch.audio_rows);
   for (data::FurtherTokens& further : batch.further) {
     cut(further.ids);
     cut(further.labels);
