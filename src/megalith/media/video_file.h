@@ -12,7 +12,7 @@
 namespace megalith::media {
 
 struct VideoInfo {
-  int64_t frames = 0;     // of the first video stream; by its packets where the file does not say
+  int64_t frames = 0;     // frames of the first video stream, counted by packets where the file does not say
   double seconds = 0;     // 0: not known
   double per_second = 0;  // average rate; 0: not known
   ImageSize size;

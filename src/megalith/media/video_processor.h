@@ -27,9 +27,9 @@ struct VideoProcessorSettings {
   int64_t video_min_pixels = 16 * 16;
 };
 
-// Reads the model's part from video_preprocessor_config.json, from "video_processor" in processor_config.json, or, where
-// a folder has neither, as that of images (read_image_processor). `limits_all_frames` follows from the model's family,
-// and decides the defaults. Throws DataError like read_image_processor.
+// Reads the model's part from video_preprocessor_config.json, from "video_processor" in processor_config.json, or,
+// where a folder has neither, as that of images (read_image_processor). `limits_all_frames` follows from the model's
+// family, and decides the defaults. Throws DataError like read_image_processor.
 VideoProcessorSettings read_video_processor(const std::filesystem::path& model_folder, bool limits_all_frames);
 
 // Returns which of a stream's frames are taken, as LLaMA-Factory does: `video_fps` of each second, at most
@@ -58,7 +58,7 @@ class VideoProcessor {
   // Applies LLaMA-Factory's step to a frame.
   Image pre_resize(Image frame, const std::string& name) const { return frames_.pre_resize(std::move(frame), name); }
   // Applies the model's part to the frames of one time patch (fewer: the last one is repeated), which have all had the
-  // first step: writes grid.h x grid.w rows.
+  // first step: writes the rows of a grid with t = 1.
   void patch_rows(std::span<const Image> frames, const PatchGrid& grid, float* rows) const;
 
  private:

@@ -9,7 +9,7 @@
 
 namespace megalith::media {
 
-// What a file says about its first video stream.
+// Numbers that a file gives for its first video stream.
 struct VideoHeader {
   int64_t frames = 0;     // 0: not said, and not to be found out by reading the file's packets
   double seconds = 0;     // 0: not said
