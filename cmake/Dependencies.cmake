@@ -34,6 +34,14 @@ megalith_find_optional(JPEG jpeglib.h jpeg "JPEG images cannot be read")
 megalith_find_optional(PNG png.h png "PNG images cannot be read")
 megalith_find_optional(WEBP webp/decode.h webp "WebP images cannot be read")
 megalith_find_optional(SNDFILE sndfile.h sndfile "sounds other than WAV files cannot be read")
+foreach(_library IN ITEMS avformat avcodec swscale avutil)  # FFmpeg's
+  string(TOUPPER ${_library} _name)
+  megalith_find_optional(${_name} lib${_library}/${_library}.h ${_library} "video files cannot be read")
+endforeach()
+set(MEGALITH_VIDEO OFF)
+if(MEGALITH_AVFORMAT AND MEGALITH_AVCODEC AND MEGALITH_SWSCALE AND MEGALITH_AVUTIL)
+  set(MEGALITH_VIDEO ON)
+endif()
 
 # Arrow and Parquet, for the plug-in that reads their files (src/megalith/data): ARROW_DIR, a folder with include/ and lib/, or
 # the link that scripts/setup.sh makes, or those of the system. The first two lie outside of a sysroot.

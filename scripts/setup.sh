@@ -38,7 +38,9 @@ source "$root/scripts/progress.sh"
 # The Debian packages of the libraries that a build needs, and a header of each.
 libraries=(libfmt-dev:fmt/core.h libspdlog-dev:spdlog/spdlog.h libyaml-cpp-dev:yaml-cpp/yaml.h nlohmann-json3-dev:nlohmann/json.hpp
            libpcre2-dev:pcre2.h libutf8proc-dev:utf8proc.h libsentencepiece-dev:sentencepiece_processor.h zlib1g-dev:zlib.h
-           libzstd-dev:zstd.h libjpeg-dev:jpeglib.h libpng-dev:png.h libwebp-dev:webp/decode.h libsndfile1-dev:sndfile.h libgtest-dev:gtest/gtest.h libgmock-dev:gmock/gmock.h)
+           libzstd-dev:zstd.h libjpeg-dev:jpeglib.h libpng-dev:png.h libwebp-dev:webp/decode.h libsndfile1-dev:sndfile.h
+           libavformat-dev:libavformat/avformat.h libavcodec-dev:libavcodec/avcodec.h libswscale-dev:libswscale/swscale.h
+           libgtest-dev:gtest/gtest.h libgmock-dev:gmock/gmock.h)
 if [ "${1:-}" = --libraries ]; then printf '%s\n' "${libraries[@]%%:*}"; exit; fi
 
 say() { echo "setup: $*" >&2; }
@@ -73,7 +75,8 @@ header_found() {
   local prefixes=/usr:/usr/local:${CMAKE_PREFIX_PATH:-} prefix
   local IFS=':;'
   for prefix in $prefixes; do
-    [ -n "$prefix" ] && [ -e "$prefix/include/$1" ] && return 0
+    [ -n "$prefix" ] || continue
+    if [ -e "$prefix/include/$1" ] || [ -e "$prefix/include/$machine-linux-gnu/$1" ]; then return 0; fi
   done
   return 1
 }

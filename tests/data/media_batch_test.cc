@@ -32,7 +32,7 @@ MediaReference image(const std::string& file) {
   const std::string path = "tests/data/media/" + file;
   const media::ImageHeader header = media::read_image_header(std::filesystem::path(path));
   const media::PatchGrid grid = processor()->grid({header.width, header.height}, path);
-  return {.file = path, .grid = {grid.t, grid.h, grid.w}, .tokens = processor()->tokens(grid)};
+  return {.sources = {{.file = path}}, .grid = {grid.t, grid.h, grid.w}, .tokens = processor()->tokens(grid)};
 }
 
 // One text token, the image's, `after` text tokens; and so on for each image.
@@ -47,7 +47,7 @@ Sequence row_of(const std::vector<std::string>& files, int after) {
   }
   if (files.empty()) row.ids = {1, 2, 3};
   row.labels = row.ids;
-  attach_media(row, media, kPad, false);
+  attach_media(row, media, {.image = kPad}, false);
   return row;
 }
 
@@ -133,7 +133,7 @@ TEST(MediaBatch, RefusesWhatDoesNotFit) {
   const testing::TempFolder folder;
   std::filesystem::copy_file("tests/data/media/rgb16.png", folder / "a.png");
   std::vector<Sample> moved = samples;
-  moved[0].row.media[0].file = (folder / "a.png").string();
+  moved[0].row.media[0].sources[0].file = (folder / "a.png").string();
   const Collator collator({.images = processor()});
   collator.collate(moved);
   // Another image under the same name.
@@ -149,8 +149,8 @@ TEST(MediaBatch, RefusesWhatDoesNotFit) {
 TEST(MediaTable, KeepsReferences) {
   std::vector<Sequence> rows = {row_of({}, 0), row_of({"rgb16.png"}, 2), row_of({}, 0),
                                 row_of({"alpha.webp", "lossy.webp"}, 1), row_of({}, 0)};
-  rows[1].media[0].offset = 7;
-  rows[1].media[0].bytes = 1234;
+  rows[1].media[0].sources[0].offset = 7;
+  rows[1].media[0].sources[0].bytes = 1234;
   TokenTable all, first, second;
   for (const Sequence& row : rows) all.append(row);
   first.append(rows[0]);
@@ -168,7 +168,7 @@ TEST(MediaTable, KeepsReferences) {
     ASSERT_EQ(dataset->size(), std::ssize(rows));
     for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(dataset->sample(static_cast<int64_t>(i)).row, rows[i]) << i;
   }
-  testing::expect_contains(io::read_text_file(folder / "info.json", 1 << 20), "\"version\": 2");
+  testing::expect_contains(io::read_text_file(folder / "info.json", 1 << 20), "\"version\": 3");
 }
 
 TEST(MediaTable, RefusesDamagedReferences) {

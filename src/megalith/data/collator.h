@@ -20,7 +20,8 @@
 
 namespace megalith::media {
 class ImageProcessor;
-}
+class VideoProcessor;
+}  // namespace megalith::media
 
 namespace megalith::data {
 
@@ -40,7 +41,8 @@ struct CollatorOptions {
   int64_t cp = 1;               // sequences become multiples of 2·cp if cp > 1
   int64_t tp = 1;               // the total becomes a multiple of cp·tp
   std::shared_ptr<const media::ImageProcessor> images{};  // nullptr: samples with images are refused
-  int media_threads = 1;                                  // that decode the images of a micro-batch
+  std::shared_ptr<const media::VideoProcessor> videos{};  // likewise
+  int media_threads = 1;                                  // that decode the media of a micro-batch
   // How the model counts the coordinates of tokens in rows with media (ModelConfig::media); std::nullopt: it has one
   // position per token.
   std::optional<layout::PositionSettings> positions{};

@@ -5,33 +5,32 @@
 #include <array>
 #include <compare>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace megalith::data {
 
-// One frame of a video: an image, or a frame of a video file.
-struct MediaFrame {
-  std::string file;
-  int64_t offset = 0;   // of an image: the first of its bytes in the file
-  int64_t bytes = -1;   // their number; -1: all up to the end of the file
-  int64_t number = -1;  // in a video file; -1: the bytes are an image
-  auto operator<=>(const MediaFrame&) const = default;
+// The place of the bytes of an image or of a video's frame: a file of their own, a part of a file, or memory.
+struct MediaSource {
+  std::string file;                           // for bytes in memory a name for messages, which may be empty
+  int64_t offset = 0;                         // the first of the bytes in the file
+  int64_t bytes = -1;                         // their number; -1: all up to the end of the file
+  int64_t frame = -1;                         // the number of a frame in a video file; -1: the bytes are an image
+  std::shared_ptr<const std::string> held{};  // bytes in memory, until a token folder stores them; else nullptr
+
+  auto operator<=>(const MediaSource&) const = default;
 };
 
 // The tokens of a medium are the placeholders [first, first + tokens) of its row. Families that write a timestamp
 // before each time patch of a video have one medium per time patch.
 struct MediaReference {
-  std::string file;               // of an image; empty for a video
-  int64_t offset = 0;             // as in MediaFrame
-  int64_t bytes = -1;             // likewise
-  std::array<int64_t, 3> grid{};  // patches in time, height and width
+  std::vector<MediaSource> sources{};  // one for an image; the frames of a video, at most those of its time patches
+  std::array<int64_t, 3> grid{};       // patches in time, height and width
   int64_t first = 0;
   int64_t tokens = 0;
-  std::vector<MediaFrame> frames{};  // of a video: as many as its time patches hold; empty for an image
-  double seconds = 1;                // of a video: the time that one patch covers
-
-  bool is_video() const { return !frames.empty(); }
+  bool video = false;
+  double seconds = 1;  // that a time patch of a video covers
   bool operator==(const MediaReference&) const = default;
 };
 

@@ -59,10 +59,10 @@ struct MicroBatch {
   // with those layers (train/step/rank_microbatches.h); the collator leaves it empty.
   std::vector<FurtherTokens> further{};
 
-  // ---- Images; undefined if the samples have none ----
-  // `row` is 3 x temporal patch x patch x patch: the pixels of one patch. p is the number of patches of all images.
-  at::Tensor pixels;       // fp32 [p, row], image after image; undefined with CollateParts::kLayoutOnly
-  at::Tensor grids;        // int64 [images, 3]: patches in time, height and width; on every pipeline stage
+  // ---- Images and videos, in the order of their tokens; undefined if the samples have none ----
+  // `row` is 3 x temporal patch x patch x patch: the pixels of one patch. p is the number of patches of all media.
+  at::Tensor pixels;       // fp32 [p, row], medium after medium; undefined with CollateParts::kLayoutOnly
+  at::Tensor grids;        // int64 [media, 3]: patches in time, height and width; on every pipeline stage
   at::Tensor visual_rows;  // int64 [t]: the row of the tower's output that replaces the token's embedding; -1 for text
 
   // ---- Sounds; undefined if the samples have none ----

@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "megalith/base/error.h"
+#include "megalith/data/token_media_internal.h"
 #include "megalith/io/json_reader.h"
 
 namespace megalith::data {
@@ -23,9 +24,7 @@ static_assert(std::endian::native == std::endian::little, "token folders hold li
 
 // Stored on disk: must not change. A new format gets the next version number.
 constexpr int64_t kTokenTableVersion = 1;
-constexpr int64_t kMediaTableVersion = 2;  // with the files of images; others are written as version 1
-// Numbers of an image in media.bin: begin and end of its file's name, offset, bytes, grid, first token, tokens.
-constexpr size_t kMediaNumbers = 9;
+constexpr int64_t kMediaTableVersion = 3;  // with the files of media; others are written as version 1
 constexpr const char* kFormat = "megalith tokens";
 
 // The arrays of a TokenTable, wherever they are stored.
@@ -34,22 +33,13 @@ struct TokenColumns {
   std::span<const int64_t> row_ends;
   std::span<const int32_t> pieces;
   std::span<const int64_t> piece_ends;
-  // Images: in memory as they are, in files as numbers and names. `media_ends` is empty if there are none.
+  // Media: in memory as they are, or in files. `media_ends` is empty if there are none.
   std::span<const MediaReference> media;
-  std::span<const int64_t> media_numbers;
-  std::span<const char> media_names;
+  const MediaColumns* stored_media = nullptr;
   std::span<const int64_t> media_ends;
 
-  MediaReference medium(size_t i) const {
-    if (!media.empty()) return media[i];
-    const auto n = media_numbers.subspan(i * kMediaNumbers, kMediaNumbers);
-    const auto name = media_names.subspan(static_cast<size_t>(n[0]), static_cast<size_t>(n[1] - n[0]));
-    return {.file = std::string(name.begin(), name.end()),
-            .offset = n[2],
-            .bytes = n[3],
-            .grid = {n[4], n[5], n[6]},
-            .first = n[7],
-            .tokens = n[8]};
+  MediaReference medium(int64_t i) const {
+    return stored_media != nullptr ? stored_media->medium(i) : media[static_cast<size_t>(i)];
   }
 };
 
@@ -93,7 +83,7 @@ class TokenDataset : public Dataset {
     if (columns_.media_ends.empty()) return result;
     const auto at = static_cast<size_t>(index);
     for (int64_t i = at == 0 ? 0 : columns_.media_ends[at - 1]; i < columns_.media_ends[at]; ++i)
-      result.media.push_back(columns_.medium(static_cast<size_t>(i)));
+      result.media.push_back(columns_.medium(i));
     return result;
   }
 
@@ -129,15 +119,6 @@ class MappedColumn {
   size_t bytes_ = 0;
 };
 
-// The columns of images.
-struct MappedMedia {
-  explicit MappedMedia(const fs::path& folder)
-      : numbers(folder / "media.bin"), names(folder / "media_names.bin"), ends(folder / "media_ends.bin") {}
-  MappedColumn<int64_t> numbers;
-  MappedColumn<char> names;
-  MappedColumn<int64_t> ends;
-};
-
 // All columns of a folder. Kept alive by the dataset.
 struct MappedTable {
   MappedTable(const fs::path& folder, bool has_media)
@@ -151,16 +132,15 @@ struct MappedTable {
   TokenColumns columns() const {
     TokenColumns result{ids.values(), labels.values(), row_ends.values(), pieces.values(), piece_ends.values()};
     if (!media) return result;
-    result.media_numbers = media->numbers.values();
-    result.media_names = media->names.values();
-    result.media_ends = media->ends.values();
+    result.stored_media = &*media;
+    result.media_ends = media->ends();
     return result;
   }
   MappedColumn<int32_t> ids, labels;
   MappedColumn<int64_t> row_ends;
   MappedColumn<int32_t> pieces;
   MappedColumn<int64_t> piece_ends;
-  std::optional<MappedMedia> media;
+  std::optional<MediaColumns> media;
 };
 
 // Whether the pieces of each row lie within it. Requires that row_ends and piece_ends have been checked.
@@ -172,21 +152,6 @@ bool pieces_fit(const TokenColumns& columns) {
       const int64_t tokens = columns.pieces[static_cast<size_t>(piece)];
       if (tokens < 0 || tokens > room) return false;
       room -= tokens;
-    }
-    row_begin = columns.row_ends[row];
-  }
-  return true;
-}
-
-// Whether the names and tokens of all images lie within the arrays.
-bool media_fit(const TokenColumns& columns) {
-  int64_t row_begin = 0, medium = 0;
-  for (size_t row = 0; row < columns.media_ends.size(); ++row) {
-    const int64_t room = columns.row_ends[row] - row_begin;
-    for (; medium < columns.media_ends[row]; ++medium) {
-      const auto n = columns.media_numbers.subspan(static_cast<size_t>(medium) * kMediaNumbers, kMediaNumbers);
-      if (n[0] < 0 || n[1] < n[0] || n[1] > std::ssize(columns.media_names)) return false;
-      if (n[7] < 0 || n[8] < 0 || n[8] > room || n[7] > room - n[8]) return false;
     }
     row_begin = columns.row_ends[row];
   }
@@ -207,9 +172,7 @@ void check_columns(const TokenColumns& columns, int64_t rows, bool pairs, const 
   const bool sound = std::ssize(columns.row_ends) == rows && std::ssize(columns.piece_ends) == rows &&
                      columns.labels.size() == columns.ids.size() && ends_fit(columns.row_ends, columns.ids.size()) &&
                      ends_fit(columns.piece_ends, columns.pieces.size()) && pieces_fit(columns) &&
-                     columns.media_numbers.size() % kMediaNumbers == 0 &&
-                     (columns.media_ends.empty() || std::ssize(columns.media_ends) == rows) &&
-                     ends_fit(columns.media_ends, columns.media_numbers.size() / kMediaNumbers) && media_fit(columns) &&
+                     (columns.stored_media == nullptr || columns.stored_media->fit(columns.row_ends)) &&
                      (!pairs || rows % 2 == 0);
   check<DataError>(sound, "{}: the files do not fit one another; remove the folder, and it is built again",
                    folder.string());
@@ -270,13 +233,16 @@ std::shared_ptr<const Dataset> dataset_of(TokenTable table, TokenTableInfo info)
                                         info, owner);
 }
 
-TokenFolderWriter::TokenFolderWriter(const fs::path& folder) : folder_(folder) {
+TokenFolderWriter::TokenFolderWriter(const fs::path& folder)
+    : folder_(folder), media_(std::make_unique<MediaWriter>(folder)) {
   ids_.file = io::FileHandle::create(folder / "ids.bin");
   labels_.file = io::FileHandle::create(folder / "labels.bin");
   row_ends_.file = io::FileHandle::create(folder / "row_ends.bin");
   pieces_.file = io::FileHandle::create(folder / "pieces.bin");
   piece_ends_.file = io::FileHandle::create(folder / "piece_ends.bin");
 }
+
+TokenFolderWriter::~TokenFolderWriter() = default;
 
 template <typename T>
 void TokenFolderWriter::write(Column& column, const std::vector<T>& values) {
@@ -295,45 +261,17 @@ void TokenFolderWriter::append(const TokenTable& rows) {
   write(row_ends_, shifted(rows.row_ends, tokens_));
   write(pieces_, rows.pieces);
   write(piece_ends_, shifted(rows.piece_ends, piece_count_));
-  append_media(rows);
+  media_->append(rows.media, rows.media_ends, std::ssize(rows.row_ends));
   tokens_ += std::ssize(rows.ids);
   piece_count_ += std::ssize(rows.pieces);
   rows_ += std::ssize(rows.row_ends);
 }
 
-// The files of images exist from the first one on; rows before it have none.
-void TokenFolderWriter::append_media(const TokenTable& rows) {
-  if (rows.media.empty() && media_count_ == 0) return;
-  if (media_count_ == 0) {
-    media_.file = io::FileHandle::create(folder_ / "media.bin");
-    media_names_.file = io::FileHandle::create(folder_ / "media_names.bin");
-    media_ends_.file = io::FileHandle::create(folder_ / "media_ends.bin");
-    write(media_ends_, std::vector<int64_t>(static_cast<size_t>(rows_), 0));
-  }
-  std::vector<int64_t> numbers;
-  std::vector<char> names;
-  for (const MediaReference& medium : rows.media) {
-    const auto begin = static_cast<int64_t>(media_names_.bytes + names.size());
-    names.insert(names.end(), medium.file.begin(), medium.file.end());
-    const auto end = static_cast<int64_t>(media_names_.bytes + names.size());
-    numbers.insert(numbers.end(), {begin, end, medium.offset, medium.bytes, medium.grid[0], medium.grid[1],
-                                   medium.grid[2], medium.first, medium.tokens});
-  }
-  std::vector<int64_t> ends = rows.media_ends;
-  ends.resize(rows.row_ends.size(), std::ssize(rows.media));
-  for (int64_t& end : ends) end += media_count_;
-  write(media_, numbers);
-  write(media_names_, names);
-  write(media_ends_, ends);
-  media_count_ += std::ssize(rows.media);
-}
-
 // The columns are on disk before info.json is: is_token_folder needs both.
 void TokenFolderWriter::finish(const TokenTableInfo& info) {
-  for (const Column* column :
-       {&ids_, &labels_, &row_ends_, &pieces_, &piece_ends_, &media_, &media_names_, &media_ends_})
-    if (column->file.is_open()) column->file.sync();
-  const int64_t version = media_count_ > 0 ? kMediaTableVersion : kTokenTableVersion;
+  for (const Column* column : {&ids_, &labels_, &row_ends_, &pieces_, &piece_ends_}) column->file.sync();
+  media_->sync();
+  const int64_t version = media_->any() ? kMediaTableVersion : kTokenTableVersion;
   const io::Json document = {{"format", kFormat},     {"version", version},   {"rows", rows_},
                              {"tokens", tokens_},     {"pairs", info.pairs},  {"pieces_attend", info.pieces_attend},
                              {"max_id", info.max_id}, {"report", info.report}};

@@ -17,6 +17,8 @@
 
 namespace megalith::data {
 
+class MediaWriter;
+
 // The arrays. Row r has the tokens [row_ends[r-1], row_ends[r]) and the pieces [piece_ends[r-1], piece_ends[r]); row 0
 // begins at 0. A sample is one row, or two (chosen, rejected) in a table of pairs. 8 bytes per token; a table of all
 // records of a run is kept only without a cache folder.
@@ -26,7 +28,7 @@ struct TokenTable {
   std::vector<int64_t> row_ends;
   std::vector<int32_t> pieces;
   std::vector<int64_t> piece_ends;
-  // Row r has the images [media_ends[r-1], media_ends[r]). Tables without any image leave both empty.
+  // Row r has the media [media_ends[r-1], media_ends[r]). Tables without any leave both empty.
   std::vector<MediaReference> media;
   std::vector<int64_t> media_ends;
 
@@ -48,13 +50,14 @@ struct TokenTableInfo {
 std::shared_ptr<const Dataset> dataset_of(TokenTable table, TokenTableInfo info);
 
 // Writes a folder with the arrays as files of little-endian numbers (ids.bin, labels.bin, row_ends.bin, pieces.bin,
-// piece_ends.bin) and info.json. With images, also media.bin (nine numbers per image), media_names.bin (the names of
-// their files, one after the other) and media_ends.bin. Rows are written as they come; info.json, written last, marks
-// the folder as complete. A folder without info.json was not finished, and is not opened. Not thread-safe.
+// piece_ends.bin) and info.json. With images or videos, also the files of token_media_internal.h, among them the bytes
+// of images that came without a file. Rows are written as they come; info.json, written last, marks the folder as
+// complete. A folder without info.json was not finished, and is not opened. Not thread-safe.
 class TokenFolderWriter {
  public:
   // `folder` must exist and be empty.
   explicit TokenFolderWriter(const std::filesystem::path& folder);
+  ~TokenFolderWriter();
   // Appends rows.
   void append(const TokenTable& rows);
   // Completes the folder. No other call may follow.
@@ -69,11 +72,9 @@ class TokenFolderWriter {
   void write(Column& column, const std::vector<T>& values);
 
   std::filesystem::path folder_;
-  void append_media(const TokenTable& rows);
-
   Column ids_, labels_, row_ends_, pieces_, piece_ends_;
-  Column media_, media_names_, media_ends_;  // created with the first image
-  int64_t tokens_ = 0, piece_count_ = 0, rows_ = 0, media_count_ = 0;
+  std::unique_ptr<MediaWriter> media_;
+  int64_t tokens_ = 0, piece_count_ = 0, rows_ = 0;
 };
 
 // The result of open_token_folder.

@@ -11,6 +11,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/io/json_reader.h"
+#include "megalith/media/processor_config_internal.h"
 #include "megalith/media/resample.h"
 
 namespace megalith::media {
@@ -32,8 +33,8 @@ ImageSize into_range(ImageSize size, const ImageProcessorSettings& settings, con
     if (scaled.width < 1 || scaled.height < 1)
       throw DataError(
           fmt::format("{}: {} x {} pixels scaled to {} pixels would leave a side of 0. Cut the image, or set "
-                      "image_max_pixels to {} or more",
-                      name, size.width, size.height, pixels, size.width * size.height));
+                      "{}_max_pixels to {} or more",
+                      name, size.width, size.height, pixels, settings.limits_name, size.width * size.height));
     size = scaled;
   };
   if (size.width * size.height > settings.image_max_pixels) scale_to(settings.image_max_pixels);
@@ -67,8 +68,9 @@ void require_true(const io::JsonFields& fields, const char* key) {
   if (!fields.optional<bool>(key).value_or(true)) fields.refuse(key, "be true: images are always prepared in this way");
 }
 
-ImageProcessorSettings settings_of(const io::JsonFields& fields) {
-  ImageProcessorSettings settings;
+}  // namespace
+
+ImageProcessorSettings read_model_part(const io::JsonFields& fields, ImageProcessorSettings settings) {
   for (const char* key : {"do_resize", "do_rescale", "do_normalize", "do_convert_rgb"}) require_true(fields, key);
   if (const auto factor = fields.optional<double>("rescale_factor"); factor && std::abs(*factor * 255 - 1) > 1e-6)
     fields.refuse("rescale_factor", "be 1/255");
@@ -94,15 +96,13 @@ ImageProcessorSettings settings_of(const io::JsonFields& fields) {
   return settings;
 }
 
-}  // namespace
-
 ImageProcessorSettings read_image_processor(const std::filesystem::path& model_folder) {
   const auto own = model_folder / "preprocessor_config.json";
   const auto shared = model_folder / "processor_config.json";
-  if (std::filesystem::exists(own)) return settings_of(io::read_json_file(own).fields());
+  if (std::filesystem::exists(own)) return read_model_part(io::read_json_file(own).fields(), {});
   if (std::filesystem::exists(shared)) {
     const io::JsonFile file = io::read_json_file(shared);
-    if (const auto image = file.fields().optional_object("image_processor")) return settings_of(*image);
+    if (const auto image = file.fields().optional_object("image_processor")) return read_model_part(*image, {});
   }
   throw DataError(
       fmt::format("{} has neither preprocessor_config.json nor an \"image_processor\" in "
@@ -180,41 +180,58 @@ Image ImageProcessor::pre_resize(Image image, const std::string& name) const {
 }
 
 void ImageProcessor::patch_rows(const Image& rgb, float* rows, const std::string& name) const {
-  check(rgb.mode == ImageMode::kRgb, "patch_rows takes RGB images");
-  const ImageSize size = model_size({rgb.width, rgb.height}, name);
-  if (size == ImageSize{rgb.width, rgb.height}) return write_rows(rgb, rows);
-  write_rows(resize(rgb, size.width, size.height, Resampler::kAten), rows);
+  const std::array<const Image*, 1> frame{&rgb};
+  patch_rows(frame, model_size({rgb.width, rgb.height}, name), rows);
 }
 
-void ImageProcessor::write_rows(const Image& resized, float* rows) const {
+void ImageProcessor::patch_rows(std::span<const Image* const> frames, ImageSize size, float* rows) const {
+  std::vector<Image> resized;
+  std::vector<const Image*> same_size;
+  resized.reserve(frames.size());
+  for (const Image* frame : frames) {
+    check(frame->mode == ImageMode::kRgb, "patch_rows takes RGB images");
+    const bool fits = size == ImageSize{frame->width, frame->height};
+    if (!fits) resized.push_back(resize(*frame, size.width, size.height, Resampler::kAten));
+    same_size.push_back(fits ? frame : &resized.back());
+  }
+  write_rows(same_size, rows);
+}
+
+void ImageProcessor::write_rows(std::span<const Image* const> resized, float* rows) const {
+  const auto given = std::ssize(resized);
+  check(given == 1 || given == settings_.temporal_patch_size, "{} frames for a time patch of {}", given,
+        settings_.temporal_patch_size);
   const int64_t patch = settings_.patch_size;
   const int64_t merge = settings_.merge_size;
   const int64_t area = patch * patch;
+  const int64_t channel = settings_.temporal_patch_size * area;
   const float* red = normalised_[0].data();
   const float* green = normalised_[1].data();
   const float* blue = normalised_[2].data();
-  const auto write_patch = [&](const uint8_t* corner, float* row) {
-    // The first frame of each channel, pixel row by pixel row, then copies for the other frames.
-    const int64_t channel = settings_.temporal_patch_size * area;
-    float* to = row;
-    for (int64_t y = 0; y < patch; ++y, corner += resized.row_bytes(), to += patch) {
-      const uint8_t* pixel = corner;
-      for (int64_t x = 0; x < patch; ++x, pixel += 3) {
-        to[x] = red[pixel[0]];
-        to[channel + x] = green[pixel[1]];
-        to[2 * channel + x] = blue[pixel[2]];
+  const Image& first = *resized.front();
+  const auto write_patch = [&](int64_t top, int64_t left, float* row) {
+    // Each given frame of each channel, pixel row by pixel row; a single one is copied to the other frames.
+    for (int64_t t = 0; t < given; ++t) {
+      const Image& frame = *resized[static_cast<size_t>(t)];
+      float* to = row + t * area;
+      for (int64_t y = 0; y < patch; ++y, to += patch) {
+        const uint8_t* pixel = frame.row(top + y) + left * 3;
+        for (int64_t x = 0; x < patch; ++x, pixel += 3) {
+          to[x] = red[pixel[0]];
+          to[channel + x] = green[pixel[1]];
+          to[2 * channel + x] = blue[pixel[2]];
+        }
       }
     }
     for (int64_t c = 0; c < 3; ++c)
-      for (int64_t t = 1; t < settings_.temporal_patch_size; ++t)
+      for (int64_t t = given; t < settings_.temporal_patch_size; ++t)
         std::memcpy(row + c * channel + t * area, row + c * channel, static_cast<size_t>(area) * sizeof(float));
   };
   float* row = rows;
-  for (int64_t y = 0; y < resized.height; y += patch * merge)
-    for (int64_t x = 0; x < resized.width; x += patch * merge)
+  for (int64_t y = 0; y < first.height; y += patch * merge)
+    for (int64_t x = 0; x < first.width; x += patch * merge)
       for (int64_t dy = 0; dy < merge; ++dy)
-        for (int64_t dx = 0; dx < merge; ++dx, row += row_width())
-          write_patch(resized.row(y + dy * patch) + (x + dx * patch) * 3, row);
+        for (int64_t dx = 0; dx < merge; ++dx, row += row_width()) write_patch(y + dy * patch, x + dx * patch, row);
 }
 
 }  // namespace megalith::media

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 
 #include "megalith/media/image.h"
@@ -40,6 +41,7 @@ struct ImageProcessorSettings {
   // The part of the data, which comes first.
   int64_t image_max_pixels = 768 * 768;
   int64_t image_min_pixels = 32 * 32;
+  const char* limits_name = "image";  // the options of these two in messages: image_max_pixels, …
 };
 
 // Reads the model's part from preprocessor_config.json, or from "image_processor" in processor_config.json, in the
@@ -74,9 +76,12 @@ class ImageProcessor {
   // Applies the model's part to an RGB image: writes patches(grid) rows of row_width() numbers. The rows of one token
   // stand together; within a row: channel, time, y, x.
   void patch_rows(const Image& rgb, float* rows, const std::string& name) const;
+  // The same for one time patch of a video: as many frames as it holds, each brought to `size`, whose sides are
+  // multiples of patch x merge. Writes the rows of a grid with t = 1.
+  void patch_rows(std::span<const Image* const> frames, ImageSize size, float* rows) const;
 
  private:
-  void write_rows(const Image& resized, float* rows) const;
+  void write_rows(std::span<const Image* const> resized, float* rows) const;
 
   ImageProcessorSettings settings_;
   std::array<std::array<float, 256>, 3> normalised_;  // by channel and byte

@@ -29,10 +29,6 @@ std::string renamed(std::string_view weight, const char* ending) {
 }
 
 std::string without_last_word(std::string_view name) { return std::string(name.substr(0, name.rfind('.'))); }
-std::string last_word(std::string_view name) {
-  const size_t dot = name.rfind('.');
-  return std::string(dot == std::string_view::npos ? name : name.substr(dot + 1));
-}
 
 // Returns whether "all" targets the weight: every linear layer except the head and routers.
 bool is_linear(const Weight& weight) {
@@ -50,13 +46,13 @@ std::string suggestion(const std::string& name, const std::set<std::string>& kno
                        : fmt::format("did you mean {}? Known are {}", list_in_words(close), list_in_words(all, 40));
 }
 
-// Returns the last words of the modules of all weights that `wanted` selects.
+// Returns the ends of the names of the modules of all weights that `wanted` selects.
 template <typename Wanted>
 std::set<std::string> words_of(const hf::NameMap& names, const std::vector<Weight>& weights, const Wanted& wanted) {
   std::set<std::string> words;
   for (const Weight& weight : weights)
     if (wanted(weight))
-      if (const std::string module = module_of(names, weight.name); !module.empty()) words.insert(last_word(module));
+      if (const std::string module = module_of(names, weight.name); !module.empty()) words.insert(module_end(module));
   return words;
 }
 
@@ -105,7 +101,7 @@ void check_saved(AdapterConfig& config, const hf::NameMap& names, const std::vec
       !tied || saves_embedding == (head != config.modules_to_save.end()),
       "additional_target: the embedding and the head of this model are one tensor (tied); name both {} and"
       " {}, or neither",
-      last_word(module_of(names, kEmbedding)), kHeadModule);
+      module_end(module_of(names, kEmbedding)), kHeadModule);
   for (const std::string& name : config.modules_to_save) {
     if (tied && name == kHeadModule) continue;
     AdapterConfig one;

@@ -58,6 +58,13 @@ size_t expert_number(std::string_view tensor) {
 
 }  // namespace
 
+std::string module_end(const std::string& module) {
+  size_t dot = module.rfind('.');
+  while (dot != std::string::npos && dot > 0 && parse_int(module.substr(dot + 1, module.find('.', dot + 1) - dot - 1)))
+    dot = module.rfind('.', dot - 1);
+  return module.substr(dot == std::string::npos ? 0 : dot + 1);
+}
+
 bool is_kernel(const hf::NameMap& names, const std::string& tensor) {
   const std::string pattern = hf::pattern_of(tensor).pattern;
   const auto rule = std::ranges::find(names.rules, pattern, &hf::NameRule::theirs);

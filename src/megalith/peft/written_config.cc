@@ -15,8 +15,6 @@ namespace megalith::peft {
 
 namespace {
 
-std::string last_word_of(const std::string& name) { return name.substr(name.rfind('.') + 1); }
-
 // "model.layers.3.mlp.up_proj" -> "mlp.up_proj"; a name without a layer stays.
 std::string without_layer(const std::string& name) {
   const std::vector<std::string> words = split(name, '.');
@@ -107,10 +105,10 @@ Kinds kinds_of(const AdapterConfig& config, const hf::NameMap& names, const std:
       if (expert->gate_or_up) halves[expert->parameter].insert(update.has_value());
       if (update) (expert->gate_or_up ? up : down).insert(expert->parameter.substr(0, expert->parameter.rfind('.')));
       kinds.experts.add(without_layer(expert->parameter), expert->parameter, written);
-    } else if (weight.use == nn::WeightUse::kRouter || moved.contains(last_word_of(module))) {
+    } else if (weight.use == nn::WeightUse::kRouter || moved.contains(module_end(module))) {
       kinds.tensors.add(without_layer(tensor), tensor, written);
     } else {
-      kinds.modules.add(last_word_of(module), module, written);
+      kinds.modules.add(module_end(module), module, written);
     }
   }
   kinds.up_without_down = !std::ranges::includes(down, up);

@@ -36,7 +36,7 @@ TEST(DatasetInfo, listed_columns_and_tags_unset_all_others) {
 TEST(DatasetInfo, bad_entries_are_named) {
   expect_contains(error_of([] { entry(R"({"formatting": "csv"})"); }), "alpaca, sharegpt or openai");
   expect_contains(error_of([] { entry(R"({"split": "test"})"); }), "\"split\"");
-  expect_contains(error_of([] { entry(R"({"columns": {"videos": "v"}})"); }), "videos");
+  expect_contains(error_of([] { entry(R"({"columns": {"audios": "v"}})"); }), "audios");
   expect_contains(error_of([] { entry(R"({"num_samples": 0})"); }), "num_samples");
   expect_contains(error_of([] { entry(R"({"columns": {"prompt": 3}})"); }), "columns.prompt");
 }

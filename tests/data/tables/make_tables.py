@@ -185,6 +185,35 @@ def csv_cases():
         file.write("\n")
 
 
+def images():
+    """Images as the package datasets stores them: a list of structs (llava_1k_en and its like), and one struct."""
+    def read(name):
+        with open(os.path.join(HERE, "..", "media", name), "rb") as file:
+            return file.read()
+
+    image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    turn = pa.struct([("role", pa.string()), ("content", pa.string())])
+    rows, lines = [], []
+    for text, files in [("<image>What?", ["rgb16.png"]), ("<image> or <image>?", ["lossy.webp", "optimized.jpg"]),
+                        ("No picture.", []), ("<image>Again.", ["rgb16.png"])]:
+        messages = [{"role": "user", "content": text}, {"role": "assistant", "content": "This."}]
+        # With bytes the path is a name alone; without, it is looked up.
+        structs = [{"bytes": None if name == "optimized.jpg" else read(name), "path": name} for name in files]
+        rows.append({"messages": messages, "images": structs})
+        lines.append({"messages": messages, "images": files})
+    rows[3]["images"][0]["path"] = None
+    rows[2]["images"] = None
+    table = pa.Table.from_pylist(rows, pa.schema([("messages", pa.list_(turn)), ("images", pa.list_(image))]))
+    pq.write_table(table, path("images.parquet"), row_group_size=3)
+    write_ipc("images.arrow", table, pa.ipc.new_stream)
+    write_lines("images.jsonl", lines)
+    one = [{"instruction": "<image>What?", "output": "This.", "picture": rows[0]["images"][0]},
+           {"instruction": "No picture.", "output": "So?", "picture": None}]
+    table = pa.Table.from_pylist(one, pa.schema([("instruction", pa.string()), ("output", pa.string()),
+                                                 ("picture", image)]))
+    pq.write_table(table, path("one_image.parquet"))
+
+
 types()
 only_arrow()
 codecs()
@@ -192,6 +221,7 @@ chats()
 alpaca()
 pairs()
 ids()
+images()
 csv_cases()
 with open(path("versions.json"), "w") as file:
     json.dump({"pyarrow": pa.__version__, "pandas": pandas.__version__, "datasets": datasets.__version__}, file)

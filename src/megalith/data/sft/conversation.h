@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "megalith/data/media_reference.h"
+
 namespace megalith::data {
 
 // The speaker of a turn. kObservation is the result of a tool, kFunction an assistant's call of tools.
@@ -23,8 +25,11 @@ struct Conversation {
   std::vector<Message> prompt;
   std::vector<Message> responses;  // sft: one; preference pairs: chosen, rejected; pt: none
   std::string system;
-  std::string tools;                // JSON text; empty for none
-  std::vector<std::string> images;  // files, in the order of the markers <image> in the text
+  std::string tools;  // JSON text; empty for none
+  // In the order of the markers <image> and <video> in the text. A video is a list of frames, or one source with frame
+  // 0: a video file.
+  std::vector<MediaSource> images;
+  std::vector<std::vector<MediaSource>> videos;
   bool operator==(const Conversation&) const = default;
 };
 

@@ -12,6 +12,7 @@
 #include "megalith/base/text.h"
 #include "megalith/data/sft/python_json.h"
 #include "megalith/data/sft/tool_format.h"
+#include "megalith/data/table/base64_internal.h"
 
 namespace megalith::data {
 namespace {
@@ -32,6 +33,7 @@ class Converter {
   Conversation convert() const {
     Conversation conversation = texts();
     conversation.images = images();
+    conversation.videos = videos();
     return conversation;
   }
 
@@ -52,17 +54,69 @@ class Converter {
     throw InternalError("records with ids have no conversation");
   }
 
-  // A path or a list of paths.
-  std::vector<std::string> images() const {
+  // An image: its path, or {"bytes": …, "path": …} as the package `datasets` stores it, where one of both may be null.
+  MediaSource source_of(const Json& value, const std::string& what) const {
+    if (value.is_string()) return {.file = value.get<std::string>()};
+    check<DataError>(value.is_object() && (value.contains("bytes") || value.contains("path")),
+                     "{}: {} is {}; it must be a path, or an object with \"bytes\" or \"path\"", place_, what,
+                     io::json_in_words(value));
+    const Json* bytes = member(value, "bytes");
+    const Json* path = member(value, "path");
+    MediaSource source;
+    if (path != nullptr) source.file = text_of(*path, "\"path\" of " + what);
+    if (bytes == nullptr) {
+      check<DataError>(!source.file.empty(), "{}: {} has neither bytes nor a path", place_, what);
+      return source;
+    }
+    std::optional<std::string> decoded;
+    if (bytes->is_object() && bytes->contains("base64") && bytes->at("base64").is_string())
+      decoded = decode_base64(bytes->at("base64").get_ref<const std::string&>());
+    check<DataError>(decoded.has_value(),
+                     "{}: \"bytes\" of {} is {}; it must be binary in a Parquet or Arrow file, or {{\"base64\": text}} "
+                     "in JSON. Give a path instead",
+                     place_, what, io::json_in_words(*bytes));
+    source.held = std::make_shared<const std::string>(std::move(*decoded));
+    return source;
+  }
+
+  // Returns a member that is not null; otherwise nullptr.
+  static const Json* member(const Json& object, const char* name) {
+    const auto value = object.find(name);
+    return value == object.end() || value->is_null() ? nullptr : &*value;
+  }
+
+  // An image or a list of images.
+  std::vector<MediaSource> images() const {
     const Json* value = find(columns_.images);
     if (value == nullptr) return {};
-    const std::string what = "column \"" + columns_.images + "\"";
-    if (value->is_string()) return {value->get<std::string>()};
-    check<DataError>(value->is_array(), "{}: {} is {}; it must be the path of an image or a list of paths", place_,
-                     what, io::json_in_words(*value));
-    std::vector<std::string> paths;
-    for (const Json& path : *value) paths.push_back(text_of(path, "an image in " + what));
-    return paths;
+    const std::string what = "an image in column \"" + columns_.images + "\"";
+    if (!value->is_array()) return {source_of(*value, what)};
+    std::vector<MediaSource> sources;
+    for (const Json& image : *value) sources.push_back(source_of(image, what));
+    return sources;
+  }
+
+  // A video file, or a list of videos, each of which is a file or a list of images.
+  std::vector<std::vector<MediaSource>> videos() const {
+    const Json* value = find(columns_.videos);
+    if (value == nullptr) return {};
+    const std::string what = "a video in column \"" + columns_.videos + "\"";
+    std::vector<std::vector<MediaSource>> videos;
+    const auto add = [&](const Json& video) {
+      std::vector<MediaSource>& sources = videos.emplace_back();
+      if (!video.is_array()) {
+        sources.push_back(source_of(video, what));
+        sources.back().frame = 0;
+        return;
+      }
+      check<DataError>(!video.empty(), "{}: {} has no frames", place_, what);
+      for (const Json& frame : video) sources.push_back(source_of(frame, "a frame of " + what));
+    };
+    if (value->is_array())
+      for (const Json& video : *value) add(video);
+    else
+      add(*value);
+    return videos;
   }
 
   // Returns the column's value; nullptr if the column has no name, is absent or is null.

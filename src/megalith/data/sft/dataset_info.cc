@@ -26,7 +26,7 @@ T read_names(const io::JsonFields& fields, std::initializer_list<std::pair<const
 
 // Columns that would change what a sample is must not be ignored silently.
 Columns read_columns(const io::JsonFields& fields) {
-  for (const char* media : {"videos", "audios", "kto_tag"})
+  for (const char* media : {"audios", "kto_tag"})
     if (fields.has(media)) fields.refuse(media, "be left out: such columns are not supported");
   return read_names<Columns>(fields, {{"prompt", &Columns::prompt},
                                       {"query", &Columns::query},
@@ -37,7 +37,8 @@ Columns read_columns(const io::JsonFields& fields) {
                                       {"tools", &Columns::tools},
                                       {"chosen", &Columns::chosen},
                                       {"rejected", &Columns::rejected},
-                                      {"images", &Columns::images}});
+                                      {"images", &Columns::images},
+                                      {"videos", &Columns::videos}});
 }
 
 // "tags": {"role_tag": "role", …}; roles that are not listed do not occur in the dataset.
@@ -181,6 +182,7 @@ DatasetDescription infer_format(const Json& first_record, const std::string& pla
   columns.system = when("system");
   columns.tools = when("tools");
   columns.images = when("images");
+  columns.videos = when("videos");
   result.tags = openai_tags();
   if (has("input_ids") || has("chosen_input_ids")) {
     result.formatting = Formatting::kPretokenized;

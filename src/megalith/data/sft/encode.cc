@@ -47,8 +47,8 @@ Sequence preference_row(const Ids& prompt, const Ids& response) {
 }
 
 // Whether the first `kept` of these ids lack a placeholder that the others have.
-bool loses_image(const Ids& ids, int64_t kept, std::optional<int32_t> pad) {
-  return pad && std::find(ids.begin() + kept, ids.end(), *pad) != ids.end();
+bool loses_medium(const Ids& ids, int64_t kept, const Ids& pads) {
+  return !pads.empty() && std::find_first_of(ids.begin() + kept, ids.end(), pads.begin(), pads.end()) != ids.end();
 }
 
 // Sets the caller's flag if it wants to know.
@@ -92,7 +92,8 @@ Sequence encode_conversation(const Conversation& conversation, const TurnEncoder
     }
     const auto [source, target] = cut_turn(std::ssize(turn.source), std::ssize(turn.target), settings.cutoff - total);
     note(cut, source < std::ssize(turn.source) || target < std::ssize(turn.target));
-    if (loses_image(turn.source, source, settings.image_pad) || loses_image(turn.target, target, settings.image_pad))
+    if (loses_medium(turn.source, source, settings.media_pads) ||
+        loses_medium(turn.target, target, settings.media_pads))
       break;
     turn.source.resize(static_cast<size_t>(source));
     turn.target.resize(static_cast<size_t>(target));
@@ -124,7 +125,7 @@ Sample encode_preference(const Conversation& conversation, const TurnEncoder& en
   const int64_t longest = std::max(std::ssize(chosen.target), std::ssize(rejected));
   const auto [source, target] = cut_turn(std::ssize(chosen.source), longest, settings.cutoff);
   note(cut, source < std::ssize(chosen.source) || target < longest);
-  if (loses_image(chosen.source, source, settings.image_pad)) return {Sequence{}, Sequence{}};
+  if (loses_medium(chosen.source, source, settings.media_pads)) return {Sequence{}, Sequence{}};
   const auto keep = [](Ids& ids, int64_t count) { ids.resize(std::min(ids.size(), static_cast<size_t>(count))); };
   keep(chosen.source, source);
   keep(chosen.target, target);

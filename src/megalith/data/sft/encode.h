@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -18,9 +17,10 @@ struct EncodeSettings {
   int64_t cutoff = 2048;
   bool train_on_prompt = false;  // not allowed with an encoder of efficient_eos
   bool mask_history = false;     // only the last turn is trained; if there is too much, the first turns are dropped
-  // The placeholder of images, which a cut must not reach: a conversation ends before the turn that would lose one (or,
-  // with mask_history, begins after it). If that leaves no turn, the row is empty; so are both rows of such a pair.
-  std::optional<int32_t> image_pad{};
+  // The placeholders of images and videos, which a cut must not reach: a conversation ends before the turn that would
+  // lose one (or, with mask_history, begins after it). If that leaves no turn, the row is empty; so are both rows of
+  // such a pair.
+  std::vector<int32_t> media_pads{};
 };
 
 // Lengths of the two parts of a turn. In tokens; source is what the model is given, target what it has to answer.

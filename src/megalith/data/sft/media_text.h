@@ -1,10 +1,13 @@
-// Images in conversations: markers in the text become placeholder tokens, as many as the vision tower will have rows.
+// Images and videos in conversations: markers in the text become placeholder tokens, as many as the vision tower will
+// have rows.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "megalith/data/media_reference.h"
@@ -13,34 +16,52 @@
 
 namespace megalith::media {
 class ImageProcessor;
-}
+class VideoProcessor;
+}  // namespace megalith::media
 
 namespace megalith::data {
 
-// The text that stands for an image in a record, as in LLaMA-Factory.
+// The texts that stand for an image and a video in a record, as in LLaMA-Factory.
 inline constexpr std::string_view kImageMarker = "<image>";
+inline constexpr std::string_view kVideoMarker = "<video>";
 
-// How images become tokens. The texts are tokens of the tokenizer, and those of all Qwen families.
+// How images and videos become tokens. The texts are tokens of the tokenizer, and those of all Qwen families.
 struct MediaSettings {
   std::shared_ptr<const media::ImageProcessor> images;
-  std::filesystem::path media_dir;  // relative paths are looked up here first
-  bool skip_broken = false;         // a record whose image is missing or damaged is left out; otherwise it is an error
+  std::shared_ptr<const media::VideoProcessor> videos{};  // nullptr: records with videos are refused
+  std::filesystem::path media_dir;                        // relative paths are looked up here first
+  bool skip_broken = false;  // a record whose media are missing or damaged is left out; otherwise it is an error
+  // Decode all media while tokenizing, so that damage after a header shows there, with the record's file and line,
+  // instead of in the middle of training. Done also with skip_broken.
+  bool decode_all = false;
+  double video_fps = 2;        // frames that are taken of a second of a video file, and that a list of images has
+  int64_t video_maxlen = 128;  // the most frames that are taken of a video file
+  // Whether each time patch of a video is a block of its own after a text with its time, as in Qwen3-VL and Qwen3.5
+  // (layout::TimeRule::kBlocks).
+  bool video_blocks = false;
   std::string start = "<|vision_start|>";
   std::string image_pad = "<|image_pad|>";
+  std::string video_pad = "<|video_pad|>";
   std::string end = "<|vision_end|>";
 };
 
-// Replaces the markers in the prompt and in a single answer by start, placeholders and end; returns the images in the
-// order of their markers. Only the header of a file is read. Throws a DataError when the number of markers is not that
-// of the images, when an image cannot be read, and for markers in the answers of a pair, which share their images.
-std::vector<MediaReference> expand_images(Conversation& conversation, const MediaSettings& settings);
+// The ids of the placeholders.
+struct MediaPads {
+  int32_t image = -1;
+  int32_t video = -1;
+};
 
-// Gives a row its images. Each run of the token `pad` is one of them. If the row has fewer runs than there are images,
-// it was cut, and has the first ones (the last ones with `from_the_end`). Placeholders lose their labels. Throws a
-// DataError when a run has another length than its image, because a text holds the token itself.
-void attach_media(Sequence& row, std::vector<MediaReference> media, int32_t pad, bool from_the_end);
+// Replaces the markers in the prompt and in a single answer by start, placeholders and end; returns the media in the
+// order of their tokens. Only the headers of files are read. Throws a DataError when the number of markers is not that
+// of the media, when a medium cannot be read, and for markers in the answers of a pair, which share their media.
+std::vector<MediaReference> expand_media(Conversation& conversation, const MediaSettings& settings);
 
-// Returns the number of runs of `pad`.
-int64_t count_runs(const std::vector<int32_t>& ids, int32_t pad);
+// Gives a row its media. Each run of a placeholder is one of them. If the row has fewer runs than there are media, it
+// was cut, and has the first ones (the last ones with `from_the_end`). Placeholders lose their labels. Throws a
+// DataError when a run has another length than its medium, because a text holds the token itself.
+void attach_media(Sequence& row, std::vector<MediaReference> media, const MediaPads& pads, bool from_the_end);
+
+// Returns the number of runs of placeholders.
+int64_t count_runs(const std::vector<int32_t>& ids, const MediaPads& pads);
 
 }  // namespace megalith::data

@@ -19,6 +19,7 @@
 #include "megalith/data/sft/packing.h"
 #include "megalith/data/sft/template.h"
 #include "megalith/media/image_processor.h"
+#include "megalith/media/video_processor.h"
 
 namespace megalith::data {
 
@@ -53,12 +54,34 @@ void check_answers(const Sample& pair, bool cut, int64_t cutoff_len, const std::
   }
 }
 
-// Everything about images that decides tokens.
+// Everything about images and videos that decides tokens.
 std::string media_words(const MediaSettings& media) {
+  const auto model = [](const media::ImageProcessorSettings& part) {
+    return fmt::format("{} {} {} {} to {}", part.patch_size, part.temporal_patch_size, part.merge_size, part.min_pixels,
+                       part.max_pixels);
+  };
   const auto& images = media.images->settings();
-  return fmt::format(" images {} {} {} {} to {}, before {} to {}, in {}, skip {}", images.patch_size,
-                     images.temporal_patch_size, images.merge_size, images.min_pixels, images.max_pixels,
-                     images.image_min_pixels, images.image_max_pixels, media.media_dir.string(), media.skip_broken);
+  std::string words = fmt::format(" images {}, before {} to {}, in {}, skip {}{}", model(images),
+                                  images.image_min_pixels, images.image_max_pixels, media.media_dir.string(),
+                                  media.skip_broken, media.decode_all ? ", all decoded" : "");
+  if (!media.videos) return words;
+  const auto& videos = media.videos->settings();
+  return words + fmt::format(" videos {} {}, before {} to {}, {} fps, {} frames, blocks {}", model(videos.model),
+                             videos.limits_all_frames, videos.video_min_pixels, videos.video_max_pixels,
+                             media.video_fps, media.video_maxlen, media.video_blocks);
+}
+
+// Returns the number that counts records left out for this reason.
+int64_t& count_of(LeftOutBecause because, BuildReport& report) {
+  switch (because) {
+    case LeftOutBecause::kCutMedium:
+      return report.cut_media;
+    case LeftOutBecause::kBrokenMedium:
+      return report.broken_media;
+    case LeftOutBecause::kInvalid:
+      break;
+  }
+  return report.left_out;
 }
 
 }  // namespace
@@ -88,6 +111,8 @@ RowPlan row_plan(const SftSettings& settings) {
 void BuildReport::add(const BuildReport& other) {
   records += other.records;
   left_out += other.left_out;
+  cut_media += other.cut_media;
+  broken_media += other.broken_media;
   cut += other.cut;
   too_long += other.too_long;
   samples += other.samples;
@@ -110,6 +135,10 @@ std::string BuildReport::text() const {
   if (cut > 0) text += fmt::format("; {} were longer than cutoff_len and were cut", cut);
   if (too_long > 0) text += fmt::format("; {} did not fit into a row and were left out", too_long);
   if (left_out > 0) text += fmt::format("; {} records are invalid and were left out", left_out);
+  if (cut_media > 0)
+    text += fmt::format("; {} records were left out because cutoff_len would cut an image or a video", cut_media);
+  if (broken_media > 0)
+    text += fmt::format("; {} records were left out because an image or a video cannot be read", broken_media);
   return text;
 }
 
@@ -128,15 +157,20 @@ RecordEncoder::RecordEncoder(RecordEncoderOptions options, std::shared_ptr<const
   if (tokenizer_ && options_.vocab_size) check_vocabulary();
   if (!options_.media || !tokenizer_) return;
   check_media();
-  image_pad_ = tokenizer_->id_of(options_.media->image_pad);
+  pads_.image = *tokenizer_->id_of(options_.media->image_pad);
+  if (options_.media->videos) pads_.video = *tokenizer_->id_of(options_.media->video_pad);
 }
 
 void RecordEncoder::check_media() const {
   const MediaSettings& media = *options_.media;
-  for (const std::string* token : {&media.start, &media.image_pad, &media.end}) {
+  check<ConfigError>(media.video_fps > 0 && media.video_maxlen > 0,
+                     "video_fps is {} and video_maxlen {}; both must be positive", media.video_fps, media.video_maxlen);
+  for (const std::string* token : {&media.start, &media.image_pad, &media.end, &media.video_pad}) {
+    if (token == &media.video_pad && !media.videos) continue;
     const std::optional<int32_t> id = tokenizer_->id_of(*token);
     check<ConfigError>(id && tokenizer_->encode(*token) == std::vector<int32_t>{*id},
-                       "the tokenizer has no token {}, which stands for images; it belongs to another model", *token);
+                       "the tokenizer has no token {}, which stands for images or videos; it belongs to another model",
+                       *token);
   }
 }
 
@@ -195,7 +229,7 @@ void RecordEncoder::check_ids(const Sequence& row, const std::string& place) con
 }
 
 Sample RecordEncoder::encode_text(const Conversation& conversation, bool* cut) const {
-  const EncodeSettings settings{options_.plan.cutoff, options_.train_on_prompt, options_.mask_history, image_pad_};
+  const EncodeSettings settings{options_.plan.cutoff, options_.train_on_prompt, options_.mask_history, media_pads()};
   switch (options_.plan.kind) {
     case SampleKind::kConversation:
       return {encode_conversation(conversation, *turns_, settings, cut), std::nullopt};
@@ -211,36 +245,42 @@ Sample RecordEncoder::encode_text(const Conversation& conversation, bool* cut) c
   return {whole_document(text, *tokenizer_, tokens_), std::nullopt};
 }
 
-EncodedRecord RecordEncoder::encode_with_images(Conversation conversation) const {
+std::vector<int32_t> RecordEncoder::media_pads() const {
+  if (pads_.image < 0) return {};
+  return pads_.video < 0 ? std::vector{pads_.image} : std::vector{pads_.image, pads_.video};
+}
+
+EncodedRecord RecordEncoder::encode_with_media(Conversation conversation) const {
   EncodedRecord result;
   if (!options_.media) {
-    check<DataError>(
-        conversation.images.empty(),
-        "the record has {} image(s), and this run's model takes none: it has no vision tower. Train a model "
-        "that has one, or leave the column out",
-        conversation.images.size());
+    check<DataError>(conversation.images.empty() && conversation.videos.empty(),
+                     "the record has {} image(s) and {} video(s), and this run's model takes none: it has no vision "
+                     "tower. Train a model that has one, or leave the column out",
+                     conversation.images.size(), conversation.videos.size());
     result.sample = encode_text(conversation, &result.cut);
     return result;
   }
-  check<DataError>(conversation.images.empty() || options_.plan.kind != SampleKind::kDocument,
-                   "the record has images, which stage pt does not take; use stage sft");
+  check<DataError>(
+      (conversation.images.empty() && conversation.videos.empty()) || options_.plan.kind != SampleKind::kDocument,
+      "the record has images or videos, which stage pt does not take; use stage sft");
   std::vector<MediaReference> media;
   try {
-    media = expand_images(conversation, *options_.media);
+    media = expand_media(conversation, *options_.media);
   } catch (const DataError& error) {
     if (!options_.media->skip_broken) throw;
-    return {std::nullopt, error.what()};
+    return {.problem = error.what(), .because = LeftOutBecause::kBrokenMedium};
   }
   Sample sample = encode_text(conversation, &result.cut);
   if (!media.empty() && sample.row.ids.empty())
-    return {std::nullopt, fmt::format("cutoff_len {} would cut an image; the sample needs more room",
-                                      options_.plan.cutoff - (options_.plan.packing ? 0 : 1))};
+    return {.problem = fmt::format("cutoff_len {} would cut an image or a video; the sample needs more room",
+                                   options_.plan.cutoff - (options_.plan.packing ? 0 : 1)),
+            .because = LeftOutBecause::kCutMedium};
   check<DataError>(
-      result.cut || count_runs(sample.row.ids, *image_pad_) >= std::ssize(media),
-      "the placeholders of images were not recognized as tokens; split_special_tokens and images do not go "
+      result.cut || count_runs(sample.row.ids, pads_) >= std::ssize(media),
+      "the placeholders of images were not recognized as tokens; split_special_tokens and images or videos do not go "
       "together");
-  if (sample.rejected) attach_media(*sample.rejected, media, *image_pad_, options_.mask_history);
-  attach_media(sample.row, std::move(media), *image_pad_, options_.mask_history);
+  if (sample.rejected) attach_media(*sample.rejected, media, pads_, options_.mask_history);
+  attach_media(sample.row, std::move(media), pads_, options_.mask_history);
   result.sample = std::move(sample);
   return result;
 }
@@ -249,9 +289,11 @@ EncodedRecord RecordEncoder::encode(const io::Json& record, const DatasetDescrip
                                     const std::string& place) const {
   EncodedRecord result;
   if (dataset.formatting == Formatting::kPretokenized) {
-    const auto images = record.find(dataset.columns.images);
-    check<DataError>(dataset.columns.images.empty() || images == record.end() || images->empty(),
-                     "{}: a record with ids cannot have images; give the text", place);
+    for (const std::string* column : {&dataset.columns.images, &dataset.columns.videos}) {
+      const auto media = record.find(*column);
+      check<DataError>(column->empty() || media == record.end() || media->empty(),
+                       "{}: a record with ids cannot have images or videos; give the text", place);
+    }
     result.sample = pretokenized_sample(record, options_.plan.kind, place);
     if (!has_tokens(*result.sample)) return {std::nullopt, "no tokens"};
     const auto limit = static_cast<size_t>(options_.plan.cutoff);
@@ -267,7 +309,7 @@ EncodedRecord RecordEncoder::encode(const io::Json& record, const DatasetDescrip
     result.problem = std::move(converted.problem);
     if (!converted.conversation) return result;
     try {  // the encoder does not know where the record comes from
-      result = encode_with_images(std::move(*converted.conversation));
+      result = encode_with_media(std::move(*converted.conversation));
     } catch (const DataError& error) {
       throw DataError(fmt::format("{}: {}", place, error.what()));
     }
@@ -285,8 +327,9 @@ bool RecordEncoder::is_complete(const io::Json& record, const DatasetDescription
   if (dataset.formatting == Formatting::kPretokenized)
     return has_tokens(pretokenized_sample(record, options_.plan.kind, place));
   const ConvertedRecord converted = convert_record(record, dataset, options_.plan.kind, place);
-  // Whether an image is readable, and whether it fits, shows only when the record is encoded.
-  if (options_.media && converted.conversation && !converted.conversation->images.empty())
+  // Whether media are readable, and whether they fit, shows only when the record is encoded.
+  if (options_.media && converted.conversation &&
+      !(converted.conversation->images.empty() && converted.conversation->videos.empty()))
     return encode(record, dataset, place).sample.has_value();
   return converted.conversation.has_value();
 }
@@ -296,7 +339,7 @@ std::vector<Sample> RecordEncoder::rows(std::vector<EncodedRecord> batch, BuildR
   BuildReport added{.records = std::ssize(batch)};
   std::vector<Sample> samples;
   for (EncodedRecord& record : batch) {
-    added.left_out += record.sample ? 0 : 1;
+    if (!record.sample) ++count_of(record.because, added);
     added.cut += record.cut ? 1 : 0;
     if (record.sample) samples.push_back(std::move(*record.sample));
   }

@@ -25,24 +25,34 @@ struct RowPlan {
 // pairs, mask_history in stage pt).
 RowPlan row_plan(const SftSettings& settings);
 
+// Why a record gives no sample.
+enum class LeftOutBecause {
+  kInvalid,      // it is not a conversation, or lacks an answer
+  kCutMedium,    // cutoff_len would cut an image or a video
+  kBrokenMedium  // an image or a video cannot be read, and such records are skipped
+};
+
 // The result of encoding one record.
 struct EncodedRecord {
   std::optional<Sample> sample;  // std::nullopt: the record is skipped
   std::string problem;           // the reason
   bool cut = false;              // tokens were left out to fit
+  LeftOutBecause because = LeftOutBecause::kInvalid;
 };
 
 // Counts; they add up over batches.
 struct BuildReport {
-  int64_t records = 0;      // records read
-  int64_t left_out = 0;     // invalid records
-  int64_t cut = 0;          // samples that were longer than the cutoff
-  int64_t too_long = 0;     // samples that did not fit into a packed row
-  int64_t samples = 0;      // rows, or pairs
-  int64_t tokens = 0;       // tokens without padding
-  int64_t room = 0;         // tokens including the padding of packed rows
-  int64_t loss_tokens = 0;  // tokens with a label
-  int64_t longest = 0;      // tokens of the longest row
+  int64_t records = 0;       // records read
+  int64_t left_out = 0;      // invalid records; the next two are not among them
+  int64_t cut_media = 0;     // records left out because the cutoff would cut an image or a video
+  int64_t broken_media = 0;  // records left out because an image or a video cannot be read
+  int64_t cut = 0;           // samples that were longer than the cutoff
+  int64_t too_long = 0;      // samples that did not fit into a packed row
+  int64_t samples = 0;       // rows, or pairs
+  int64_t tokens = 0;        // tokens without padding
+  int64_t room = 0;          // tokens including the padding of packed rows
+  int64_t loss_tokens = 0;   // tokens with a label
+  int64_t longest = 0;       // tokens of the longest row
 
   // Adds the counts of another batch; `longest` becomes the larger one.
   void add(const BuildReport& other);
@@ -62,7 +72,7 @@ struct RecordEncoderOptions {
   bool documents_get_bos = false;        // adds_bos_token of the tokenizer
   bool documents_are_plain = false;      // split_special_tokens for documents; conversations: TemplateOptions
   std::optional<int64_t> vocab_size;     // vocabulary size of the model; larger ids are refused
-  std::optional<MediaSettings> media{};  // std::nullopt: the model takes no images, and records with some are refused
+  std::optional<MediaSettings> media{};  // std::nullopt: the model takes no media, and records with some are refused
 };
 
 // Immutable and thread-safe. encode() is called from many threads; rows() needs a whole batch, and its result depends
@@ -93,9 +103,10 @@ class RecordEncoder {
 
  private:
   Sample encode_text(const Conversation& conversation, bool* cut) const;
-  // Encodes a conversation with its images; a result without sample says why it is left out.
-  EncodedRecord encode_with_images(Conversation conversation) const;
+  // Encodes a conversation with its images and videos; a result without sample says why it is left out.
+  EncodedRecord encode_with_media(Conversation conversation) const;
   void check_media() const;
+  std::vector<int32_t> media_pads() const;
   void check_vocabulary() const;
   void check_ids(const Sequence& row, const std::string& place) const;
 
@@ -103,7 +114,7 @@ class RecordEncoder {
   std::shared_ptr<const TurnEncoder> turns_;
   std::optional<tokenizer::Tokenizer> tokenizer_;
   TemplateTokens tokens_;
-  std::optional<int32_t> image_pad_;  // set with options_.media
+  MediaPads pads_;  // set with options_.media
 };
 
 }  // namespace megalith::data

@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Increase it when the same records become other tokens: caches of older versions are then ignored.
-constexpr int64_t kEncodingVersion = 2;
+constexpr int64_t kEncodingVersion = 3;
 
 // Tokenizes records batch by batch and passes the rows of each batch to `take`.
 class Build {
@@ -182,6 +182,7 @@ std::string cache_key(const DataRequest& request, const RecordEncoder& encoder, 
           &t.role, &t.content, &t.user, &t.assistant, &t.observation, &t.function, &t.system})
       key.add(*name);
     if (!c.images.empty()) key.add("images").add(c.images);
+    if (!c.videos.empty()) key.add("videos").add(c.videos);
     for (const fs::path& file : dataset.files) key.add(file.extension().string()).add_file(file, read);
   }
   if (request.tokenizer) add_tokenizer(request, key);

@@ -7,9 +7,12 @@
 
 #include <charconv>
 #include <cmath>
+#include <optional>
 #include <stdexcept>
+#include <string_view>
 
 #include "megalith/data/table/arrow_json_internal.h"
+#include "megalith/data/table/base64_internal.h"
 #include "megalith/data/table/json_string_internal.h"
 
 namespace megalith::data {
@@ -75,6 +78,33 @@ void append_map(const arrow::MapArray& map, int64_t index, std::string& out) {
   out += ']';
 }
 
+// Returns the bytes of a binary value; std::nullopt for other types.
+std::optional<std::string_view> binary_of(const arrow::Array& array, int64_t index) {
+  switch (array.type_id()) {
+    case Type::BINARY:
+      return as<arrow::BinaryArray>(array).GetView(index);
+    case Type::LARGE_BINARY:
+      return as<arrow::LargeBinaryArray>(array).GetView(index);
+    case Type::BINARY_VIEW:
+      return as<arrow::BinaryViewArray>(array).GetView(index);
+    case Type::FIXED_SIZE_BINARY:
+      return as<arrow::FixedSizeBinaryArray>(array).GetView(index);
+    default:
+      return std::nullopt;
+  }
+}
+
+// `bytes` of a struct that also has a `path` is a file, as the package `datasets` stores images.
+bool is_file(const arrow::StructType& type, int field) {
+  return type.field(field)->name() == "bytes" && type.GetFieldIndex("path") >= 0;
+}
+
+void append_file(std::string_view bytes, std::string& out) {
+  out += "{\"base64\":\"";
+  append_base64(bytes, out);
+  out += "\"}";
+}
+
 void append_struct(const arrow::StructArray& array, int64_t index, std::string& out) {
   const auto& type = static_cast<const arrow::StructType&>(*array.type());
   out += '{';
@@ -82,7 +112,12 @@ void append_struct(const arrow::StructArray& array, int64_t index, std::string& 
     if (i > 0) out += ',';
     append_json_string(type.field(i)->name(), out);
     out += ':';
-    append_value(*array.field(i), index, out);  // field() has the struct's own offset in it
+    const std::shared_ptr<arrow::Array> values = array.field(i);  // with the struct's own offset in it
+    const bool file = is_file(type, i) && !values->IsNull(index);
+    if (const auto bytes = file ? binary_of(*values, index) : std::nullopt)
+      append_file(*bytes, out);
+    else
+      append_value(*values, index, out);
   }
   out += '}';
 }
@@ -210,13 +245,10 @@ void append_value(const arrow::Array& array, int64_t index, std::string& out) {
       return;
     }
     case Type::BINARY:
-      return append_binary(as<arrow::BinaryArray>(array).value_length(index), out);
     case Type::LARGE_BINARY:
-      return append_binary(as<arrow::LargeBinaryArray>(array).value_length(index), out);
     case Type::BINARY_VIEW:
-      return append_binary(static_cast<int64_t>(as<arrow::BinaryViewArray>(array).GetView(index).size()), out);
     case Type::FIXED_SIZE_BINARY:
-      return append_binary(as<arrow::FixedSizeBinaryArray>(array).byte_width(), out);
+      return append_binary(std::ssize(*binary_of(array, index)), out);
     default:
       return append_printed(array, index, out);
   }

@@ -27,6 +27,7 @@ void check_types(const arrow::Schema& schema);
 //   struct                     an object, its fields in their order
 //   dictionary, extension      as the values that they stand for
 //   binary                     {"binary_bytes": 17}: the record can be read, and a message can show why it is refused
+//   binary `bytes` of a struct with `path` (images of the package `datasets`)   {"base64": "…"}
 void append_value(const arrow::Array& array, int64_t index, std::string& out);
 
 }  // namespace megalith::data

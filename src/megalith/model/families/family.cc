@@ -125,28 +125,43 @@ ModelConfig read_model_config(const std::filesystem::path& folder, const std::sh
   return config;
 }
 
-hf::NameMap module_names(const ModelConfig& config) {
+namespace {
+
+// Returns the names in one form, with the experts one by one.
+hf::NameMap names_in(const FileForm& form, const ModelConfig& config) {
   const Family& known = family_of(config);
   hf::NameMap map = known.names;
   if (config.mtp_layers > 0 && known.add_mtp_names) known.add_mtp_names(config, map);
-  rename_parts(config.form, map);
+  rename_parts(form, map);
   if (config.vision) {
-    for (hf::NameRule& rule : vision_rules(*config.vision, known.vision_files, config.form.vision_prefix))
+    for (hf::NameRule& rule : vision_rules(*config.vision, known.vision_files, form.vision_prefix))
       map.rules.push_back(std::move(rule));
     std::erase_if(map.carried, [](const std::string& pattern) { return pattern.ends_with("visual.*"); });
   }
   if (config.audio) {
-    for (hf::NameRule& rule : audio_rules(*config.audio, config.form.audio_prefix))
+    for (hf::NameRule& rule : audio_rules(*config.audio, form.audio_prefix))
       map.rules.push_back(std::move(rule));
     std::erase_if(map.carried, [](const std::string& pattern) { return pattern.ends_with("audio_tower.*"); });
   }
   if (config.tied_embeddings)
-    map.ignored.push_back(config.form.head_prefix + "lm_head.weight");  // some files repeat the embedding
+    map.ignored.push_back(form.head_prefix + "lm_head.weight");  // some files repeat the embedding
   return map;
 }
 
+}  // namespace
+
+// Files of qwen2_vl and qwen2_5_vl have other prefixes than the modules of transformers 5.
+hf::NameMap module_names(const ModelConfig& config) {
+  FileForm form = config.form;
+  if (form.vision_prefix == "visual.") {
+    form.vision_prefix = "model.visual.";
+    form.model_prefix = "model.language_model.";
+  }
+  return names_in(form, config);
+}
+
 hf::NameMap name_map(const ModelConfig& config) {
-  hf::NameMap map = module_names(config);
+  hf::NameMap map = names_in(config.form, config);
   stack_experts(config.form, map);
   return map;
 }
