@@ -110,17 +110,26 @@ class SightCommand : public ::testing::Test {
             << "\n";
       read << json{{"instruction", "what is in it"}, {"output", answer}}.dump() << "\n";
     }
+    std::ofstream moving(folder_ / "moving.jsonl");
+    for (const int count : {3, 4, 2, 1}) {
+      const Words frames(images.begin(), images.begin() + count);
+      const json messages{{{"role", "user"}, {"content", "<video>what happens after <image>"}},
+                          {{"role", "assistant"}, {"content", fmt::format("{} pictures", count)}}};
+      moving << json{{"messages", messages}, {"videos", {frames}}, {"images", {images[4]}}}.dump() << "\n";
+    }
     broken << R"({"messages": [{"role": "user", "content": "<image>"}, {"role": "assistant", "content": "a"}],)"
            << R"( "images": ["gone.jpg"]})"
            << "\n";
     json info;
-    for (const char* name : {"seen", "read", "broken"}) info[name] = {{"file_name", std::string(name) + ".jsonl"}};
-    for (const char* name : {"seen", "broken"}) {
+    for (const char* name : {"seen", "read", "broken", "moving"})
+      info[name] = {{"file_name", std::string(name) + ".jsonl"}};
+    for (const char* name : {"seen", "broken", "moving"}) {
       info[name]["formatting"] = "sharegpt";
       info[name]["columns"] = {{"messages", "messages"}, {"images", "images"}};
       info[name]["tags"] = {
           {"role_tag", "role"}, {"content_tag", "content"}, {"user_tag", "user"}, {"assistant_tag", "assistant"}};
     }
+    info["moving"]["columns"]["videos"] = "videos";
     info["pairs"] = {
         {"file_name", "pairs.jsonl"},
         {"ranking", true},
@@ -203,7 +212,7 @@ TEST_F(SightCommand, TextAloneLeavesTheTowerInItsFiles) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(changed(base, "text"), std::set<std::string>{"text"});
   expect_refused(train(base, "no", {"--dataset=read", "--freeze_vision_tower=false"}),
-                 "freeze_vision_tower false has nothing to train: no dataset has images");
+                 "freeze_vision_tower false has nothing to train: no dataset has images or videos");
   expect_refused(train(base, "no", {"--nproc=2", "--pp=2", "--gradient_accumulation_steps=2"}),
                  "the first pipeline chunk has only 2");
   expect_refused(train(base, "no", {"--vit_lr=1e-5"}), "set that to false");
@@ -273,6 +282,57 @@ TEST_F(SightCommand, LimitsOfPixelsDecideTokens) {
   EXPECT_LT(tokens({"--image_max_pixels=784"}), usual);
   EXPECT_GT(tokens({"--image_max_pixels=2048"}), usual);
   EXPECT_GT(tokens({"--image_max_pixels=4096", "--image_min_pixels=3900"}), tokens({"--image_max_pixels=4096"}));
+}
+
+// Videos given as lists of frames, beside images.
+TEST_F(SightCommand, TrainsOnVideosTheSameInEveryLayout) {
+  for (const std::string model : {"qwen2_5_vl", "qwen3_vl"}) {
+    SCOPED_TRACE(model);
+    const Words from = with(kAll, {"--train_from_scratch", "--dataset=moving", "--video_max_pixels=1024"});
+    const auto one = train(model, model + "_moving", from);
+    ASSERT_EQ(one.exit_code, 0) << one.err;
+    const std::vector<double> expected = losses_in(folder_ / (model + "_moving"));
+    ASSERT_EQ(expected.size(), 3U);
+    EXPECT_LT(expected[2], expected[0]);
+    const std::map<std::string, Words> layouts{
+        {"tp", {"--nproc=2", "--tp=2", "--sequence_parallel"}},
+        {"cp", {"--nproc=2", "--cp=2"}},
+        {"packed", {"--neat_packing", "--cutoff_len=1024", "--per_device_train_batch_size=1"}}};
+    for (const auto& [name, words] : layouts) {
+      SCOPED_TRACE(name);
+      const auto result = train(model, model + "_moving_" + name, with(from, words));
+      ASSERT_EQ(result.exit_code, 0) << result.err;
+      const std::vector<double> actual = losses_in(folder_ / (model + "_moving_" + name));
+      ASSERT_EQ(actual.size(), expected.size());
+      for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(actual[i], expected[i], 1e-4) << i;
+    }
+  }
+}
+
+TEST_F(SightCommand, LimitsOfVideosDecideTokensAndPositions) {
+  const auto run = [&](const std::string& model, const Words& more) {
+    const auto result =
+        train(model, "limited",
+              with({"--train_from_scratch", "--max_steps=1", "--dataset=moving", "--overwrite_output_dir"}, more));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.err;
+  };
+  const auto tokens = [&](const std::string& model, const Words& more) {
+    const std::string err = run(model, more);
+    const size_t found = err.find("4 samples of 4 records, ");
+    EXPECT_NE(found, std::string::npos) << err;
+    return found == std::string::npos ? 0 : std::stoi(err.substr(found + 24));
+  };
+  EXPECT_LT(tokens("qwen2_5_vl", {"--video_max_pixels=1024"}), tokens("qwen2_5_vl", {"--video_max_pixels=4096"}));
+  EXPECT_GT(tokens("qwen2_5_vl", {"--video_max_pixels=4096", "--video_min_pixels=3900"}),
+            tokens("qwen2_5_vl", {"--video_max_pixels=4096"}));
+  // Times of patches: in positions for qwen2_5_vl, in words for qwen3_vl.
+  const auto loss = [&](const Words& more) {
+    run("qwen2_5_vl", more);
+    return losses_in(folder_ / "limited").at(0);
+  };
+  EXPECT_NE(loss({"--video_max_pixels=1024"}), loss({"--video_max_pixels=1024", "--video_fps=0.25"}));
+  EXPECT_NE(tokens("qwen3_vl", {"--video_fps=2"}), tokens("qwen3_vl", {"--video_fps=0.01"}));
 }
 
 TEST_F(SightCommand, BadMediaAreNamedOrCounted) {

@@ -107,6 +107,9 @@ std::vector<ShownElsewhere> effects_shown_elsewhere() {
       {"aligner_lr", "tests/cli/sight_command_test.cc", "SightCommand, FreezesThePartsThatOptionsName"},
       {"image_max_pixels", "tests/cli/sight_command_test.cc", "SightCommand, LimitsOfPixelsDecideTokens"},
       {"image_min_pixels", "tests/cli/sight_command_test.cc", "SightCommand, LimitsOfPixelsDecideTokens"},
+      {"video_max_pixels", "tests/cli/sight_command_test.cc", "SightCommand, LimitsOfVideosDecideTokensAndPositions"},
+      {"video_min_pixels", "tests/cli/sight_command_test.cc", "SightCommand, LimitsOfVideosDecideTokensAndPositions"},
+      {"video_fps", "tests/cli/sight_command_test.cc", "SightCommand, LimitsOfVideosDecideTokensAndPositions"},
       {"media_dir", "tests/cli/sight_command_test.cc", "SightCommand, BadMediaAreNamedOrCounted"},
       {"skip_broken_media", "tests/cli/sight_command_test.cc", "SightCommand, BadMediaAreNamedOrCounted"},
       // Ranks that are processes, one of which fails.

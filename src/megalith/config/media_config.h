@@ -17,6 +17,11 @@ struct MediaConfig {
   // Pictures are resized into this range before the model's own processor sees them.
   int64_t image_max_pixels = 768 * 768;
   int64_t image_min_pixels = 32 * 32;
+  // The same for each frame of a video.
+  int64_t video_max_pixels = 256 * 256;
+  int64_t video_min_pixels = 16 * 16;
+  double video_fps = 2;
+  int64_t video_maxlen = 128;
   bool operator==(const MediaConfig&) const = default;
 };
 

@@ -189,11 +189,15 @@ void check_towers(const TrainingArguments& args, Problems& problems) {
   problems.require(args.media.image_min_pixels <= args.media.image_max_pixels,
                    "image_min_pixels {} is more than image_max_pixels {}", args.media.image_min_pixels,
                    args.media.image_max_pixels);
+  problems.require(args.media.video_min_pixels <= args.media.video_max_pixels,
+                   "video_min_pixels {} is more than video_max_pixels {}", args.media.video_min_pixels,
+                   args.media.video_max_pixels);
   problems.require(!towers.freeze_vision_tower || !towers.freeze_multi_modal_projector || !towers.freeze_language_model,
                    "freeze_vision_tower, freeze_multi_modal_projector and freeze_language_model are all true, which"
                    " leaves nothing to train; set one of them to false");
-  problems.require(!towers.vision_tower_lr || !towers.freeze_vision_tower,
-                   "vit_lr is a rate for the vision tower, which freeze_vision_tower keeps as it is; set that to false");
+  problems.require(
+      !towers.vision_tower_lr || !towers.freeze_vision_tower,
+      "vit_lr is a rate for the vision tower, which freeze_vision_tower keeps as it is; set that to false");
   problems.require(!towers.projector_lr || !towers.freeze_multi_modal_projector,
                    "aligner_lr is a rate for the merger, which freeze_multi_modal_projector keeps as it is; set that to"
                    " false");

@@ -5,7 +5,7 @@
 namespace megalith::config {
 
 void add_media_options(OptionList& list) {
-  list.topic("Images");
+  list.topic("Images and videos");
   auto media = list.part(&TrainingArguments::media);
   media.add("media_dir", &MediaConfig::media_dir, "folder of media with relative paths (none: dataset_dir)")
       .train_only();
@@ -17,6 +17,21 @@ void add_media_options(OptionList& list) {
       .at_least(1)
       .train_only();
   media.add("image_min_pixels", &MediaConfig::image_min_pixels, "smaller images are scaled up")
+      .at_least(1)
+      .train_only();
+
+  media.add("video_max_pixels", &MediaConfig::video_max_pixels, "larger frames of videos are scaled down")
+      .at_least(1)
+      .train_only();
+  media.add("video_min_pixels", &MediaConfig::video_min_pixels, "smaller frames of videos are scaled up")
+      .at_least(1)
+      .train_only();
+  media
+      .add("video_fps", &MediaConfig::video_fps,
+           "frames taken of a second of a video file; frames per second of a video that is a list of images")
+      .at_least(0.001)
+      .train_only();
+  media.add("video_maxlen", &MediaConfig::video_maxlen, "the most frames taken of a video file")
       .at_least(1)
       .train_only();
 

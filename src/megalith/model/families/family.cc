@@ -139,8 +139,7 @@ hf::NameMap names_in(const FileForm& form, const ModelConfig& config) {
     std::erase_if(map.carried, [](const std::string& pattern) { return pattern.ends_with("visual.*"); });
   }
   if (config.audio) {
-    for (hf::NameRule& rule : audio_rules(*config.audio, form.audio_prefix))
-      map.rules.push_back(std::move(rule));
+    for (hf::NameRule& rule : audio_rules(*config.audio, form.audio_prefix)) map.rules.push_back(std::move(rule));
     std::erase_if(map.carried, [](const std::string& pattern) { return pattern.ends_with("audio_tower.*"); });
   }
   if (config.tied_embeddings)

@@ -142,6 +142,7 @@ DataPlan data_plan(const TrainingArguments& args, const DataTools& tools) {
   plan.collator.cp = args.parallel.cp.value_or(1);
   if (tools.media) {
     plan.collator.images = tools.media->images;
+    plan.collator.videos = tools.media->videos;
     plan.collator.positions = tools.positions;
   }
   plan.collate = tools.collate;
