@@ -31,6 +31,23 @@ TEST(DealImages, ARankMayHaveNone) {
   EXPECT_EQ(own_pixels(random_tensor({16, 3}, 1), {{1, 4, 4}}, share).size(0), 0);
 }
 
+// Sounds: frames are the work, and rows do not follow from them by one factor.
+TEST(DealMedia, ByWork) {
+  const std::vector<MediumSize> sizes{{300, 39}, {45, 6}, {213, 28}};
+  const MediaShare zero = deal_media(sizes, 2, 0), one = deal_media(sizes, 2, 1);
+  EXPECT_EQ(zero.media, (std::vector<size_t>{0}));
+  EXPECT_EQ(one.media, (std::vector<size_t>{1, 2}));
+  EXPECT_EQ(one.rows, 34);
+  EXPECT_EQ(one.padded_rows, 39);
+  ASSERT_EQ(one.place.size(), 73U);
+  EXPECT_EQ(one.place[38], 38);
+  EXPECT_EQ(one.place[39], 39);
+  EXPECT_EQ(one.place[45], 45);
+  const at::Tensor frames = random_tensor({558, 2}, 1);
+  expect_identical(own_input(frames, {300, 45, 213}, one), frames.narrow(0, 300, 258), "frames");
+  expect_identical(own_input(frames, {300, 45, 213}, zero), frames.narrow(0, 0, 300), "frames");
+}
+
 // Every rank runs its images through y = 2 pixels · w and then places the rows of its own slice of the tokens. Loss and
 // gradients equal those of one rank.
 struct ShareCase {
