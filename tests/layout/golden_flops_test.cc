@@ -67,5 +67,44 @@ TEST(ModelFlops, PackedSequencesCountTheirOwnLengths) {
   EXPECT_DOUBLE_EQ(model_flops(shape, int64_t{1}, int64_t{1}), 6.0 * (256 + 256 + 256 + 8));
 }
 
+// Two images, 2 x 4 patches and 2 frames of 4 x 2; every product counted by hand.
+TEST(VisionFlops, CountsEveryProduct) {
+  const VisionFlopsShape shape{.depth = 3, .width = 8, .mlp_width = 10, .patch_numbers = 24, .out_width = 6};
+  VisionWork work;
+  work.add(shape, 1, 2, 4);
+  work.add(shape, 2, 4, 2);
+  EXPECT_EQ(work.patches, 8 + 16);
+  EXPECT_EQ(work.frame_pairs, 64 + 2 * 64);
+  EXPECT_EQ(work.window_pairs, 0);
+  const double patch = 24 * 24 * 8, qkv = 24 * 8 * 24, out = 24 * 8 * 8, mlp = 24 * (8 * 10 + 10 * 8);
+  const double scores = 192 * 8, values = 192 * 8;
+  const double merger = 6 * (32 * 32 + 32 * 6);  // 24 patches are 6 rows of 4 · 8
+  const double forward = 2 * (patch + 3 * (qkv + out + mlp + scores + values) + merger);
+  EXPECT_EQ(vision_flops(shape, work, true, true), forward);
+  EXPECT_EQ(vision_flops(shape, work, false, false), 3 * forward);
+  EXPECT_EQ(vision_flops(shape, work, true, false), forward + 2 * 2 * merger);
+  VisionFlopsShape more = shape;
+  more.deepstack = 2;
+  more.gated_mlp = true;
+  EXPECT_EQ(vision_flops(more, work, true, true), forward + 2 * (2 * merger + 3 * 24 * 10 * 8));
+  // A tower that is trained below a frozen merger.
+  EXPECT_EQ(vision_flops(more, work, false, true), 3 * vision_flops(more, work, true, true) - 2 * 2 * merger);
+}
+
+// 6 x 10 patches are 3 x 5 rows; windows of 2 x 2 rows, those at the border smaller.
+TEST(VisionFlops, WindowsAreSmallerAtTheBorder) {
+  const VisionFlopsShape shape{
+      .depth = 4, .width = 8, .mlp_width = 10, .patch_numbers = 24, .out_width = 6, .window_side = 2, .full_blocks = 1};
+  VisionWork work;
+  work.add(shape, 2, 6, 10);
+  EXPECT_EQ(work.frame_pairs, 2 * 60 * 60);
+  // Rows per window: 4 4 2 over 2 2 1, in each frame; each row is 4 patches.
+  EXPECT_EQ(work.window_pairs, 2 * 16 * (16 + 16 + 4 + 4 + 4 + 1));
+  VisionFlopsShape whole = shape;
+  whole.window_side = 0;
+  const double less = 3 * 2 * 2 * 8 * (work.frame_pairs - work.window_pairs);  // three blocks, two products each
+  EXPECT_EQ(vision_flops(whole, work, true, true) - vision_flops(shape, work, true, true), less);
+}
+
 }  // namespace
 }  // namespace megalith::layout

@@ -44,6 +44,18 @@ TEST(TrainingLog, MeansOfStepsOrOfTokens) {
   EXPECT_EQ(by_step.mean_loss(), 3);
 }
 
+// Steps with images and without share the seconds of a line; a line without any says nothing.
+TEST(TrainingLog, WorkOfVisionTowersPerSecond) {
+  TrainingLog log({});
+  StepReport seeing = step(3, 1);
+  seeing.vision_flops = 6e12;
+  log.add(seeing, {.seconds = 1});
+  log.add(step(3, 1), {.seconds = 2});
+  EXPECT_EQ(log.line().find("vision_flops_per_second"), 2e12);
+  log.add(step(3, 1), {.seconds = 2});
+  EXPECT_FALSE(log.line().find("vision_flops_per_second"));
+}
+
 StepReport skipped(double loss) {
   StepReport report = step(loss, 1);
   report.update.step = {.updated = false, .grad_norm = std::nullopt, .num_zeros = std::nullopt};

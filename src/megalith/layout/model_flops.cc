@@ -64,6 +64,19 @@ double attention_width(const ModelFlopsShape& shape) {
   return heads * static_cast<double>(shape.mla->qk_head_dim + shape.mla->rotary_head_dim + shape.mla->v_head_dim) / 2;
 }
 
+// Returns the sum of the squares of the pieces of `length` that are `side` long, the last one shorter.
+double squared_pieces(int64_t length, int64_t side) {
+  double sum = 0;
+  for (int64_t begin = 0; begin < length; begin += side) {
+    const auto piece = static_cast<double>(std::min(side, length - begin));
+    sum += piece * piece;
+  }
+  return sum;
+}
+
+// A frozen part runs forward alone: a third of kPerWeight.
+double per_weight(bool frozen) { return frozen ? kPerWeight / 3 : kPerWeight; }
+
 }  // namespace
 
 double model_flops(const ModelFlopsShape& shape, double tokens, double squared_lengths) {
@@ -82,6 +95,33 @@ double model_flops(const ModelFlopsShape& shape, double tokens, double squared_l
 double model_flops(const ModelFlopsShape& shape, int64_t sequences, int64_t length) {
   const double tokens = static_cast<double>(sequences) * static_cast<double>(length);
   return model_flops(shape, tokens, tokens * static_cast<double>(length));
+}
+
+void VisionWork::add(const VisionFlopsShape& shape, int64_t time, int64_t height, int64_t width) {
+  const auto frames = static_cast<double>(time), frame = static_cast<double>(height * width);
+  patches += frames * frame;
+  frame_pairs += frames * frame * frame;
+  if (shape.window_side == 0) return;
+  // Windows are rectangles of output rows, each of merge² patches.
+  const auto merged = static_cast<double>(shape.merge * shape.merge);
+  window_pairs += frames * merged * merged * squared_pieces(height / shape.merge, shape.window_side) *
+                  squared_pieces(width / shape.merge, shape.window_side);
+}
+
+double vision_flops(const VisionFlopsShape& shape, const VisionWork& work, bool frozen_tower, bool frozen_merger) {
+  const auto width = static_cast<double>(shape.width), depth = static_cast<double>(shape.depth);
+  const auto merged = static_cast<double>(shape.merge * shape.merge);
+  const double matrices = shape.gated_mlp ? 3 : 2;
+  // Queries, keys, values, the output projection, and the MLP.
+  const double block = 4 * width * width + matrices * width * static_cast<double>(shape.mlp_width);
+  const double per_patch = static_cast<double>(shape.patch_numbers) * width + depth * block;
+  const double full = shape.window_side == 0 ? depth : static_cast<double>(shape.full_blocks);
+  // Scores and values, each `width` multiplications per pair.
+  const double attention = 2 * width * (full * work.frame_pairs + (depth - full) * work.window_pairs);
+  const double merger =
+      work.patches / merged * (merged * width * merged * width + merged * width * static_cast<double>(shape.out_width));
+  const double tower = work.patches * per_patch + attention + static_cast<double>(shape.deepstack) * merger;
+  return per_weight(frozen_tower) * tower + per_weight(frozen_merger) * merger;
 }
 
 }  // namespace megalith::layout

@@ -50,4 +50,32 @@ double model_flops(const ModelFlopsShape& shape, double tokens, double squared_l
 // Returns the operations of one step over `sequences` sequences of the same length.
 double model_flops(const ModelFlopsShape& shape, int64_t sequences, int64_t length);
 
+// The sizes of a tower that determine the number of operations.
+struct VisionFlopsShape {
+  int64_t depth = 0;
+  int64_t width = 0;
+  int64_t mlp_width = 0;
+  bool gated_mlp = false;     // three matrices instead of two
+  int64_t patch_numbers = 0;  // numbers in the pixels of a patch
+  int64_t merge = 2;          // patches along the side of an output row
+  int64_t out_width = 0;      // numbers in an output row
+  int64_t deepstack = 0;      // mergers besides the one at the end
+  int64_t window_side = 0;    // output rows along the side of a window; 0 without windows
+  int64_t full_blocks = 0;    // with windows: blocks that see a whole frame
+};
+
+// The images that a tower runs on, as far as its work depends on them.
+struct VisionWork {
+  double patches = 0;
+  double frame_pairs = 0;   // pairs of patches of one frame, summed over frames
+  double window_pairs = 0;  // pairs of patches of one window; 0 without windows
+
+  // Adds an image or a video of so many patches in time, height and width.
+  void add(const VisionFlopsShape& shape, int64_t time, int64_t height, int64_t width);
+};
+
+// Returns the operations of a vision tower, forward and backward. Attention is not causal, and so it counts in full. A
+// part that is frozen counts once, since nothing flows back through it, and otherwise three times.
+double vision_flops(const VisionFlopsShape& shape, const VisionWork& work, bool frozen_tower, bool frozen_merger);
+
 }  // namespace megalith::layout

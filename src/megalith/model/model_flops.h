@@ -6,6 +6,7 @@
 #include "megalith/layout/model_flops.h"
 #include "megalith/model/block_parts.h"
 #include "megalith/model/families/model_config.h"
+#include "megalith/model/model_options.h"
 
 namespace megalith::model {
 
@@ -42,6 +43,30 @@ inline layout::ModelFlopsShape flops_shape(const ModelConfig& config) {
     shape.shared_expert_ffn_hidden_size = config.moe->shared_width;
   }
   return shape;
+}
+
+// Returns the sizes of a vision tower.
+inline layout::VisionFlopsShape flops_shape(const nn::VisionShape& tower) {
+  return {.depth = tower.depth,
+          .width = tower.width,
+          .mlp_width = tower.mlp_width,
+          .gated_mlp = tower.gated_mlp,
+          .patch_numbers = tower.patch_pixels(),
+          .merge = tower.merge,
+          .out_width = tower.out_width,
+          .deepstack = static_cast<int64_t>(tower.deepstack_blocks.size()),
+          .window_side = tower.window > 0 ? tower.window_side() : 0,
+          .full_blocks = static_cast<int64_t>(tower.full_blocks.size())};
+}
+
+// Returns the FLOPs of the vision tower for images of these sizes, ModelInput::grids; 0 without any.
+inline double vision_flops(const ModelConfig& config, const FreezePlan& freeze, const at::Tensor& grids) {
+  if (!config.vision || !grids.defined()) return 0;
+  const layout::VisionFlopsShape shape = flops_shape(*config.vision);
+  layout::VisionWork work;
+  for (const nn::ImageGrid& grid : nn::image_grids(grids, config.vision->merge))
+    work.add(shape, grid.time, grid.height, grid.width);
+  return layout::vision_flops(shape, work, freeze.vision_tower, freeze.projector);
 }
 
 }  // namespace megalith::model

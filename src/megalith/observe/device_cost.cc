@@ -50,8 +50,10 @@ std::optional<double> peak_flops(std::string_view device_name) {
 void DeviceCostCallback::on_log(train::TrainerEvent& event) {
   const auto tokens_per_second = event.metrics.find("tokens_per_second");
   if (!tokens_per_second) return;  // the line of an evaluation
-  // tokens_per_second counts the tokens of all ranks.
-  event.metrics.set("tflops_per_device", *tokens_per_second * settings_.flops_per_token / world_.size() * 1e-12);
+  // Both count the work of all ranks.
+  const double flops_per_second =
+      *tokens_per_second * settings_.flops_per_token + event.metrics.find("vision_flops_per_second").value_or(0);
+  event.metrics.set("tflops_per_device", flops_per_second / world_.size() * 1e-12);
   if (settings_.fp8_share) event.metrics.set("fp8_share", *settings_.fp8_share);
   if (!settings_.peak_bytes) return;
   std::vector<int64_t> bytes{settings_.peak_bytes()};

@@ -16,7 +16,7 @@ namespace megalith::observe {
 std::optional<double> peak_flops(std::string_view device_name);
 
 // Adds to the trainer's lines, for the callbacks after it:
-//   tflops_per_device   from tokens_per_second and the model's FLOPs per token
+//   tflops_per_device   from tokens_per_second and the model's FLOPs per token, plus vision_flops_per_second
 //   fp8_share           of those FLOPs; only in runs with fp8
 //   memory              bytes: peak of this run so far, the largest of all ranks
 //   memory_reserved     bytes held by the device's allocator now, the largest of all ranks; includes unused reserve
@@ -26,7 +26,7 @@ class DeviceCostCallback : public train::TrainerCallback {
  public:
   // Sources of the numbers. The same functions must be set on every rank: the maxima are taken by a collective.
   struct Settings {
-    double flops_per_token = 0;               // forward and backward of the whole model; layout::model_flops
+    double flops_per_token = 0;               // forward and backward of the language model; layout::model_flops
     std::function<int64_t()> peak_bytes;      // peak on this rank; empty leaves out memory
     std::function<int64_t()> reserved_bytes;  // held on this rank; empty when there is no such allocator
     at::Device device = at::kCPU;             // device of the tensors that the group's collectives take

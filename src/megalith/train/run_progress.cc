@@ -52,6 +52,7 @@ Json to_json(const TrainingLog::Totals& log) {
                  {"seconds", log.seconds},
                  {"real_tokens", log.real_tokens},
                  {"trained_tokens", log.trained_tokens},
+                 {"vision_flops", log.vision_flops},
                  {"all_steps", to_json(log.all_steps)}});
   return object;
 }
@@ -64,6 +65,7 @@ TrainingLog::Totals log_of(const io::JsonFields& fields) {
   log.seconds = number(fields, "seconds");
   log.real_tokens = fields.required<int64_t>("real_tokens");
   log.trained_tokens = fields.required<int64_t>("trained_tokens");
+  log.vision_flops = fields.optional<double>("vision_flops").value_or(0);  // older checkpoints have none
   log.all_steps = total_of(fields.object("all_steps"));
   return log;
 }

@@ -14,6 +14,7 @@
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
 #include "megalith/comm/store/heartbeat.h"
+#include "megalith/model/model_flops.h"
 #include "megalith/nn/tensor_parallel/fp8_history.h"
 #include "megalith/train/device/device_waits.h"
 #include "megalith/train/step/routing_step.h"
@@ -27,6 +28,7 @@ namespace {
 constexpr const char* kLossSum = "loss";
 constexpr const char* kTokens = "tokens of the step";  // sum: without padding, weight: with
 constexpr const char* kTrained = "tokens with a label";
+constexpr const char* kVision = "FLOPs of the vision tower";
 constexpr const char* kStop = "stop requests";
 constexpr const char* kClock = "clocks of all ranks";
 
@@ -50,7 +52,7 @@ std::optional<int64_t> trained_tokens(const std::vector<MicrobatchLoss>& losses,
 // rank saw.
 MetricSums sums_of(const model::VirtualModels& models, const std::vector<MicrobatchLoss>& losses,
                    const data::StepBatch& batch, const MicrobatchRunner& runner, const StopFlag* stop) {
-  std::vector<std::string> names{kLossSum, kTokens, kTrained, kStop, kClock};
+  std::vector<std::string> names{kLossSum, kTokens, kTrained, kVision, kStop, kClock};
   for (std::string& key : runner.objective().metrics_keys(Phase::kTraining)) names.push_back(std::move(key));
   for (std::string& name : runner.attached_losses()) names.push_back(std::move(name));
   const bool per_layer = runner.router_losses_by_layer();
@@ -77,6 +79,10 @@ MetricSums sums_of(const model::VirtualModels& models, const std::vector<Microba
     sums.add(kTokens, counts * static_cast<double>(microbatch.real_tokens),
              counts * static_cast<double>(microbatch.tokens()));
     sums.add(kTrained, counts * static_cast<double>(microbatch.loss_tokens), counts);
+    // Micro-batches that only fill up a step repeat images.
+    if (microbatch.real_tokens > 0)
+      sums.add(kVision, counts * model::vision_flops(models.config(), models[0].options().freeze, microbatch.grids),
+               counts);
   }
   return sums;
 }
@@ -87,9 +93,10 @@ void read_totals(std::vector<MetricTotal> totals, StepReport& report) {
   report.real_tokens = static_cast<int64_t>(totals[1].sum);
   report.tokens = static_cast<int64_t>(totals[1].weight);
   report.trained_tokens = static_cast<int64_t>(totals[2].sum);
-  report.stop = totals[3].sum > 0;
-  report.clock_seconds = totals[4].mean();
-  report.metrics.assign(std::make_move_iterator(totals.begin() + 5), std::make_move_iterator(totals.end()));
+  report.vision_flops = totals[3].sum;
+  report.stop = totals[4].sum > 0;
+  report.clock_seconds = totals[5].mean();
+  report.metrics.assign(std::make_move_iterator(totals.begin() + 6), std::make_move_iterator(totals.end()));
 }
 
 // Hooks may be empty.

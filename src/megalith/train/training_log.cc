@@ -58,6 +58,7 @@ void TrainingLog::add(const StepReport& report, const StepTiming& timing) {
   totals_.seconds += timing.seconds;
   totals_.real_tokens += report.real_tokens;
   totals_.trained_tokens += report.trained_tokens;
+  totals_.vision_flops += report.vision_flops;
   last_ = report;
   last_timing_ = timing;
 }
@@ -77,6 +78,7 @@ MetricList TrainingLog::line() {
   line.set("tokens_per_second", static_cast<double>(totals_.real_tokens) / totals_.seconds);
   if (options_.effective_tokens)
     line.set("effective_tokens_per_second", static_cast<double>(totals_.trained_tokens) / totals_.seconds);
+  if (totals_.vision_flops > 0) line.set("vision_flops_per_second", totals_.vision_flops / totals_.seconds);
   // Starts the next line; only the totals of the run are kept.
   Totals next;
   next.all_steps = totals_.all_steps;
