@@ -335,6 +335,29 @@ TEST_F(SightCommand, LimitsOfVideosDecideTokensAndPositions) {
   EXPECT_NE(tokens("qwen3_vl", {"--video_fps=2"}), tokens("qwen3_vl", {"--video_fps=0.01"}));
 }
 
+#ifdef MEGALITH_VIDEO
+TEST_F(SightCommand, FramesOfVideoFilesAreLimited) {
+  const std::string clip = fs::absolute("tests/data/media/video/clip.mp4").string();
+  std::ofstream(folder_ / "clip.jsonl") << json{{"messages",
+                                                 {{{"role", "user"}, {"content", "<video>what is it"}},
+                                                  {{"role", "assistant"}, {"content", "a clip"}}}},
+                                                {"videos", {clip}}}
+                                               .dump()
+                                        << "\n";
+  const auto tokens = [&](const Words& more) {
+    const auto result = train("qwen2_5_vl", "clip",
+                              with({"--train_from_scratch", "--max_steps=1", "--dataset=" + path("clip.jsonl"),
+                                    "--per_device_train_batch_size=1", "--video_fps=10", "--overwrite_output_dir"},
+                                   more));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const size_t found = result.err.find("1 samples of 1 records, ");
+    EXPECT_NE(found, std::string::npos) << result.err;
+    return found == std::string::npos ? 0 : std::stoi(result.err.substr(found + 24));
+  };
+  EXPECT_GT(tokens({"--video_maxlen=8"}), tokens({"--video_maxlen=2"}));
+}
+#endif
+
 TEST_F(SightCommand, BadMediaAreNamedOrCounted) {
   const std::string base = trained("qwen2_5_vl");
   const auto result = train(base, "no", {"--dataset=broken"});

@@ -109,6 +109,7 @@ std::vector<ShownElsewhere> effects_shown_elsewhere() {
       {"image_min_pixels", "tests/cli/sight_command_test.cc", "SightCommand, LimitsOfPixelsDecideTokens"},
       {"video_max_pixels", "tests/cli/sight_command_test.cc", "SightCommand, LimitsOfVideosDecideTokensAndPositions"},
       {"video_min_pixels", "tests/cli/sight_command_test.cc", "SightCommand, LimitsOfVideosDecideTokensAndPositions"},
+      {"video_maxlen", "tests/cli/sight_command_test.cc", "SightCommand, FramesOfVideoFilesAreLimited"},
       {"video_fps", "tests/cli/sight_command_test.cc", "SightCommand, LimitsOfVideosDecideTokensAndPositions"},
       {"media_dir", "tests/cli/sight_command_test.cc", "SightCommand, BadMediaAreNamedOrCounted"},
       {"skip_broken_media", "tests/cli/sight_command_test.cc", "SightCommand, BadMediaAreNamedOrCounted"},
