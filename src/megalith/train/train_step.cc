@@ -29,6 +29,7 @@ constexpr const char* kLossSum = "loss";
 constexpr const char* kTokens = "tokens of the step";  // sum: without padding, weight: with
 constexpr const char* kTrained = "tokens with a label";
 constexpr const char* kVision = "FLOPs of the vision tower";
+constexpr const char* kMedia = "images and videos";  // sum: of the step, weight: tokens that stand for them
 constexpr const char* kStop = "stop requests";
 constexpr const char* kClock = "clocks of all ranks";
 
@@ -46,13 +47,18 @@ std::optional<int64_t> trained_tokens(const std::vector<MicrobatchLoss>& losses,
   return count;
 }
 
+// On the host, like all of a micro-batch that its collator made.
+int64_t media_tokens_of(const data::MicroBatch& batch) {
+  return batch.visual_rows.defined() ? batch.visual_rows.ge(0).sum().item<int64_t>() : 0;
+}
+
 // Collects this rank's share of all reported numbers. Every rank adds those of its routers. On the last stage every
 // context-parallel rank adds its part of the losses, but only the first one adds counts: the others count the same
 // tokens. The list of names must be the same on every rank, so it is made from the configuration, not from what this
 // rank saw.
 MetricSums sums_of(const model::VirtualModels& models, const std::vector<MicrobatchLoss>& losses,
                    const data::StepBatch& batch, const MicrobatchRunner& runner, const StopFlag* stop) {
-  std::vector<std::string> names{kLossSum, kTokens, kTrained, kVision, kStop, kClock};
+  std::vector<std::string> names{kLossSum, kTokens, kTrained, kVision, kMedia, kStop, kClock};
   for (std::string& key : runner.objective().metrics_keys(Phase::kTraining)) names.push_back(std::move(key));
   for (std::string& name : runner.attached_losses()) names.push_back(std::move(name));
   const bool per_layer = runner.router_losses_by_layer();
@@ -80,9 +86,11 @@ MetricSums sums_of(const model::VirtualModels& models, const std::vector<Microba
              counts * static_cast<double>(microbatch.tokens()));
     sums.add(kTrained, counts * static_cast<double>(microbatch.loss_tokens), counts);
     // Micro-batches that only fill up a step repeat images.
-    if (microbatch.real_tokens > 0)
-      sums.add(kVision, counts * model::vision_flops(models.config(), models[0].options().freeze, microbatch.grids),
-               counts);
+    if (microbatch.real_tokens == 0 || !microbatch.grids.defined()) continue;
+    sums.add(kVision, counts * model::vision_flops(models.config(), models[0].options().freeze, microbatch.grids),
+             counts);
+    sums.add(kMedia, counts * static_cast<double>(microbatch.grids.size(0)),
+             counts * static_cast<double>(media_tokens_of(microbatch)));
   }
   return sums;
 }
@@ -94,9 +102,11 @@ void read_totals(std::vector<MetricTotal> totals, StepReport& report) {
   report.tokens = static_cast<int64_t>(totals[1].weight);
   report.trained_tokens = static_cast<int64_t>(totals[2].sum);
   report.vision_flops = totals[3].sum;
-  report.stop = totals[4].sum > 0;
-  report.clock_seconds = totals[5].mean();
-  report.metrics.assign(std::make_move_iterator(totals.begin() + 6), std::make_move_iterator(totals.end()));
+  report.media = static_cast<int64_t>(totals[4].sum);
+  report.media_tokens = static_cast<int64_t>(totals[4].weight);
+  report.stop = totals[5].sum > 0;
+  report.clock_seconds = totals[6].mean();
+  report.metrics.assign(std::make_move_iterator(totals.begin() + 7), std::make_move_iterator(totals.end()));
 }
 
 // Hooks may be empty.

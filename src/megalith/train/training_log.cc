@@ -2,6 +2,7 @@
 // last step (norm, rate, scale), and totals of the run. Only the first and the third kind are kept in checkpoints.
 #include "megalith/train/training_log.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -58,6 +59,8 @@ void TrainingLog::add(const StepReport& report, const StepTiming& timing) {
   totals_.seconds += timing.seconds;
   totals_.real_tokens += report.real_tokens;
   totals_.trained_tokens += report.trained_tokens;
+  totals_.media += report.media;
+  totals_.media_tokens += report.media_tokens;
   totals_.vision_flops += report.vision_flops;
   last_ = report;
   last_timing_ = timing;
@@ -78,6 +81,11 @@ MetricList TrainingLog::line() {
   line.set("tokens_per_second", static_cast<double>(totals_.real_tokens) / totals_.seconds);
   if (options_.effective_tokens)
     line.set("effective_tokens_per_second", static_cast<double>(totals_.trained_tokens) / totals_.seconds);
+  if (totals_.media > 0) {
+    line.set("images_per_second", static_cast<double>(totals_.media) / totals_.seconds);
+    line.set("media_token_share", static_cast<double>(totals_.media_tokens) /
+                                      static_cast<double>(std::max<int64_t>(totals_.real_tokens, 1)));
+  }
   if (totals_.vision_flops > 0) line.set("vision_flops_per_second", totals_.vision_flops / totals_.seconds);
   // Starts the next line; only the totals of the run are kept.
   Totals next;
