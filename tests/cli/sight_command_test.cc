@@ -358,6 +358,29 @@ TEST_F(SightCommand, FramesOfVideoFilesAreLimited) {
 }
 #endif
 
+// A file whose header is whole: only decoding it shows that the rest is missing.
+TEST_F(SightCommand, DamageIsNamedBeforeTraining) {
+  const fs::path image = golden_dir() / "hf/vision/images/photo_320x240.jpg";
+  fs::copy_file(image, folder_ / "half.jpg");
+  fs::resize_file(folder_ / "half.jpg", fs::file_size(image) / 2);
+  std::ofstream(folder_ / "half.jsonl")
+      << R"({"messages": [{"role": "user", "content": "<image>"}, {"role": "assistant", "content": "a"}],)"
+      << R"( "images": ["half.jpg"]})"
+      << "\n";
+  const auto run = [&](const Words& more) {
+    return train("qwen2_5_vl", "half",
+                 with({"--train_from_scratch", "--max_steps=1", "--per_device_train_batch_size=1",
+                       "--dataset=" + path("half.jsonl"), "--media_dir=" + path("")},
+                      more));
+  };
+  const auto late = run({});
+  EXPECT_NE(late.exit_code, 0);
+  expect_contains(late.err, "half.jpg");
+  const auto early = run({"--verify_media"});
+  expect_refused(early, "half.jsonl:1");
+  expect_contains(early.err, "half.jpg");
+}
+
 TEST_F(SightCommand, BadMediaAreNamedOrCounted) {
   const std::string base = trained("qwen2_5_vl");
   const auto result = train(base, "no", {"--dataset=broken"});

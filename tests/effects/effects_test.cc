@@ -112,6 +112,7 @@ std::vector<ShownElsewhere> effects_shown_elsewhere() {
       {"video_maxlen", "tests/cli/sight_command_test.cc", "SightCommand, FramesOfVideoFilesAreLimited"},
       {"video_fps", "tests/cli/sight_command_test.cc", "SightCommand, LimitsOfVideosDecideTokensAndPositions"},
       {"media_dir", "tests/cli/sight_command_test.cc", "SightCommand, BadMediaAreNamedOrCounted"},
+      {"verify_media", "tests/cli/sight_command_test.cc", "SightCommand, DamageIsNamedBeforeTraining"},
       {"skip_broken_media", "tests/cli/sight_command_test.cc", "SightCommand, BadMediaAreNamedOrCounted"},
       // Ranks that are processes, one of which fails.
       {"inprocess_restart", "tests/faults/recovery_test.cc", "InProcessRestart, AnExceptionOnOneRankLosesNoStep"},

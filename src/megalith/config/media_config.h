@@ -14,6 +14,7 @@ namespace megalith::config {
 struct MediaConfig {
   std::optional<std::string> media_dir;
   bool skip_broken_media = false;
+  bool verify_media = false;
   // Pictures are resized into this range before the model's own processor sees them.
   int64_t image_max_pixels = 768 * 768;
   int64_t image_min_pixels = 32 * 32;

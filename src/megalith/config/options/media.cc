@@ -13,6 +13,10 @@ void add_media_options(OptionList& list) {
       .add("skip_broken_media", &MediaConfig::skip_broken_media,
            "leave out records whose media are missing or damaged, and count them, instead of ending the run")
       .train_only();
+  media
+      .add("verify_media", &MediaConfig::verify_media,
+           "decode all media while tokenizing: damage is named before training; skip_broken_media does so, too")
+      .train_only();
   media.add("image_max_pixels", &MediaConfig::image_max_pixels, "larger images are scaled down")
       .at_least(1)
       .train_only();

@@ -82,6 +82,7 @@ data::MediaSettings media_settings(const config::TrainingArguments& args, const 
   }
   settings.media_dir = args.media.media_dir.value_or(args.data.dataset_dir);
   settings.skip_broken = args.media.skip_broken_media;
+  settings.decode_all = args.media.verify_media;
   if (tokenizer) {
     check_placeholder(*tokenizer, settings.image_pad, "image_token_id", config.media->image);
     if (settings.videos) check_placeholder(*tokenizer, settings.video_pad, "video_token_id", config.media->video);
