@@ -53,6 +53,8 @@ struct ModelOverrides {
   // Rows of embedding and head to which the vocabulary grows; one that is as large already stays as it is.
   std::optional<int64_t> vocab_size;
   RouterOverrides router;  // for models with experts
+  // false: a model that sees is the text model alone, which fits every layout (without_towers).
+  bool towers = true;
 
   // Returns the configuration of the files with these changes; idempotent. Throws ConfigError for
   // multi-token-prediction layers in a family that has none, and with every problem of the result.
