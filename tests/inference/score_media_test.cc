@@ -5,6 +5,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/hf/safetensors_file.h"
+#include "megalith/inference/media_batch.h"
 #include "megalith/inference/score.h"
 #include "tests/inference/media_layouts.h"
 #include "tests/support/close.h"
@@ -75,7 +76,7 @@ TEST_P(ScoreMedia, GivenPositionsCount) {
   });
 }
 
-// A row is the same wherever it stands: among others, alone, and behind padding.
+// A row is the same wherever it stands: among others, alone, and after padding.
 TEST_P(ScoreMedia, RowsAndPaddingDoNotMatter) {
   const GoldenScores golden = read_scores(GetParam(), "mixed.");
   const inference::ScoreBatch& batch = golden.batch;

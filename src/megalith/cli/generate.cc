@@ -12,6 +12,7 @@
 #include "megalith/base/task_progress.h"
 #include "megalith/base/terminal.h"
 #include "megalith/cli/model_command.h"
+#include "megalith/cli/prompt_images.h"
 #include "megalith/inference/generate.h"
 #include "megalith/inference/stage_passes.h"
 #include "megalith/run/samples/text_prompts.h"
@@ -29,7 +30,11 @@ Continues a prompt and prints the text as it comes.
 
   --model MODEL          folder, or a hub name that has been downloaded
   --prompt TEXT          the text to continue
-  --input FILE           one prompt per line, each a JSON string (or, with --ids, a JSON array of ids); - is stdin
+  --input FILE           one prompt per line, each a JSON string (or, with --ids, a JSON array of ids); - is stdin. With
+                         images: {"prompt": …, "images": [FILE, …]}
+  --image FILE           an image (JPEG, PNG, WebP) that the prompt is about; repeat it for several. Each stands where
+                         the prompt has <image>; without any <image>, all stand before the text. With --ids the prompt
+                         has a placeholder id for each
   --chat                 a prompt is a user's message, or in FILE also a list of messages; uses the chat template
   --ids                  prompts and results are token ids; needs no tokenizer
   --max_new_tokens N     most tokens to generate (default 128)
@@ -37,7 +42,7 @@ Continues a prompt and prints the text as it comes.
   --top_k N, --top_p X   sample only from the N likeliest tokens; only from those that together have probability X
   --seed N               seed of the sampling; every text is a draw of its own, also for equal prompts
   --num_return_sequences N  texts per prompt (default 1); more than one needs a temperature
-  --json                 one JSON object per text instead of a stream: {"prompt","text","ids"}
+  --json                 one JSON object per text instead of a stream: {"prompt","text","ids"}, and "images"
   --nproc N --tp N --pp N --ep N …   ranks and how they share the model, as in `megalith train`; replicas share the
                          texts
   --bf16 | --fp16        number format (default fp32)
@@ -46,35 +51,57 @@ Continues a prompt and prints the text as it comes.
 using nlohmann::ordered_json;
 
 struct Prompt {
-  ordered_json given;  // as it was written
-  std::vector<int64_t> ids;
+  ordered_json given;               // as it was written
+  std::vector<std::string> images;  // files
+  std::vector<int64_t> ids{};
+  inference::MediaInput media{};
 };
 
-// Returns the lines of the input, or the one prompt of the command line.
-std::vector<ordered_json> read_prompts(const std::optional<std::string>& prompt,
-                                       const std::optional<std::string>& input, bool as_ids, bool as_chat) {
+// Reads {"prompt": …, "images": […]}: returns the images and leaves the prompt.
+std::vector<std::string> take_images(ordered_json& value, const std::string& where) {
+  const ordered_json images = value.value("images", ordered_json::array());
+  bool good = value.contains("prompt") && value.size() == 1 + value.count("images") && images.is_array();
+  for (const ordered_json& image : images) good = good && image.is_string();
+  check<DataError>(good, "{}: an object has \"prompt\" and \"images\", a list of files, and nothing else", where);
+  value = ordered_json(value["prompt"]);
+  return images.get<std::vector<std::string>>();
+}
+
+// Returns the lines of the input, or the one prompt of the command line with its images.
+std::vector<Prompt> read_prompts(const std::optional<std::string>& prompt, const std::vector<std::string>& images,
+                                 const std::optional<std::string>& input, bool as_ids, bool as_chat) {
   check<ConfigError>(prompt.has_value() != input.has_value(), "give either --prompt TEXT or --input FILE");
+  check<ConfigError>(!input || images.empty(),
+                     "--image belongs to --prompt; in a file of prompts write {{\"prompt\": …, \"images\": [FILE]}}");
   const char* const expected = as_ids    ? "a JSON array of token ids"
                                : as_chat ? "a JSON string or a JSON array of messages"
                                          : "a JSON string";
   // Checks the kind of value here, with the line, so that encoding cannot fail for its type.
-  const auto parse = [&](const std::string& text, const std::string& where) {
-    ordered_json value = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto check_prompt = [&](const ordered_json& value, const std::string& where) {
     bool good = as_ids ? value.is_array() : value.is_string() || (as_chat && value.is_array());
     if (as_ids && good)
       for (const auto& id : value) good = good && id.is_number_integer();
     check<DataError>(good, "{}: expected {}", where, expected);
-    return value;
+  };
+  const auto parse = [&](const std::string& text, const std::string& where) {
+    Prompt result{.given = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false)};
+    if (result.given.is_object()) result.images = take_images(result.given, where);
+    check_prompt(result.given, where);
+    return result;
   };
   // On the command line a text needs no JSON quotes.
-  if (prompt) return {as_ids ? parse(*prompt, "--prompt") : ordered_json(*prompt)};
+  if (prompt) {
+    Prompt one = as_ids ? parse(*prompt, "--prompt") : Prompt{.given = *prompt};
+    one.images = images;
+    return {std::move(one)};
+  }
   std::ifstream file;
   if (*input != "-") {
     file.open(*input);
     check<DataError>(file.good(), "cannot read {}", *input);
   }
   std::istream& lines = *input == "-" ? std::cin : file;
-  std::vector<ordered_json> prompts;
+  std::vector<Prompt> prompts;
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number)
     if (!line.empty()) prompts.push_back(parse(line, fmt::format("{}, line {}", *input, number)));
@@ -108,6 +135,8 @@ class Printer {
     if (stream_) tell(stream_->finish());
     if (json_) {
       ordered_json line{{"prompt", prompts_[text / copies_].given}};
+      const std::vector<std::string>& images = prompts_[text / copies_].images;
+      if (!images.empty()) line["images"] = images;
       if (tokenizer_) line["text"] = text_;
       line["ids"] = ids_;
       progress_.without_line([&] { write_out(line.dump() + "\n"); });
@@ -145,6 +174,7 @@ class Printer {
 int run_generate(Words words) {
   ModelCommand command;
   std::optional<std::string> prompt, input;
+  std::vector<std::string> images;
   std::optional<int64_t> max_new_tokens, top_k, num_return_sequences;
   std::optional<double> temperature, top_p;
   bool as_ids = false, as_chat = false, json = false;
@@ -152,6 +182,7 @@ int run_generate(Words words) {
   const bool ready = command.parse(words,
                                    {{"prompt", "the text to continue", &prompt},
                                     {"input", "file with one prompt per line", &input},
+                                    {"image", "image that the prompt is about; may be repeated", &images},
                                     {"chat", "prompts go through the chat template", &as_chat},
                                     {"ids", "prompts and results are token ids", &as_ids},
                                     {"max_new_tokens", "most tokens to generate", &max_new_tokens},
@@ -183,17 +214,26 @@ int run_generate(Words words) {
     // With --ids there is no tokenizer, so nothing stops generation but its length.
     sampling.stop_ids.assign(tokenizer->stop_ids().begin(), tokenizer->stop_ids().end());
   }
-  std::vector<Prompt> prompts;
-  for (auto& given : read_prompts(prompt, input, as_ids, as_chat)) {
-    auto ids = as_ids ? given.get<std::vector<int64_t>>()
-               : chat ? run::encode_chat(*tokenizer, *chat, given)
-                      : run::encode_prompt(*tokenizer, given.get<std::string>());
-    inference::check_token_ids(at::tensor(ids, at::kLong), command.model());
-    prompts.push_back({std::move(given), std::move(ids)});
+  std::vector<Prompt> prompts = read_prompts(prompt, images, input, as_ids, as_chat);
+  std::optional<PromptImages> reader;
+  for (Prompt& one : prompts) {
+    ordered_json marked = one.given;
+    if (!as_ids) mark_images(marked, one.images.size());
+    one.ids = as_ids ? marked.get<std::vector<int64_t>>()
+              : chat ? run::encode_chat(*tokenizer, *chat, marked)
+                     : run::encode_prompt(*tokenizer, marked.get<std::string>());
+    if (!one.images.empty()) {
+      if (!reader) reader.emplace(command.model(), command.tokenizer_folder());
+      one.media = reader->read(one.images, one.ids);
+    }
+    const at::Tensor ids = at::tensor(one.ids, at::kLong);
+    inference::check_token_ids(ids, command.model());
+    inference::place_media(ids.unsqueeze(0), {}, one.media, command.model());
   }
+  if (!reader) command.leave_towers_out();
   std::vector<inference::TextRequest> requests;
-  for (const Prompt& encoded : prompts)
-    for (int64_t text = 0; text < texts; ++text) requests.push_back({encoded.ids, requests.size()});
+  for (const Prompt& one : prompts)
+    for (int64_t text = 0; text < texts; ++text) requests.push_back({one.ids, requests.size(), one.media});
   command.keep_tokens_whole();
   return command.run([&](model::VirtualModels& models) {
     // A stream on a terminal shows by itself how far it is, and a live line would erase it.

@@ -55,10 +55,17 @@ void ModelCommand::keep_tokens_whole() {
   args_.parallel.tp_comm_overlap = false;
 }
 
+void ModelCommand::leave_towers_out() {
+  if (plan_.adapter) return;
+  towers_ = false;
+  plan_.config = model::without_towers(plan_.config);
+}
+
 // Every rank loads its part of the model itself; the plan has been checked, so loading is all that can still fail.
 int ModelCommand::run(const std::function<void(model::VirtualModels&)>& work) const {
   const parallel::RuntimeSettings runtime = run::runtime_settings(args_, launch_.world());
-  const model::ModelSettings settings = run::with_vocabulary(run::model_settings(args_, at::kCPU), plan_.vocabulary);
+  model::ModelSettings settings = run::with_vocabulary(run::model_settings(args_, at::kCPU), plan_.vocabulary);
+  settings.overrides.towers = towers_;
   return launch_.run([&] {
     return run::run_as_rank(runtime, [&](parallel::ParallelContext& context) {
       auto models = run::load_model(plan_, settings, context);

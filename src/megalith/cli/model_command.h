@@ -32,6 +32,10 @@ class ModelCommand {
   // split as before.
   void keep_tokens_whole();
 
+  // Leaves the towers of a model that sees out, for input of text alone: any layout takes it then. An adapter may be on
+  // the towers, so a model with one keeps them.
+  void leave_towers_out();
+
   // Starts the ranks, loads the model on them and runs `work` on each. Returns an exit code.
   int run(const std::function<void(model::VirtualModels&)>& work) const;
 
@@ -40,6 +44,7 @@ class ModelCommand {
   std::optional<std::string> model_;
   config::TrainingArguments args_;
   run::ModelPlan plan_;
+  bool towers_ = true;
 };
 
 }  // namespace megalith::cli

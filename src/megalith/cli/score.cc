@@ -23,6 +23,11 @@ Reads input_ids [b, s] and, if present, attention_mask and labels [b, s] (unshif
 token that the mask keeps is one). Writes token_losses [b, s] (entry t is the loss of the label at t+1), loss (their
 mean over labeled tokens) and, with --logits, logits [b, s, v].
 
+For a model that sees, the file may hold pixel_values [patches, numbers] with image_grid_thw [images, 3] and
+pixel_values_videos with video_grid_thw [videos, 3] and second_per_grid_ts [videos], as processors of transformers
+return them, in the order in which the rows use them. The ids have a placeholder for each row of the tower. Positions
+follow from ids and grids, unless the file has position_ids [3, b, s]. Without labels, placeholders have none.
+
   --model MODEL                        folder, or a hub name that has been downloaded
   --logits                             write the logits, too
   --per_device_eval_batch_size N       sequences at a time (default 8)
@@ -33,19 +38,58 @@ mean over labeled tokens) and, with --logits, logits [b, s, v].
   --json                               print {"loss", "num_label_tokens", "perplexity"}
 )";
 
-// Returns an undefined tensor if the file has none of that name; any integer type is accepted.
-at::Tensor integers(const hf::SafetensorsFile& file, const std::string& name) {
-  if (!file.find(name)) return {};
-  const at::Tensor tensor = file.tensor(name);
-  check<DataError>(tensor.dim() == 2 && at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true),
-                   "{}: {} must be integers of shape [sequences, tokens]", file.path().string(), name);
-  return tensor.to(at::kLong);
+// Fields of a batch file. Each returns an undefined tensor if the file has none of that name.
+class BatchFile {
+ public:
+  explicit BatchFile(const std::string& path) : file_(path) {}
+
+  at::Tensor any(const std::string& name) const { return file_.find(name) ? file_.tensor(name) : at::Tensor(); }
+  // Any integer type is accepted.
+  at::Tensor integers(const std::string& name, int64_t dims, const char* shape) const {
+    const at::Tensor tensor = any(name);
+    if (!tensor.defined()) return tensor;
+    check<DataError>(tensor.dim() == dims && at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true),
+                     "{}: {} must be integers of shape {}", path(), name, shape);
+    return tensor.to(at::kLong);
+  }
+  at::Tensor tokens(const std::string& name) const { return integers(name, 2, "[sequences, tokens]"); }
+  at::Tensor grids(const std::string& name) const {
+    const at::Tensor grids = integers(name, 2, "[media, 3]: time, height and width in patches");
+    check<DataError>(!grids.defined() || grids.size(1) == 3, "{}: {} has rows of {} numbers; it must have 3", path(),
+                     name, grids.defined() ? grids.size(1) : 0);
+    return grids;
+  }
+  at::Tensor numbers(const std::string& name) const {
+    const at::Tensor tensor = any(name);
+    check<DataError>(!tensor.defined() || at::isFloatingType(tensor.scalar_type()),
+                     "{}: {} must be floating-point numbers", path(), name);
+    return tensor;
+  }
+  std::string path() const { return file_.path().string(); }
+
+ private:
+  const hf::SafetensorsFile file_;
+};
+
+inference::MediaInput read_media(const BatchFile& file) {
+  check<DataError>(!file.any("input_features").defined(),
+                   "{}: input_features is sound, which score does not take; leave it out", file.path());
+  inference::MediaInput media{.pixels = file.numbers("pixel_values"),
+                              .grids = file.grids("image_grid_thw"),
+                              .video_pixels = file.numbers("pixel_values_videos"),
+                              .video_grids = file.grids("video_grid_thw"),
+                              .video_seconds = file.numbers("second_per_grid_ts"),
+                              .coordinates = file.any("position_ids")};
+  // Positions of plain text are ignored, as they always were: they follow from the mask.
+  if (media.coordinates.defined() && media.coordinates.dim() != 3) media.coordinates = at::Tensor();
+  return media;
 }
 
 // The file is read before ranks start, so a bad one costs no loading.
 inference::ScoreBatch read_batch(const std::string& path) {
-  const hf::SafetensorsFile file(path);
-  inference::ScoreBatch batch{integers(file, "input_ids"), integers(file, "attention_mask"), integers(file, "labels")};
+  const BatchFile file(path);
+  inference::ScoreBatch batch{file.tokens("input_ids"), file.tokens("attention_mask"), file.tokens("labels"),
+                              read_media(file)};
   check<DataError>(batch.input_ids.defined(), "{} holds no input_ids; it must be [sequences, tokens]", path);
   for (const auto& [name, tensor] :
        {std::pair("attention_mask", batch.attention_mask), std::pair("labels", batch.labels)})
@@ -71,6 +115,8 @@ int run_score(Words words) {
   check<ConfigError>(input && output, "score needs --input FILE and --output FILE");
   const inference::ScoreBatch batch = read_batch(*input);
   inference::check_token_ids(batch.input_ids, command.model());
+  inference::place_media(batch.input_ids, batch.attention_mask, batch.media, command.model());
+  if (!batch.media.any()) command.leave_towers_out();
   return command.run([&](model::VirtualModels& models) {
     // Every rank computes its sequences, and the file is written by all of them together.
     const int64_t rows = command.args().batch.eval_micro_batch_size.value_or(8);

@@ -154,6 +154,8 @@ class WordReader {
       problems_.push_back(fmt::format("{} needs a value: {}", given, option.help));
     } else if (auto* const* text = std::get_if<std::optional<std::string>*>(&option.target)) {
       **text = *value;
+    } else if (auto* const* list = std::get_if<std::vector<std::string>*>(&option.target)) {
+      (*list)->push_back(*value);
     } else if (auto* const* real = std::get_if<std::optional<double>*>(&option.target)) {
       **real = parse_double(*value);
       if (!**real)

@@ -20,11 +20,13 @@
 namespace megalith::config {
 
 // An option of one command only (--world-size, --json), written like the others. The target is set if the option is
-// given, and must outlive the call.
+// given, and must outlive the call; a list gets one entry each time that it is given.
 struct CommandOption {
   std::string name;  // with underscores
   std::string help;
-  std::variant<bool*, std::optional<int64_t>*, std::optional<double>*, std::optional<std::string>*> target;
+  std::variant<bool*, std::optional<int64_t>*, std::optional<double>*, std::optional<std::string>*,
+               std::vector<std::string>*>
+      target;
 };
 
 // Treatment of words that name no option: an error, or a note.

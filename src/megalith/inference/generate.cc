@@ -35,7 +35,7 @@ struct Text {
 
   std::vector<int64_t> next;  // input of the coming pass: the prompt at first, then the newest token alone, or the
                               // whole text (see above)
-  MediaBatch media;           // of the prompt
+  MediaBatch media;           // images and positions of the prompt
   at::Tensor after_prompt;    // position of the first new token; undefined without coordinates
   std::vector<nn::KvCache> caches;  // by chunk
   std::mt19937_64 random;

@@ -106,7 +106,7 @@ class Placer {
  private:
   void place_row(const at::Tensor& ids, const at::Tensor& mask) {
     const auto* id = ids.const_data_ptr<int64_t>();
-    std::vector<int64_t> columns;  // of tokens that are not padding
+    std::vector<int64_t> columns;  // columns of tokens that are not padding
     for (int64_t column = 0; column < ids.numel(); ++column)
       if (!mask.defined() || mask.const_data_ptr<int64_t>()[column] != 0) columns.push_back(column);
     std::vector<TokenSegment> segments;

@@ -35,7 +35,7 @@ struct MediaBatch {
   at::Tensor grids = {};        // int64 [media, 3]
   at::Tensor visual_rows = {};  // int64 [b, s], -1 for text
   at::Tensor coordinates = {};  // int64 or fp32 [3, b, s]; 0 for padding. Undefined without any media
-  // What comes before each row, and at the end before the row after the last: numbers of media, patches, output rows.
+  // Numbers of media, patches and output rows before each row, and at the end those of all rows.
   struct Begin {
     int64_t media = 0;
     int64_t patches = 0;
