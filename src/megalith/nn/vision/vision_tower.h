@@ -25,8 +25,6 @@
 
 namespace megalith::nn {
 
-class FootprintScope;
-
 // One block.
 class VisionBlock {
  public:
@@ -109,8 +107,5 @@ class VisionTower {
 
 // Returns the tensors that the first product of a block's MLP fuses: gate | up, or up alone.
 std::vector<OutputPart> vision_up_parts(const VisionShape& shape);
-
-// Records the parameters of a tower, for the planner.
-void add_parameters(const FootprintScope& scope, const VisionShape& shape);
 
 }  // namespace megalith::nn
