@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "megalith/layout/model_flops.h"
+#include "megalith/layout/flops/model_flops.h"
 #include "tests/layout/golden_shape.h"
 #include "tests/support/golden.h"
 

@@ -93,6 +93,20 @@ json family_json(const std::string& family) {
   return config;
 }
 
+// Every sample begins with its images.
+void add_images(const plan::RunShape& run, at::Generator& generator, data::MicroBatch& batch) {
+  if (run.microbatch_images() == 0) return;
+  const nn::VisionShape& tower = *run.model->vision;
+  const int64_t rows = run.images * run.image_patches() / tower.merged();
+  batch.pixels = at::randn({run.microbatch_images() * run.image_patches(), tower.patch_pixels()}, generator,
+                           at::TensorOptions(at::kFloat));
+  batch.grids = at::tensor({int64_t{1}, run.image_side, run.image_side}).repeat({run.microbatch_images(), 1});
+  batch.visual_rows = at::full({run.sequences(), run.sequence_length}, -1, at::kLong);
+  for (int64_t sequence = 0; sequence < run.sequences(); ++sequence)
+    batch.visual_rows[sequence].narrow(0, 0, rows).copy_(at::arange(rows) + sequence / run.answers * rows);
+  batch.visual_rows = batch.visual_rows.reshape({-1});
+}
+
 data::StepBatch random_batch(const plan::RunShape& run, uint64_t seed) {
   data::StepBatch step;
   at::Generator generator = at::detail::createCPUGenerator(seed);
@@ -106,6 +120,7 @@ data::StepBatch random_batch(const plan::RunShape& run, uint64_t seed) {
     batch.sequences = run.sequences();
     batch.preference = run.answers == 2;
     batch.real_tokens = batch.loss_tokens = tokens;
+    add_images(run, generator, batch);
     step.microbatches.push_back(std::move(batch));
   }
   step.samples = run.micro_batch_size * run.microbatches * run.dp();
@@ -113,7 +128,8 @@ data::StepBatch random_batch(const plan::RunShape& run, uint64_t seed) {
 }
 
 model::VirtualModels fresh_model(const MemoryCase& how, parallel::ParallelContext& context) {
-  const model::ModelSettings settings = run::model_settings(how.args, context.device());
+  model::ModelSettings settings = run::model_settings(how.args, context.device());
+  settings.options.freeze = how.freeze;
   if (how.args.run.finetuning_type != config::FinetuningType::kLora)
     return model::AutoModel::from_config(how.model, settings, context);
   model::ModelOptions options = settings.options;
@@ -176,8 +192,12 @@ model::ModelConfig plan_model(const std::string& family, const json& changes) {
 }
 
 plan::RunShape MemoryCase::shape() const {
-  return run::run_shape(model, args, world, length,
-                        {.cuda = false, .collectives = plan::Machinery::Collectives::kThreads});
+  plan::RunShape shape = run::run_shape(model, args, world, length,
+                                        {.cuda = false, .collectives = plan::Machinery::Collectives::kThreads});
+  shape.options.freeze = freeze;
+  shape.images = images;
+  shape.image_side = image_side;
+  return shape;
 }
 
 MemoryCase memory_case(const std::string& name, const model::ModelConfig& model, const std::vector<std::string>& words,

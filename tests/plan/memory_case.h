@@ -21,6 +21,9 @@ struct MemoryCase {
   config::TrainingArguments args;  // derived
   int world = 1;
   int64_t length = 0;
+  // For models with a vision tower: images of each sample, patches along their sides, and what is not trained.
+  int64_t images = 0, image_side = 0;
+  model::FreezePlan freeze = {};
 
   plan::RunShape shape() const;
 };

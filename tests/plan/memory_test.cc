@@ -16,6 +16,7 @@
 #include "megalith/model/block_parts.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/virtual_models.h"
+#include "megalith/nn/vision/vision_footprint.h"
 #include "megalith/plan/parameter_sizes.h"
 #include "megalith/plan/rank_sizes.h"
 #include "megalith/run/resolve/adapter_source.h"
@@ -223,6 +224,126 @@ TEST(PlannedMemory, KnowsEmbeddingsThatAnAdapterTrains) {
                {"llama", {both, "--cross_entropy_loss_fusion", "--bf16=true"}, 1},
                {"llama", {both, "--recompute_granularity=full"}, 1},
                {"gpt2", {"--additional_target=wte,lm_head", "--tp=2"}, 2}});
+}
+
+// A tower beside a small decoder: with deepstack and learned positions, or with windows and a gated MLP.
+nn::VisionShape small_tower(bool windows) {
+  nn::VisionShape tower{.depth = 4, .width = 96, .heads = 4, .mlp_width = 256, .out_width = 128, .patch = 4};
+  if (windows) {
+    tower.norm = ops::NormKind::kRms;
+    tower.activation = ops::Activation::kSilu;
+    tower.gated_mlp = true;
+    tower.window = 32;
+    tower.full_blocks = {3};
+    return tower;
+  }
+  tower.activation = ops::Activation::kGeluTanh;
+  tower.patch_bias = true;
+  tower.positions = 144;
+  tower.deepstack_blocks = {1, 2};
+  return tower;
+}
+
+void expect_images_as_planned(const std::vector<std::string>& words, int world, bool windows,
+                              const model::FreezePlan& freeze, double tolerance = 0.05) {
+  std::vector<std::string> all = words;
+  all.insert(all.end(), {"--finetuning_type=full", "--per_device_train_batch_size=2", "--gradient_accumulation_steps=2",
+                         "--max_steps=10"});
+  model::ModelConfig config = testing::plan_model("llama", {{"num_hidden_layers", 4}, {"vocab_size", 500}});
+  config.vision = small_tower(windows);
+  MemoryCase how =
+      memory_case(fmt::format("{} {}{}{}{}", windows ? "windows" : "deepstack", fmt::join(words, " "),
+                              freeze.vision_tower ? " frozen tower" : "", freeze.projector ? " frozen merger" : "",
+                              freeze.language_model ? " frozen text" : ""),
+                  config, all, world, 192);
+  how.images = 2;
+  how.image_side = 16;
+  how.freeze = freeze;
+  expect_as_planned("images", how, tolerance);
+}
+
+// Images of 256 patches, two per sample: trained, frozen, recomputed; alone and shared by ranks.
+TEST(PlannedMemory, KnowsImages) {
+  const std::vector<std::string> again{"--recompute_granularity=full", "--recompute_method=uniform",
+                                       "--recompute_num_layers=1"};
+  for (const bool windows : {false, true}) {
+    expect_images_as_planned({}, 1, windows, {});
+    expect_images_as_planned(again, 1, windows, {});
+    expect_images_as_planned({}, 1, windows, {.vision_tower = true, .projector = true});
+    expect_images_as_planned({}, 1, windows, {.vision_tower = true});
+    expect_images_as_planned({"--bf16=true"}, 1, windows, {});
+    expect_images_as_planned({"--tp=2", "--sequence_parallel"}, 2, windows, {});
+    expect_images_as_planned({"--cp=2"}, 2, windows, {.vision_tower = true, .projector = true});
+    expect_images_as_planned({"--pp=2"}, 2, windows, {});
+    expect_images_as_planned({}, 1, windows, {.language_model = true});
+  }
+}
+
+// Backward frees all that forward keeps for images, to the byte; a frozen tower keeps nothing.
+TEST(PlannedMemory, ImagesAreGivenBackByBackward) {
+  for (const bool windows : {false, true})
+    for (int plan = 0; plan < 32; ++plan) {
+      if ((plan & 7) == 7) continue;  // nothing would be trained
+      model::ModelConfig config = testing::plan_model("llama");
+      config.vision = small_tower(windows);
+      MemoryCase how =
+          memory_case("images", config, {"--finetuning_type=full", "--per_device_train_batch_size=2"}, 1, 192);
+      how.images = 1;
+      how.image_side = 16;
+      how.freeze = {.vision_tower = (plan & 1) != 0, .projector = (plan & 2) != 0, .language_model = (plan & 4) != 0};
+      RunShape run = how.shape();
+      run.machinery.cuda = (plan & 8) != 0;
+      if ((plan & 16) != 0) run.options.recompute = {.layers = model::RecomputePlan::Layers::kUniform, .num_layers = 1};
+      const model::ModelFootprint with(*run.model, run.options, rank_sizes(run));
+      const layout::LayerSplit split = run.split();
+      const model::ChunkFootprint chunk = with.chunk(split.stages().front(), /*defer=*/false);
+      EXPECT_NEAR(nn::total(chunk.forward.left) + nn::total(chunk.backward.left), 0, 1) << plan;
+      run.images = 0;
+      const model::ModelFootprint without(*run.model, run.options, rank_sizes(run));
+      const double kept = nn::total(without.chunk(split.stages().front(), false).forward.left);
+      const bool frozen = how.freeze.vision_tower && how.freeze.projector;
+      // With recomputation the deepstack rows are an input of the layers.
+      if (frozen && (plan & 16) == 0) {
+        EXPECT_NEAR(nn::total(chunk.forward.left), kept, 1) << plan;
+      } else if (!frozen) {
+        EXPECT_GT(nn::total(chunk.forward.left), kept) << plan;
+      }
+    }
+}
+
+// Frozen parts have no gradients and no optimizer state; the tower is on the first stage alone, and whole on its ranks.
+TEST(PlannedMemory, CountsTheParametersOfTowers) {
+  model::ModelConfig config = testing::plan_model("llama");
+  config.vision = small_tower(false);
+  const auto state = [&](const model::FreezePlan& freeze, int tp, int stage) {
+    MemoryCase how =
+        memory_case("tower", config,
+                    {"--finetuning_type=full", "--pp=2", fmt::format("--tp={}", tp), "--gradient_accumulation_steps=2"},
+                    2 * tp, 64);
+    how.freeze = freeze;
+    return plan_memory(how.shape())[static_cast<size_t>(stage)].state;
+  };
+  double tower = 0, merger = 0;
+  for (const hf::GlobalTensor& tensor : model::global_tensors(config)) {
+    double elements = 1;
+    for (const int64_t size : tensor.shape) elements *= static_cast<double>(size);
+    if (tensor.name.starts_with("vision.merger."))
+      merger += elements;
+    else if (tensor.name.starts_with("vision."))
+      tower += elements;
+  }
+  ASSERT_GT(tower, 0);
+  for (const int tp : {1, 2}) {
+    const StateBytes all = state({}, tp, 0), frozen = state({.vision_tower = true}, tp, 0);
+    const StateBytes both = state({.vision_tower = true, .projector = true}, tp, 0);
+    // Buffers are padded a little.
+    EXPECT_NEAR(all.gradients - frozen.gradients, 4 * tower, 4096);
+    EXPECT_NEAR(all.gradients - both.gradients, 4 * (tower + merger), 4096);
+    EXPECT_NEAR(all.parameters, both.parameters, 4096);
+    EXPECT_NEAR(all.optimizer - both.optimizer, 8 * (tower + merger), 8192);
+    EXPECT_EQ(state({}, tp, 1).gradients, state({.vision_tower = true, .projector = true}, tp, 1).gradients);
+    EXPECT_EQ(state({.language_model = true}, tp, 1).gradients, 0);
+  }
 }
 
 // Gathered tokens are not padded to the experts' capacity: the plan is the most that there can be.

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "megalith/base/error.h"
 #include "megalith/config/derive.h"
 #include "megalith/config/parser.h"
 #include "megalith/config/validate.h"
@@ -230,6 +231,72 @@ TEST(StepTime, OfOneStageIsThatOfTheRunAtItsPace) {
   // 8 layers of 218 million parameters, and a head of 525 million.
   EXPECT_NEAR(last.gemm / second.gemm, (8 * 218.0 + 525) / (8 * 218.0), 0.03);
   EXPECT_NEAR(last.bubble / second.bubble, last.compute() / second.compute(), 0.05);
+}
+
+// The tower runs on the first stage alone: its work and FLOPs, once if it is frozen and three times otherwise.
+TEST(StepTime, TowersAreOnTheFirstStage) {
+  const Cluster cluster = find_cluster("h100-80g");
+  const std::vector<std::string> words{"--pp=4", "--per_device_train_batch_size=1", "--gradient_accumulation_steps=8",
+                                       "--bf16=true", "--finetuning_type=full"};
+  const auto args = config::derive(config::parse_arguments(config::Dialect::kTrain, words).args).args;
+  model::ModelConfig model = llama_8b();
+  model.vision = nn::VisionShape{.depth = 32, .width = 1280, .heads = 16, .mlp_width = 5120, .out_width = 4096};
+  RunShape run = run::run_shape(model, args, 4, 4096, cluster.machinery());
+  // 589824 pixels are 27 x 27 rows of 28 x 28 pixels.
+  EXPECT_EQ(run.images, 1);
+  EXPECT_EQ(run.image_side, 54);
+  const auto stages = [&](int64_t images, bool frozen) {
+    run.images = images;
+    run.options.freeze = {.vision_tower = frozen, .projector = frozen};
+    return std::pair(plan_stage_time(run, cluster, 0), plan_stage_time(run, cluster, 1));
+  };
+  const auto none = stages(0, false), frozen = stages(4, true), trained = stages(4, false);
+  EXPECT_EQ(none.second.gemm, trained.second.gemm);
+  const double once = frozen.first.gemm - none.first.gemm, all = trained.first.gemm - none.first.gemm;
+  EXPECT_GT(once, 0.05 * none.first.gemm);
+  EXPECT_NEAR(all / once, 3, 0.3);
+  EXPECT_GT(frozen.first.attention, none.first.attention);
+  // Model FLOPs per step: 8 samples of four images.
+  const double patches = 54 * 54, block = 12 * 1280.0 * 1280, merger = 5120.0 * (5120 + 4096) / 4;
+  const double forward = 2 * patches * (1176 * 1280 + 32 * (block + 2 * patches * 1280) + merger);
+  EXPECT_NEAR(frozen.first.model_flop - none.first.model_flop, 32 * forward, 1e-9 * frozen.first.model_flop);
+  EXPECT_NEAR(trained.first.model_flop - none.first.model_flop, 96 * forward, 1e-9 * frozen.first.model_flop);
+  // With a trained tower an equal share of the 32 layers is too much for the first stage.
+  run.images = 4;
+  const std::optional<int> advice = first_rank_advice(run, cluster);
+  ASSERT_TRUE(advice);
+  EXPECT_LT(*advice, 8);
+  RunShape advised = run;
+  advised.stages.first_rank_layers = advice;
+  EXPECT_LT(plan_step_time(advised, cluster).total(), 0.98 * plan_step_time(run, cluster).total());
+  EXPECT_FALSE(first_rank_advice(advised, cluster));
+  run.images = 0;
+  EXPECT_FALSE(first_rank_advice(run, cluster));
+  // Images are as the user says; by default a sequence must have room for their tokens.
+  run::set_images(run, 3, 28 * 28 * 100);
+  EXPECT_EQ(run.images, 3);
+  EXPECT_EQ(run.image_side, 20);
+  EXPECT_EQ(run::run_shape(model, args, 4, 100, cluster.machinery()).image_side, 20);
+  testing::expect_error<ConfigError>([&] { run::set_images(run, -1, std::nullopt); }, {"images_per_sample is -1"});
+}
+
+// Layouts whose first chunk lacks layers for the tower's rows are not possible.
+TEST(LayoutSearch, KeepsDeepstackOnTheFirstChunk) {
+  model::ModelConfig model = llama_8b();
+  model.vision = nn::VisionShape{.depth = 27,
+                                 .width = 1152,
+                                 .heads = 16,
+                                 .mlp_width = 4304,
+                                 .out_width = 4096,
+                                 .patch = 16,
+                                 .deepstack_blocks = {8, 16, 24}};
+  const SearchRequest request = request_for(model, 16, {"--pp=16"});
+  testing::expect_error<ConfigError>([&] { request.shape(request, std::nullopt); },
+                                     {"adds rows after each of the first 3 layers"});
+  for (const Candidate& candidate : search_layouts(request_for(model, 16)).best) {
+    EXPECT_LE(candidate.run.grid.pp * candidate.run.chunks(), 10) << candidate.text();
+    EXPECT_EQ(candidate.run.images, 1);
+  }
 }
 
 // Experts are summed over the ranks that hold the same ones: between nodes, if ep fills a node.

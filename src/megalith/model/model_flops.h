@@ -3,7 +3,7 @@
 // and nothing for recomputation.
 #pragma once
 
-#include "megalith/layout/model_flops.h"
+#include "megalith/layout/flops/model_flops.h"
 #include "megalith/model/block_parts.h"
 #include "megalith/model/families/model_config.h"
 #include "megalith/model/model_options.h"

@@ -132,6 +132,19 @@ class TimeMeter : public nn::WorkMeter {
   PassTimes time_;
 };
 
+// Adds both passes `times` times.
+void add_times(PassTimes& to, const PassTimes& more, double times) {
+  for (const auto& [sum, part] : {std::pair(&to.forward, &more.forward), std::pair(&to.backward, &more.backward)}) {
+    sum->gemm += times * part->gemm;
+    sum->attention += times * part->attention;
+    sum->memory_bound += times * part->memory_bound;
+    sum->recompute += times * part->recompute;
+    sum->tp += times * part->tp;
+    sum->cp += times * part->cp;
+    sum->ep += times * part->ep;
+  }
+}
+
 // Returns the seconds of one part in both passes.
 PassTimes time_of(const nn::PartFootprint& part, const RankSpeeds& speeds) {
   TimeMeter meter(speeds);
@@ -230,6 +243,51 @@ void LayerTimes::add_embedding(PassTimes& to) const {
   const double sum = rank.split_tokens ? speeds_.tp.all_gather(rank.whole()) : speeds_.tp.all_reduce(rank.whole());
   to.forward.tp += sum;
   to.backward.tp += rank.split_tokens ? sum : 0;
+}
+
+// A frozen part runs forward alone. Output rows are gathered from all ranks that share a micro-batch, and their
+// gradients are returned.
+void LayerTimes::add_vision(PassTimes& to) const {
+  const nn::VisionFootprint* const vision = model_.vision();
+  if (vision == nullptr || !vision->runs()) return;
+  const nn::VisionShape& shape = vision->shape();
+  PassTimes tower, merger;
+  for (const bool whole : {true, false}) {
+    const auto blocks =
+        static_cast<double>(whole ? vision->whole_frame_blocks() : shape.depth - vision->whole_frame_blocks());
+    if (blocks == 0) continue;
+    const nn::RankSizes& rank = vision->rank(whole);
+    const RankSpeeds speeds{.cluster = speeds_.cluster,
+                            .rank = rank,
+                            .tp = {speeds_.cluster, 1, 1},
+                            .cp = {speeds_.cluster, 1, 1},
+                            .ep = {speeds_.cluster, 1, 1}};
+    PassTimes block = time_of(vision->attention(whole), speeds);
+    const PassTimes mlp = time_of(vision->mlp(), speeds);
+    block.forward += mlp.forward;
+    block.backward += mlp.backward;
+    block.forward.memory_bound += 2 * speeds.moved(2 * rank.stream());  // the norms
+    block.backward.memory_bound += 2 * speeds.moved(4 * rank.stream());
+    add_times(tower, block, blocks);
+  }
+  const nn::RankSizes& rank = vision->rank(/*whole_frame=*/true);
+  const double merged = static_cast<double>(shape.merged()) * rank.h,
+               rows = rank.t / static_cast<double>(shape.merged());
+  PassTimes patch, one;
+  speeds_.add_product(patch, rank.t, rank.h, static_cast<double>(shape.patch_pixels()));
+  add_times(tower, patch, 1);
+  speeds_.add_product(one, rows, merged, merged);
+  speeds_.add_product(one, rows, static_cast<double>(shape.out_width), merged);
+  add_times(tower, one, static_cast<double>(shape.deepstack_blocks.size()));
+  add_times(merger, one, 1);
+  if (vision->recomputes()) tower.backward.recompute += tower.forward.total();
+  const double gather = speeds_.tp.all_gather(vision->rows_bytes()) + speeds_.cp.all_gather(vision->rows_bytes());
+  to.forward += tower.forward;
+  to.forward += merger.forward;
+  to.forward.tp += gather;
+  if (!vision->frozen().tower) to.backward += tower.backward;
+  if (!vision->frozen().merger) to.backward += merger.backward;
+  if (vision->trains()) to.backward.tp += gather;
 }
 
 void LayerTimes::add_head(PassTimes& to) const {

@@ -51,8 +51,10 @@ class LayerTimes {
 
   // `local` is the number of the layer in its chunk, on which recomputation may depend.
   void add_layer(int64_t layer, int64_t local, PassTimes& to) const;
-  // The look-up, and the head with its loss; each exists on one stage.
+  // The look-up, and the head with its loss; each exists on one stage. The vision tower is beside the look-up; nothing
+  // is added for a model without one.
   void add_embedding(PassTimes& to) const;
+  void add_vision(PassTimes& to) const;
   void add_head(PassTimes& to) const;
 
  private:

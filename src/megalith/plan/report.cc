@@ -74,16 +74,22 @@ ordered_json time_json(const StepTime& time) {
           {"mfu", time.mfu()}};
 }
 
-// Three lines: the layout, its time by parts, its memory and what limits it.
+// Three lines: the layout, its time by parts, its memory and what limits it; and one with advice where there is some.
 std::string candidate_text(const Candidate& candidate, const Cluster& cluster) {
   const StepTime& t = candidate.time;
   const auto share = [&t](double part) { return 100 * part / t.total(); };
+  const std::optional<int> first = first_rank_advice(candidate.run, cluster);
+  const std::string advice = first ? fmt::format(
+                                         "    the vision tower makes the first stage the slowest: try"
+                                         " --decoder_first_pipeline_num_layers {}\n",
+                                         *first)
+                                   : "";
   return fmt::format(
       "{}\n    {:.3f} s per step, {:.0f} tokens/s, MFU {:.1f} %: compute {:.0f} %, exposed communication {:.0f} %,"
-      " bubble {:.0f} %, optimizer {:.0f} %\n    {} of {} GiB; limited by {}\n",
+      " bubble {:.0f} %, optimizer {:.0f} %\n    {} of {} GiB; limited by {}\n{}",
       candidate.text(), t.total(), t.tokens_per_second(), 100 * t.mfu(), share(t.compute()), share(t.exposed()),
       share(t.bubble), share(t.optimizer), fmt::format("{:.1f}", candidate.memory.peak() / kGiB),
-      fmt::format("{:.1f}", cluster.usable_bytes() / kGiB), candidate.limits(cluster));
+      fmt::format("{:.1f}", cluster.usable_bytes() / kGiB), candidate.limits(cluster), advice);
 }
 
 // Returns one line with the share of fp8, and one per kind of products that stay in bf16; empty without fp8.
@@ -120,6 +126,10 @@ std::string memory_text(const RunShape& run, const std::vector<RankMemory>& stag
       "{} ranks = tp {} x cp {} x pp {} x dp {}; {} micro-batches of {} x {} tokens; each rank of a stage needs\n\n",
       run.grid.world_size, run.grid.tp, run.grid.cp, run.grid.pp, run.dp(), run.microbatches, run.sequences(),
       run.sequence_length);
+  if (run.microbatch_images() > 0)
+    text.insert(text.size() - 1, fmt::format("Each sample has {} image{} of {} x {} patches (images_per_sample,"
+                                             " image_pixels).\n",
+                                             run.images, run.images == 1 ? "" : "s", run.image_side, run.image_side));
   constexpr const char* kRow = "{:>5} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>10} {:>11}\n";
   text += fmt::format(kRow, "stage", "parameters", "gradients", "optimizer", "activations", "communic.", "workspace",
                       "in flight", "peak");
@@ -132,7 +142,9 @@ std::string memory_text(const RunShape& run, const std::vector<RankMemory>& stag
   if (most.making > most.step()) text += ", while its buffers are made";
   if (most.state.reference > 0)
     text += fmt::format(", of which {} are a reference model's weights", size_text(most.state.reference));
-  if (most.batches > 0) text += fmt::format(", of which {} are token ids", size_text(most.batches));
+  if (most.batches > 0)
+    text += fmt::format(", of which {} are token ids{}", size_text(most.batches),
+                        run.microbatch_images() > 0 ? " and pixels" : "");
   if (most.state.optimizer_host > 0) text += fmt::format("; {} of host memory", size_text(most.state.optimizer_host));
   if (most.save_host > 0) text += fmt::format("; a save takes {} of host memory more", size_text(most.save_host));
   text += '\n' + fp8_text(run);
@@ -145,6 +157,7 @@ std::string memory_text(const RunShape& run, const std::vector<RankMemory>& stag
 // Without a cluster the question whether it fits is left open.
 ordered_json memory_json(const RunShape& run, const std::vector<RankMemory>& stages, const Cluster* cluster) {
   ordered_json json{{"layout", layout_json(run)}, {"stages", ordered_json::array()}};
+  if (run.microbatch_images() > 0) json["images"] = {{"per_sample", run.images}, {"patches", run.image_patches()}};
   for (const RankMemory& stage : stages) json["stages"].push_back(stage_json(stage));
   const RankMemory& most = fullest(stages);
   json["fullest"] = most.pp_rank;

@@ -9,6 +9,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/model/block_parts.h"
+#include "megalith/model/vision_part.h"
 #include "megalith/plan/adapter_problems.h"
 
 namespace megalith::plan {
@@ -58,6 +59,15 @@ void check_experts(const RunShape& run, Problems& problems) {
   problems.add(nn::problems(shape, run.grid.ep, run.grid.expert_tp()));
 }
 
+// Rows of the tower that are added after the first layers reach only those of the first chunk.
+void check_deepstack(const RunShape& run, Problems& problems) {
+  const layout::SplitRequest request = split_request(run);
+  if (!run.model->vision || !layout::problems(request).empty()) return;
+  const std::string problem =
+      model::deepstack_problem(*run.model, layout::LayerSplit(request).stages().front().num_layers);
+  problems.require(problem.empty(), "{}", problem);
+}
+
 }  // namespace
 
 // Tokens of one micro-batch on one context-parallel rank.
@@ -75,6 +85,7 @@ std::vector<std::string> layout_problems(const RunShape& run) {
   check_experts(run, problems);
   problems.add(model::context_parallel_problems(*run.model, run.grid.tp, run.grid.cp));
   problems.add(layout::problems(split_request(run)));
+  check_deepstack(run, problems);
   problems.add(layout::problems(run.pipeline));
   problems.add(adapter_problems(run));
   return problems.take();

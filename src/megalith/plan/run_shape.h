@@ -34,6 +34,8 @@ struct RunShape {
   int64_t sequence_length = 0;     // tokens of a sequence, padding included
   int64_t micro_batch_size = 1;    // samples
   int64_t answers = 1;             // sequences per sample: two for a preference pair
+  int64_t images = 0;              // per sample, for a model with a vision tower; answers share them
+  int64_t image_side = 0;          // patches along a side of each image, which is a square
   bool reference = false;          // a second model is held beside it, weights only
   // The reference is the model below its adapter: modules that the adapter trains in full keep their first weights.
   bool keeps_base = false;
@@ -62,6 +64,9 @@ struct RunShape {
   double tokens() const;
   double shard_tokens() const;
   int64_t sequences() const { return micro_batch_size * answers; }  // sequences per micro-batch
+  // Images per micro-batch, 0 for a model without a vision tower, and patches of one.
+  int64_t microbatch_images() const { return model->vision ? micro_batch_size * images : 0; }
+  int64_t image_patches() const { return image_side * image_side; }
   // Samples per step over all replicas.
   double global_batch() const { return static_cast<double>(micro_batch_size * microbatches * dp()); }
   // Returns the layers of every stage. Throws ConfigError if there is no such split.

@@ -36,7 +36,10 @@ RankTime rank_time(const RunShape& run, const LayerTimes& layers, const layout::
       layers.add_layer(run.model->num_layers - 1, done++, time);
       layers.add_head(time);
     }
-    if (stage.has_embedding()) layers.add_embedding(time);
+    if (stage.has_embedding()) {
+      layers.add_embedding(time);
+      layers.add_vision(time);
+    }
     if (stage.has_loss()) layers.add_head(time);
   }
   return time;
@@ -108,6 +111,16 @@ void add(StepTime& step, const PartTimes& part, double times) {
   step.tp += times * part.tp;
   step.cp += times * part.cp;
   step.ep += times * part.ep;
+}
+
+// Returns the FLOPs of the vision tower per step, over all replicas.
+double image_flop(const RunShape& run) {
+  if (!run.model->vision) return 0;
+  const layout::VisionFlopsShape shape = model::flops_shape(*run.model->vision);
+  layout::VisionWork work;
+  work.add(shape, 1, run.image_side, run.image_side);
+  const double images = run.global_batch() * static_cast<double>(run.images);
+  return images * layout::vision_flops(shape, work, run.options.freeze.vision_tower, run.options.freeze.projector);
 }
 
 // Returns the seconds of one activation between two stages: [s, h], s tokens of this rank's shard.
@@ -217,7 +230,8 @@ StepTime step_at_pace(const RunShape& run, const Cluster& cluster, const model::
   step.optimizer = optimizer_seconds(run, cluster, state);
   step.tokens = run.global_batch() * static_cast<double>(run.sequence_length);
   step.model_flop = layout::model_flops(model::flops_shape(*run.model), static_cast<int64_t>(run.global_batch()),
-                                        run.sequence_length);
+                                        run.sequence_length) +
+                    image_flop(run);
   step.peak_flops = cluster.peak_flops * run.grid.world_size;
   return step;
 }
@@ -249,6 +263,27 @@ StepTime plan_stage_time(const RunShape& run, const Cluster& cluster, int stage)
   const model::ModelFootprint model(*run.model, run.options, rank_sizes(run));
   BubbleBook book;
   return step_at_pace(run, cluster, model, rank_time(run, LayerTimes(model, cluster), run.split(), stage), stage, book);
+}
+
+// Few numbers of layers divide evenly among the other stages, so all of them are tried.
+std::optional<int> first_rank_advice(const RunShape& run, const Cluster& cluster) {
+  const layout::SplitRequest& given = run.stages;
+  if (run.microbatch_images() == 0 || run.grid.pp == 1 || given.first_rank_layers || given.last_rank_layers ||
+      given.layout)
+    return std::nullopt;
+  BubbleBook book;
+  double best = 0.98 * plan_step_time(run, cluster, book).total();
+  std::optional<int> advice;
+  RunShape tried = run;
+  for (int layers = 1; layers < run.model->num_layers / run.grid.pp; ++layers) {
+    tried.stages.first_rank_layers = layers;
+    if (!layout_problems(tried).empty()) continue;
+    const double seconds = plan_step_time(tried, cluster, book).total();
+    if (seconds >= best) continue;
+    best = seconds;
+    advice = layers;
+  }
+  return advice;
 }
 
 }  // namespace megalith::plan

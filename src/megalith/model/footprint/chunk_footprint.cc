@@ -25,19 +25,22 @@ class ChunkWalk {
         stage_(stage),
         layers_(stage.layers()),
         head_rank_(with_head(rank_, model.trains_head())),
+        memory_(memory),
         walk_(rank_, memory, defer),
         head_walk_(head_rank_, memory, defer) {
     // With adapters alone trained, nothing below the first layer needs a gradient: its input need not be kept, unless
     // recomputation keeps it anyway.
     const auto all = groups();
-    if (!model_.trains_embedding() && stage.has_embedding() && !all.empty() && !all.front().recomputed)
+    if (!model_.trains_below() && stage.has_embedding() && !all.empty() && !all.front().recomputed)
       bottom_ = layers_.front();
   }
 
   void forward() {
     walk_.take(angle_bytes());
+    if (vision() != nullptr) vision()->forward(memory_);
     if (stage_.has_embedding()) embed_forward();
     for (const Group& group : groups()) group_forward(group);
+    if (vision() != nullptr) vision()->release_rows(memory_);
     if (stage_.has_loss()) head_forward();
   }
 
@@ -48,12 +51,13 @@ class ChunkWalk {
     for (auto group = all.rbegin(); group != all.rend(); ++group)
       group_backward(*group, {.grad_held = group == all.rbegin() && !stage_.has_loss(),
                               .input_held = group + 1 == all.rend() && !stage_.has_embedding()});
-    if (stage_.has_embedding() && model_.trains_embedding())
+    if (stage_.has_embedding() && model_.trains_below())
       embed_backward();
     else if (stage_.has_embedding() && (all.empty() || all.front().recomputed))
       walk_.give(rank_.stream());  // the gradient, which nothing needs
     else if (!stage_.has_embedding() && !all.empty())
       walk_.give(rank_.stream());  // the input
+    if (vision() != nullptr) vision()->backward(memory_);
     walk_.end_pass();
     walk_.give(angle_bytes() + walk_.leftover());
     return walk_.deferred() + head_walk_.deferred();
@@ -65,6 +69,9 @@ class ChunkWalk {
     rank.frozen = !trained;
     return rank;
   }
+
+  // The tower, on the chunk that has it.
+  const nn::VisionFootprint* vision() const { return stage_.has_embedding() ? model_.vision() : nullptr; }
 
   struct Group {
     std::vector<int> layers;
@@ -180,7 +187,7 @@ class ChunkWalk {
     const double masked = rank_.tp > 1 ? rank_.whole() : 0, wide = rank_.bytes == 4 ? 0 : 4 * rank_.t * rank_.h;
     walk_.touch(masked + wide, Use::kWorkspace);
     if (rank_.split_tokens) walk_.give(rank_.whole(), Use::kCommunication);
-    walk_.give(rank_.stream() + (rank_.machinery.cuda ? 8 * rank_.t : 0));
+    walk_.give(rank_.stream() + (rank_.machinery.cuda && model_.trains_embedding() ? 8 * rank_.t : 0));
   }
 
   // Whether the loss is computed in chunks of tokens; piece() is the bytes of the logits of one chunk.
@@ -249,6 +256,7 @@ class ChunkWalk {
   const layout::Stage& stage_;
   const std::vector<int> layers_;
   const nn::RankSizes head_rank_;
+  nn::MemoryWalk& memory_;
   nn::LayerWalk walk_, head_walk_;  // head_walk_: of the projection to the logits
   int bottom_ = -1;                 // the layer whose input needs no gradient; -1 if there is none
 };

@@ -10,7 +10,6 @@
 #include "megalith/model/block_shapes_internal.h"
 #include "megalith/model/families/family.h"
 #include "megalith/nn/audio/audio_tower.h"
-#include "megalith/nn/vision/vision_tower.h"
 #include "megalith/peft/adapter_sizes.h"
 #include "megalith/peft/names.h"
 #include "megalith/peft/targets.h"
@@ -25,8 +24,15 @@ void append(std::vector<nn::ParameterSize>& list, const nn::ParameterSizes& more
   list.insert(list.end(), more.updates.begin(), more.updates.end());
 }
 
-// Whether a run trains this weight, which has no low-rank update.
+// The parts of the tower that a run does not train. Adapters are on the language model.
+nn::FrozenVision frozen_vision(const ModelOptions& options) {
+  const bool all = options.adapter.has_value();
+  return {.tower = all || options.freeze.vision_tower, .merger = all || options.freeze.projector};
+}
+
+// Whether a run trains this weight of the language model, which has no low-rank update.
 bool trains_whole(const ModelConfig& config, const ModelOptions& options, const char* weight) {
+  if (options.freeze.language_model) return false;
   return !options.adapter || peft::is_saved(peft::module_of(module_names(config), weight), *options.adapter);
 }
 
@@ -49,6 +55,9 @@ ModelFootprint::ModelFootprint(const ModelConfig& config, const ModelOptions& op
                      "{} models cannot be planned: their family defines its own head, whose memory and work are not"
                      " known",
                      config.family);
+  if (config.vision)
+    vision_.emplace(rank_, *config.vision, frozen_vision(options),
+                    options.recompute.layers != RecomputePlan::Layers::kNone);
   std::optional<peft::AdapterSizes> updates;
   if (options.adapter) updates.emplace(*options.adapter, module_names(config));
   // One scope per layer, so that parameters() can give any range of layers without walking them again.
@@ -70,22 +79,35 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
   const nn::FootprintScope scope(rank_, nullptr, own);
   // Adapters sit on layers only, so the parameters listed here need no updates.
   const auto flush = [&] {
-    for (nn::ParameterSize& p : own.weights) p.trained &= !options_.adapter;
+    for (nn::ParameterSize& p : own.weights) p.trained &= !options_.adapter && !options_.freeze.language_model;
     append(list, std::exchange(own, {}));
   };
   const auto add_table = [&](bool own_bucket, bool trained) {
     flush();
     list.push_back({.numel = table, .own_bucket = own_bucket, .trained = trained});
   };
+  const auto append_layer = [&](size_t layer) {
+    const size_t first = list.size();
+    append(list, layers_[layer].parameters);
+    if (!options_.freeze.language_model) return;
+    for (size_t i = first; i < list.size(); ++i) list[i].trained = false;
+  };
   const auto add_norm = [&] { nn::NormFootprint(scope, norm_shape(config_)); };
   if (stage.has_embedding()) {
-    if (config_.vision) nn::add_parameters(scope.child("vision"), *config_.vision);
-    if (config_.audio) nn::add_parameters(scope.child("audio"), *config_.audio);
+    if (config_.vision) {
+      nn::add_parameters(scope.child("vision"), *config_.vision, frozen_vision(options_));
+      append(list, std::exchange(own, {}));
+    }
+    if (config_.audio) {
+      nn::add_parameters(scope.child("audio"), *config_.audio);
+      for (nn::ParameterSize& p : own.weights) p.trained = !options_.freeze.vision_tower;
+      append(list, std::exchange(own, {}));
+    }
     add_table(copied && !stage.has_loss(), trains_embedding_);
     if (config_.learned_positions) scope.add(config_.max_positions * h);
   }
   flush();
-  for (const int layer : stage.layers()) append(list, layers_[static_cast<size_t>(layer)].parameters);
+  for (const int layer : stage.layers()) append_layer(static_cast<size_t>(layer));
   if (stage.has_loss()) {
     add_norm();
     flush();
@@ -99,7 +121,7 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
       add_norm();
       nn::ReplicatedFootprint(scope, 2 * h, {{"projection", h}}, false);
       flush();
-      append(list, layers_.back().parameters);  // the block is of the kind of the last layer
+      append_layer(layers_.size() - 1);  // the block is of the kind of the last layer
       add_norm();
     }
     flush();
@@ -108,7 +130,9 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
 }
 
 bool ModelFootprint::counts_updates() const {
-  return config_.mtp_layers == 0 && !config_.vision && !config_.audio &&
+  // An adapter may be on a tower that is not frozen.
+  return config_.mtp_layers == 0 && !config_.audio &&
+         (!config_.vision || (options_.freeze.vision_tower && options_.freeze.projector)) &&
          std::ranges::all_of(layers_, [](const Layer& layer) {
            return layer.block.attention().part->counts_updates() && layer.block.feed_forward().part->counts_updates();
          });

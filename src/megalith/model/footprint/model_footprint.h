@@ -4,11 +4,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "megalith/layout/layer_split.h"
 #include "megalith/model/footprint/transformer_block_footprint.h"
 #include "megalith/nn/tensor_parallel/linear_footprint.h"
+#include "megalith/nn/vision/vision_footprint.h"
 
 namespace megalith::model {
 
@@ -42,10 +44,14 @@ class ModelFootprint {
   std::vector<nn::ParameterSize> parameters(const layout::Stage& stage) const;
   // Returns the footprint of a chunk. With `defer`, weight gradients are a separate action.
   ChunkFootprint chunk(const layout::Stage& stage, bool defer) const;
-  // Whether the embedding and the head are trained: always without adapters, otherwise if the adapter trains them in
-  // full (modules_to_save). A tied head is the embedding.
+  // Whether the embedding and the head are trained: always without adapters and frozen parts, otherwise if the adapter
+  // trains them in full (modules_to_save). A tied head is the embedding.
   bool trains_embedding() const { return trains_embedding_; }
   bool trains_head() const { return trains_head_; }
+  // Returns the vision tower, or nullptr if the model has none.
+  const nn::VisionFootprint* vision() const { return vision_ ? &*vision_ : nullptr; }
+  // Whether something below the first layer is trained, so that the layers' input needs a gradient.
+  bool trains_below() const { return trains_embedding_ || (vision_ && vision_->runs() && vision_->trains()); }
   // Whether every part of the model counts the memory of adapters.
   bool counts_updates() const;
 
@@ -73,6 +79,7 @@ class ModelFootprint {
   const bool trains_final_bias_;  // beside an adapter
   const nn::NormFootprint final_norm_;
   const nn::ColumnFootprint head_;
+  std::optional<nn::VisionFootprint> vision_;
   std::vector<Layer> layers_;
 };
 

@@ -106,7 +106,7 @@ std::string context_parallel_problem(const DeltaNetShape& shape, int tp, int cp)
 // all of them apart.
 std::vector<OutputPart> in_parts(const DeltaNetShape& shape);
 
-// Returns the multiplications per token, as FLOPs are counted in layout/model_flops.h.
+// Returns the multiplications per token, as FLOPs are counted in layout/flops/model_flops.h.
 double multiplications(const DeltaNetShape& shape);
 
 // Returns the memory and work of the layer, for the planner.

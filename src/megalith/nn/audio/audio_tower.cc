@@ -18,6 +18,7 @@
 #include "megalith/nn/norm_footprint.h"
 #include "megalith/nn/recompute.h"
 #include "megalith/nn/tensor_parallel/linear_footprint.h"
+#include "megalith/nn/vision/vision_footprint.h"
 #include "megalith/ops/kernel/host_values.h"
 
 namespace megalith::nn {

@@ -43,6 +43,9 @@ struct RankSizes {
   bool accumulates = false;     // several micro-batches: gradients are added to those in the buffer
   bool frozen = false;          // adapters are trained, weights are not
   double adapter_dropout = 0;   // probability; above 0 a mask is kept per update
+  // Images of a micro-batch, for models with a vision tower: patches of those that this rank computes, patches of one
+  // frame, and the output rows of all ranks together, with padding.
+  double patches = 0, frame_patches = 0, image_rows = 0;
   // For products of linear layers inside blocks; nullopt = none is in fp8.
   std::optional<ops::Fp8Recipe> fp8{};
   Machinery machinery;

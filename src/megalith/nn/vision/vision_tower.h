@@ -25,8 +25,6 @@
 
 namespace megalith::nn {
 
-class FootprintScope;
-
 // One block.
 class VisionBlock {
  public:
@@ -111,10 +109,5 @@ class VisionTower {
 
 // Returns the tensors that the first product of a block's MLP fuses: gate | up, or up alone.
 std::vector<OutputPart> vision_up_parts(const VisionShape& shape);
-
-// Record the parameters of a tower, of one block and of a merger, for the planner.
-void add_parameters(const FootprintScope& scope, const VisionShape& shape);
-void add_block(const FootprintScope& scope, const VisionShape& shape, const std::vector<OutputPart>& qkv);
-void add_merger(const FootprintScope& scope, const VisionShape& shape, bool norm_merged);
 
 }  // namespace megalith::nn

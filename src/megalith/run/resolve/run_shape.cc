@@ -2,6 +2,10 @@
 // a run's settings. A search tries a layout by writing it into the options and deriving them again.
 #include "megalith/run/resolve/run_shape.h"
 
+#include <algorithm>
+#include <cmath>
+
+#include "megalith/base/error.h"
 #include "megalith/config/derive.h"
 #include "megalith/run/resolve/adapter_source.h"
 #include "megalith/run/resolve/model_settings.h"
@@ -13,6 +17,8 @@ namespace {
 
 using config::TrainingArguments;
 using plan::RecomputeChoice;
+
+constexpr int64_t kImageMaxPixels = 768 * 768;  // image_max_pixels
 
 // Returns the granularity, for reports; the modules are passed on beside it.
 plan::Recompute recompute_of(const config::RecomputeConfig& recompute) {
@@ -116,12 +122,26 @@ plan::RunShape closed_shape(plan::RunShape open, const model::ModelConfig& model
   open.options = options_on(std::move(open.options), machinery.device());
   open.sequence_length = sequence_length;
   open.machinery = machinery;
+  set_images(open, std::nullopt, std::nullopt);
   return plan::complete(std::move(open));
 }
 
 plan::RunShape run_shape(const model::ModelConfig& model, const TrainingArguments& args, int world_size,
                          int64_t sequence_length, const plan::Machinery& machinery) {
   return closed_shape(open_shape(args, world_size), model, sequence_length, machinery);
+}
+
+void set_images(plan::RunShape& run, std::optional<int64_t> images, std::optional<int64_t> pixels) {
+  if (!run.model->vision) return;
+  check<ConfigError>(images.value_or(0) >= 0, "images_per_sample is {}; use 0 or more", images.value_or(0));
+  check<ConfigError>(pixels.value_or(1) > 0, "image_pixels is {}; it must be positive", pixels.value_or(1));
+  const nn::VisionShape& tower = *run.model->vision;
+  run.images = images.value_or(1);
+  // The side in output rows, which are squares of patches.
+  const double token_pixels = static_cast<double>(tower.patch * tower.patch * tower.merged());
+  auto side = static_cast<int64_t>(std::sqrt(static_cast<double>(pixels.value_or(kImageMaxPixels)) / token_pixels));
+  if (!pixels) side = std::min(side, static_cast<int64_t>(std::sqrt(static_cast<double>(run.sequence_length))));
+  run.image_side = std::max<int64_t>(side, 1) * tower.merge;
 }
 
 plan::SearchRequest search_request(const model::ModelConfig& model, const TrainingArguments& args) {
@@ -140,8 +160,10 @@ plan::SearchRequest search_request(const model::ModelConfig& model, const Traini
   request.offloads = args.optimizer.cpu_offload;
   // The planner calls back for every layout that it tries. Without a choice it asks for the layout of the options.
   request.shape = [args](const plan::SearchRequest& mine, const std::optional<plan::LayoutChoice>& choice) {
-    return run_shape(*mine.model, choice ? in_layout(args, mine, *choice) : config::derive(args).args, mine.gpus,
-                     mine.sequence_length, mine.cluster.machinery());
+    plan::RunShape run = run_shape(*mine.model, choice ? in_layout(args, mine, *choice) : config::derive(args).args,
+                                   mine.gpus, mine.sequence_length, mine.cluster.machinery());
+    set_images(run, mine.images, mine.image_pixels);
+    return run;
   };
   return request;
 }

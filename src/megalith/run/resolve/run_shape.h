@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "megalith/config/training_arguments.h"
 #include "megalith/model/families/model_config.h"
@@ -20,6 +21,11 @@ plan::RunShape run_shape(const model::ModelConfig& model, const config::Training
 plan::RunShape open_shape(const config::TrainingArguments& args, int world_size);
 plan::RunShape closed_shape(plan::RunShape open, const model::ModelConfig& model, int64_t sequence_length,
                             const plan::Machinery& machinery);
+
+// Sets the images of a run's samples, which a plan can only assume: so many per sample, squares of so many pixels. By
+// default a model that sees has one image per sample, of as many pixels as LLaMA-Factory leaves it (image_max_pixels),
+// or of as many as the sequence has room for.
+void set_images(plan::RunShape& run, std::optional<int64_t> images, std::optional<int64_t> pixels);
 
 // Returns a search over everything that `args` (before derive()) leave open: parallel sizes, virtual stages,
 // recomputation. The caller sets the micro-batch, the global batch, the length, the GPUs and their cluster. `model`

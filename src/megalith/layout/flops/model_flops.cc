@@ -1,7 +1,7 @@
 // FLOPs of a training step by Megatron's formula, so that MFU is comparable: 6 per weight and token (2 forward, 4
 // backward), and attention in the square of each sequence's length, halved for the causal mask. Embedding look-ups,
 // norms, activations and recomputation do not count.
-#include "megalith/layout/model_flops.h"
+#include "megalith/layout/flops/model_flops.h"
 
 #include <algorithm>
 #include <numeric>
