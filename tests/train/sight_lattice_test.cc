@@ -1,8 +1,8 @@
 // Models that see in every kind of layout against one rank: losses and gradient norms of three steps of SGD, in fp32,
 // on files of images that the collator decodes. The micro-batches of a step have 0, 1, 2 and 5 images.
 //
-// The lattice is TP {1,2,4} x SP x PP {1,2} x VPP {1,2} x CP {1,2,4} x DP {1,2} x packed, with at most 8 ranks. A part of
-// it runs in the suite, all of it with MEGALITH_WHOLE_LATTICE set (make test-all).
+// The lattice is TP {1,2,4} x SP x PP {1,2} x VPP {1,2} x CP {1,2,4} x DP {1,2} x packed, with at most 8 ranks. A part
+// of it runs in the suite, all of it with MEGALITH_WHOLE_LATTICE set (make test-all).
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 

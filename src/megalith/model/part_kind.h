@@ -48,8 +48,8 @@ struct PartFacts {
   // Why a CUDA graph cannot hold its forward and backward, as a clause; empty if it can. (Dropout of the model's own
   // configuration is handled separately.)
   std::string host_work = "a part of the model's layers does not say that the device can run it alone";
-  // Multiplications per token, as FLOPs are counted (layout/flops/model_flops.h), if the part's work per token does not grow
-  // with the sequence. nullopt counts it like the library's part of the same ModelConfig.
+  // Multiplications per token, as FLOPs are counted (layout/flops/model_flops.h), if the part's work per token does not
+  // grow with the sequence. nullopt counts it like the library's part of the same ModelConfig.
   std::optional<double> multiplications;
 };
 

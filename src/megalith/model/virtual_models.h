@@ -12,9 +12,9 @@
 
 namespace megalith::model {
 
-// Returns how the layers of a model are split over `pp` pipeline stages. `stages` controls the split; its sizes (layers,
-// multi-token-prediction layers, stages) are taken from `config` and `pp`, and layers that do not divide evenly are
-// balanced. Throws ConfigError for an impossible split.
+// Returns how the layers of a model are split over `pp` pipeline stages. `stages` controls the split; its sizes
+// (layers, multi-token-prediction layers, stages) are taken from `config` and `pp`, and layers that do not divide
+// evenly are balanced. Throws ConfigError for an impossible split.
 layout::LayerSplit layer_split(layout::SplitRequest stages, const ModelConfig& config, int pp);
 // Returns the chunks of this rank, in the order in which data passes them. Throws like layer_split, on every rank.
 std::vector<ChunkPlace> chunk_places(const layout::SplitRequest& stages, const ModelConfig& config,

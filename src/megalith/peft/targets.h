@@ -21,8 +21,8 @@
 
 namespace megalith::peft {
 
-// Returns the shortest end of a module's name that says what it is: its last word, or, where that is a number, the words
-// from the last one that is not ("mlp.2").
+// Returns the shortest end of a module's name that says what it is: its last word, or, where that is a number, the
+// words from the last one that is not ("mlp.2").
 std::string module_end(const std::string& module);
 // Returns whether files keep the tensor as the kernel of a convolution, which has no low-rank update here.
 bool is_kernel(const hf::NameMap& names, const std::string& tensor);

@@ -35,8 +35,9 @@ struct RunShape {
   int64_t micro_batch_size = 1;    // samples
   int64_t answers = 1;             // sequences per sample: two for a preference pair
   int64_t images = 0;              // per sample, for a model with a vision tower; answers share them
-  int64_t image_side = 0;          // patches along a side of each image, which is a square
-  bool reference = false;          // a second model is held beside it, weights only
+  int64_t image_max_pixels = 768 * 768;  // pixels of an image unless told otherwise
+  int64_t image_side = 0;                // patches along a side of each image, which is a square
+  bool reference = false;                // a second model is held beside it, weights only
   // The reference is the model below its adapter: modules that the adapter trains in full keep their first weights.
   bool keeps_base = false;
   int64_t microbatches = 1;  // per step and replica

@@ -18,8 +18,6 @@ namespace {
 using config::TrainingArguments;
 using plan::RecomputeChoice;
 
-constexpr int64_t kImageMaxPixels = 768 * 768;  // image_max_pixels
-
 // Returns the granularity, for reports; the modules are passed on beside it.
 plan::Recompute recompute_of(const config::RecomputeConfig& recompute) {
   if (!recompute.granularity) return plan::Recompute::kNone;
@@ -93,6 +91,7 @@ plan::RunShape open_shape(const TrainingArguments& args, int world_size) {
   plan::RunShape run;
   run.options = model_options(args, at::kCPU);
   if (trains_adapter(args)) run.options.adapter = new_adapter(args.lora);  // "all" stays as it is
+  run.image_max_pixels = args.media.image_max_pixels;
   run.grid = config::grid_shape(args, world_size);
   run.pipeline = step.pipeline;
   run.stages = config::split_request(args.pipeline);
@@ -139,7 +138,8 @@ void set_images(plan::RunShape& run, std::optional<int64_t> images, std::optiona
   run.images = images.value_or(1);
   // The side in output rows, which are squares of patches.
   const double token_pixels = static_cast<double>(tower.patch * tower.patch * tower.merged());
-  auto side = static_cast<int64_t>(std::sqrt(static_cast<double>(pixels.value_or(kImageMaxPixels)) / token_pixels));
+  auto side =
+      static_cast<int64_t>(std::sqrt(static_cast<double>(pixels.value_or(run.image_max_pixels)) / token_pixels));
   if (!pixels) side = std::min(side, static_cast<int64_t>(std::sqrt(static_cast<double>(run.sequence_length))));
   run.image_side = std::max<int64_t>(side, 1) * tower.merge;
 }

@@ -1,0 +1,83 @@
+// Whether a run needs towers, and options about them that have nothing to act on.
+#include "megalith/run/media/run_media.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "megalith/base/error.h"
+#include "megalith/config/media_config.h"
+#include "megalith/model/families/family.h"
+#include "tests/support/expect.h"
+#include "tests/support/golden.h"
+#include "tests/support/temp_folder.h"
+
+namespace megalith::run {
+namespace {
+
+class RunMedia : public ::testing::Test {
+ protected:
+  RunMedia() {
+    std::ofstream(folder_ / "dataset_info.json")
+        << R"({"seen": {"file_name": "a.jsonl", "columns": {"prompt": "q", "response": "a", "images": "images"}},)"
+        << R"( "moving": {"file_name": "a.jsonl", "columns": {"prompt": "q", "response": "a", "videos": "clips"}},)"
+        << R"( "read": {"file_name": "a.jsonl"}})";
+    std::ofstream(folder_ / "a.jsonl") << R"({"instruction": "q", "output": "a"})"
+                                       << "\n";
+    args_.data.dataset_dir = folder_.path().string();
+  }
+  bool media_in(std::vector<std::string> train, std::vector<std::string> eval = {}) {
+    args_.data.dataset = std::move(train);
+    args_.data.eval_dataset = std::move(eval);
+    return reads_media(args_.data);
+  }
+  static model::ModelConfig model_of(const std::string& family) {
+    return model::read_model_config(testing::golden_dir() / "hf" / family);
+  }
+
+  testing::TempFolder folder_;
+  config::TrainingArguments args_;
+};
+
+TEST_F(RunMedia, ColumnsOfAnyDatasetTell) {
+  EXPECT_TRUE(media_in({"seen"}));
+  EXPECT_TRUE(media_in({"read", "moving"}));
+  EXPECT_TRUE(media_in({"read"}, {"seen"}));
+  EXPECT_FALSE(media_in({"read"}));
+}
+
+TEST_F(RunMedia, OptionsWithoutEffectAreRefused) {
+  const model::ModelConfig sees = model_of("qwen2_5_vl"), reads = model_of("qwen2");
+  EXPECT_TRUE(args_.towers == config::TowerConfig{});
+  check_towers(args_, sees, /*media=*/true);
+  check_towers(args_, sees, /*media=*/false);
+  check_towers(args_, reads, /*media=*/false);
+  testing::expect_error<ConfigError>([&] { check_towers(args_, reads, true); }, {"qwen2 models have no vision tower"});
+  args_.towers.freeze_language_model = true;
+  testing::expect_error<ConfigError>([&] { check_towers(args_, sees, false); },
+                                     {"freeze_language_model has nothing to train", "no dataset has images"});
+  args_.towers = {.freeze_multi_modal_projector = false};
+  testing::expect_error<ConfigError>([&] { check_towers(args_, reads, false); },
+                                     {"freeze_multi_modal_projector false", "qwen2 models have no vision tower"});
+}
+
+TEST_F(RunMedia, FilesOfAnotherModelAreRefused) {
+  const model::ModelConfig sees = model_of("qwen2_5_vl");
+  testing::expect_error<DataError>([&] { media_settings(args_, folder_.path(), sees, std::nullopt); },
+                                   {"preprocessor_config.json"});
+  std::ofstream(folder_ / "preprocessor_config.json")
+      << R"({"patch_size": 14, "temporal_patch_size": 2, "merge_size": 2})";
+  testing::expect_error<ConfigError>([&] { media_settings(args_, folder_.path(), sees, std::nullopt); },
+                                     {"cuts patches of 14 x 14 pixels", "takes 4 x 4"});
+  std::ofstream(folder_ / "preprocessor_config.json")
+      << R"({"patch_size": 4, "temporal_patch_size": 2, "merge_size": 2})";
+  args_.media.video_fps = 3;
+  const data::MediaSettings settings = media_settings(args_, folder_.path(), sees, std::nullopt);
+  EXPECT_TRUE(settings.images && settings.videos);
+  EXPECT_EQ(settings.media_dir, folder_.path());
+  EXPECT_EQ(settings.video_fps, 3);
+  EXPECT_FALSE(settings.video_blocks);
+}
+
+}  // namespace
+}  // namespace megalith::run
