@@ -6,6 +6,7 @@
 
 #include "megalith/nn/footprint/footprint_scope.h"
 #include "megalith/nn/footprint/rank_sizes.h"
+#include "megalith/nn/vision/vision_footprint.h"
 #include "megalith/nn/vision/vision_indices.h"
 #include "megalith/nn/vision/vision_shape.h"
 #include "tests/nn/nn_support.h"
@@ -304,7 +305,7 @@ TEST(VisionTower, FootprintListsTheParameters) {
       const VisionTower tower(ParameterScope(set), shape, {.group = r.world.world()});
       ParameterSizes sizes;
       const RankSizes rank{};
-      add_parameters(FootprintScope(rank, nullptr, sizes), shape);
+      add_parameters(FootprintScope(rank, nullptr, sizes), shape, {});
       ASSERT_EQ(sizes.weights.size(), set.all().size());
       for (size_t i = 0; i < sizes.weights.size(); ++i)
         EXPECT_EQ(sizes.weights[i].numel, set.all()[i]->value.numel()) << set.all()[i]->spec.name;
