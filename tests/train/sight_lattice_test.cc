@@ -48,7 +48,7 @@ void append_piece(data::Sequence& row, int images, data::RandomStream& random) {
     const media::ImageHeader header = media::read_image_header(file);
     const media::PatchGrid grid = images_of->grid({header.width, header.height}, file.string());
     const int64_t tokens = images_of->tokens(grid);
-    row.media.push_back({.file = file.string(),
+    row.media.push_back({.sources = {{.file = file.string()}},
                          .grid = {grid.t, grid.h, grid.w},
                          .first = static_cast<int64_t>(row.ids.size()),
                          .tokens = tokens});
