@@ -140,8 +140,9 @@ void rename_tensors(const fs::path& path, const std::vector<std::pair<std::strin
   std::string text(size, ' ');
   in.read(text.data(), static_cast<std::streamsize>(size));
   const std::string data{std::istreambuf_iterator<char>(in), {}};
+  const nlohmann::json tensors = nlohmann::json::parse(text);
   nlohmann::json renamed;
-  for (const auto& [name, value] : nlohmann::json::parse(text).items()) {
+  for (const auto& [name, value] : tensors.items()) {
     std::string other = name;
     for (const auto& [from, to] : prefixes)
       if (name.starts_with(from)) other = to + name.substr(from.size());
