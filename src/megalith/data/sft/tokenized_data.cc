@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Increase it when the same records become other tokens: caches of older versions are then ignored.
-constexpr int64_t kEncodingVersion = 3;
+constexpr int64_t kEncodingVersion = 2;
 
 // Tokenizes records batch by batch and passes the rows of each batch to `take`.
 class Build {
