@@ -112,12 +112,13 @@ class SightCommand : public ::testing::Test {
     }
     std::ofstream moving(folder_ / "moving.jsonl");
     for (const int count : {3, 4, 2, 1}) {
-      Words frames;  // of one size
+      Words frames;  // all frames have one size
       for (int i = 0; i < count; ++i)
         frames.push_back(fs::absolute(fmt::format("examples/tiny/data/shapes/red_circle_{}.png", i)).string());
       const json messages{{{"role", "user"}, {"content", "<video>what happens after <image>"}},
                           {{"role", "assistant"}, {"content", fmt::format("{} pictures", count)}}};
-      moving << json{{"messages", messages}, {"videos", {frames}}, {"images", {images[4]}}}.dump() << "\n";
+      moving << json{{"messages", messages}, {"videos", json::array({json(frames)})}, {"images", {images[4]}}}.dump()
+             << "\n";
     }
     broken << R"({"messages": [{"role": "user", "content": "<image>"}, {"role": "assistant", "content": "a"}],)"
            << R"( "images": ["gone.jpg"]})"

@@ -132,58 +132,6 @@ TEST(AdapterOnStackedExperts, MergedEqualsSeparateInEveryLayout) {
   }
 }
 
-// Replaces a part of the names of a file's tensors.
-void rename_tensors(const fs::path& path, const std::vector<std::pair<std::string, std::string>>& prefixes) {
-  std::ifstream in(path, std::ios::binary);
-  uint64_t size = 0;
-  in.read(reinterpret_cast<char*>(&size), 8);
-  std::string text(size, ' ');
-  in.read(text.data(), static_cast<std::streamsize>(size));
-  const std::string data{std::istreambuf_iterator<char>(in), {}};
-  const nlohmann::json tensors = nlohmann::json::parse(text);
-  nlohmann::json renamed;
-  for (const auto& [name, value] : tensors.items()) {
-    std::string other = name;
-    for (const auto& [from, to] : prefixes)
-      if (name.starts_with(from)) other = to + name.substr(from.size());
-    renamed[other] = value;
-  }
-  const std::string header = renamed.dump();
-  size = header.size();
-  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(&size), 8) << header << data;
-}
-
-// Files of these models have other prefixes than transformers' modules, which peft goes by; before transformers 4.52
-// they were the same.
-TEST(AdapterOnModelsThatSee, HasTheNamesOfModulesOldOrNew) {
-  const std::string base = "base_model.model.";
-  for (const char* name : {"qwen2_vl", "qwen2_5_vl"}) {
-    SCOPED_TRACE(name);
-    const fs::path folder = golden_folder(name);
-    const model::ModelConfig config = model::read_model_config(folder);
-    EXPECT_EQ(config.form.model_prefix, "model.");
-    const TempFolder temp;
-    write_random_adapter(folder, temp / "new", everything(config, true));
-    const hf::SafetensorsFile file(temp / "new" / "adapter_model.safetensors");
-    EXPECT_TRUE(file.find(base + "model.language_model.layers.0.mlp.up_proj.lora_A.weight"));
-    EXPECT_TRUE(file.find(base + "model.visual.blocks.0.attn.qkv.lora_A.weight"));
-    EXPECT_FALSE(file.find(base + "model.visual.patch_embed.proj.lora_A.weight"));
-    fs::copy(temp / "new", temp / "old", fs::copy_options::recursive);
-    rename_tensors(temp / "old" / "adapter_model.safetensors",
-                   {{base + "model.language_model.", base + "model."}, {base + "model.visual.", base + "visual."}});
-    const TokenBatch batch = small_batch(config.vocab_size);
-    const RunResult plain = run_layout(folder, batch, {});
-    const RunResult young = run_layout(folder, batch, {.adapter = temp / "new"});
-    EXPECT_FALSE(at::equal(plain.logits, young.logits));
-    EXPECT_TRUE(at::equal(run_layout(folder, batch, {.adapter = temp / "old"}).logits, young.logits));
-    for (const char* age : {"new", "old"}) {
-      model::convert_checkpoint(folder, temp / (std::string("merged_") + age), {.adapter = temp / age});
-      const RunResult merged = run_layout(temp / (std::string("merged_") + age), batch, {});
-      expect_close(merged.logits, young.logits, "logits of the merged model", kTolerance);
-    }
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(Family, AdapterOf, ::testing::ValuesIn(supported_golden_models()),
                          golden_test_name<::testing::TestParamInfo<std::string>>);
 

@@ -149,15 +149,7 @@ hf::NameMap names_in(const FileForm& form, const ModelConfig& config) {
 
 }  // namespace
 
-// Files of qwen2_vl and qwen2_5_vl have other prefixes than the modules of transformers 5.
-hf::NameMap module_names(const ModelConfig& config) {
-  FileForm form = config.form;
-  if (form.vision_prefix == "visual.") {
-    form.vision_prefix = "model.visual.";
-    form.model_prefix = "model.language_model.";
-  }
-  return names_in(form, config);
-}
+hf::NameMap module_names(const ModelConfig& config) { return names_in(config.form, config); }
 
 hf::NameMap name_map(const ModelConfig& config) {
   hf::NameMap map = names_in(config.form, config);

@@ -71,8 +71,7 @@ ModelConfig read_model_config(const io::JsonFile& config, const std::shared_ptr<
 // Returns the tensor names of a model in its files: those of its family, without the head if that is tied, in the form
 // of the files (ModelConfig::form).
 hf::NameMap name_map(const ModelConfig& config);
-// The same by the names of transformers' modules, which adapters have, whatever the form of the files: the experts are
-// one by one, and prefixes are those of transformers 5.
+// The same with the experts one by one, however the files keep them: as modules, which adapters name.
 hf::NameMap module_names(const ModelConfig& config);
 
 }  // namespace megalith::model
