@@ -212,6 +212,68 @@ TEST_F(OnCuda, LiveNumbersIncludeTheGpus) {
   EXPECT_LE(gpu.at("utilization").get<double>(), 1);
 }
 
+// The counter of the driver itself: a GPU at work draws some hundred watts, and at least its idle power.
+TEST_F(OnCuda, EnergyIsThatOfTheDriver) {
+  const ProgramCase runs(llama_config({}), {});  // a place for the run
+  const auto run = run_process({MEGALITH_PROGRAM,
+                                "pretrain",
+                                "--num-layers=8",
+                                "--hidden-size=1024",
+                                "--num-attention-heads=16",
+                                "--seq-length=2048",
+                                "--max-position-embeddings=2048",
+                                "--vocab-size=1000",
+                                "--tokenizer-type=NullTokenizer",
+                                "--mock-data",
+                                "--bf16",
+                                "--lr=1e-4",
+                                "--micro-batch-size=4",
+                                "--global-batch-size=4",
+                                "--eval-iters=0",
+                                "--train-iters=40",
+                                "--log-interval=10",
+                                "--log-energy",
+                                "--no-save-optim",
+                                "--save=" + runs.path("out")},
+                               {}, std::chrono::seconds(110));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const std::vector<double> joules = runs.numbers("out", "energy_per_device"),
+                            watts = runs.numbers("out", "power_per_device");
+  ASSERT_EQ(joules.size(), 4U);
+  ASSERT_EQ(watts.size(), 4U);
+  fmt::print("joules per step and watts of the last line: {:.2f}, {:.1f}\n", joules.back(), watts.back());
+  for (size_t i = 0; i < watts.size(); ++i) {
+    EXPECT_GT(joules[i], 0);
+    EXPECT_GT(watts[i], 10);
+    EXPECT_LT(watts[i], 2000);
+  }
+}
+
+// The bytes of weights that stay in fp8 are those that products would cast, so every number of a run is the same.
+TEST_F(OnCuda, WeightsKeptInFp8ChangeNothing) {
+  const ProgramCase runs(llama_config({.width = 1024}), equal_lengths(64, 513));
+  for (const std::string recipe : {"delayed", "tensorwise", "blockwise"}) {
+    SCOPED_TRACE(recipe);
+    Words words{"--cutoff_len=512",
+                "--max_steps=10",
+                "--per_device_train_batch_size=8",
+                "--full_determinism",
+                "--use_distributed_optimizer",
+                "--fp8=e4m3",
+                "--fp8_recipe=" + recipe};
+    const auto plain = runs.train(recipe, words);
+    ASSERT_EQ(plain.exit_code, 0) << plain.err;
+    words.emplace_back("--fp8_param");
+    const std::string kept = recipe + "-kept";
+    const auto in_fp8 = runs.train(kept, words);
+    ASSERT_EQ(in_fp8.exit_code, 0) << in_fp8.err;
+    ASSERT_EQ(runs.numbers(kept, "loss").size(), 10U);
+    EXPECT_GT(runs.numbers(kept, "fp8_share").back(), 0.5);
+    for (const char* number : {"loss", "grad_norm"})
+      EXPECT_EQ(runs.numbers(kept, number), runs.numbers(recipe, number)) << number;
+  }
+}
+
 // In 16 bits attention is flash-2's instead of cuDNN's, in fp32 it does not split keys among blocks.
 TEST_F(OnCuda, FullDeterminismGivesTheSameBits) {
   const ProgramCase runs(llama_config({.width = 1024, .layers = 4}), equal_lengths(8, 2049));
