@@ -3,6 +3,7 @@
 //
 //   gpu_bench [--peers torch_best.py] [--hf hf_train.py] [--mcore mcore_train.py] [--peft gpu_lora.py]
 //             [--cluster FILE] [--cases gpt2-124m,llama-1b] [--rounds N] [--megalith PROGRAM]
+//   gpu_bench --profile FILE [--cases …] [--megalith PROGRAM]
 //
 // Rounds alternate between our run and the peers' scripts, which run unmodified with the Python in MEGALITH_PYTHON.
 // Weights and tokens are random; precision is bf16 with fp32 main parameters. Prints one JSON line per case: the median
@@ -15,11 +16,13 @@
 //   …-graphs    runs with cuda_graph_impl local; compared with the same run without. Those of several ranks share the
 //               GPU, as in tests/nccl: the ratio counts, not the rate
 //   …-full      trains a whole model whose fp32 state would not fit, with two-byte gradients and state; no peer runs it
-//   …-packed    packs samples of random lengths (mean 1024, at most a row) into rows; compared with rows that are
-//               filled by one sample
+//   …-packed…   packs samples of random lengths (mean 1024, or 8192 in rows of 32k tokens; at most a row) into rows;
+//               compared with rows that are filled by one sample
 //
 // A peer without a result is reported with the last line of its output. --cluster adds the predictions of `megalith
 // preview memory` and `megalith plan` with this cluster file. Without peers, only our own numbers are printed.
+// --profile runs each case once, without peers, and appends the tables of three of its steps (`megalith train
+// --profile`) to FILE: kernels, idle time, and products by shape with their rate.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -54,7 +57,7 @@ struct Case {
   json config;
   std::vector<std::string> options;   // our options besides those of all runs
   int accumulation = 1;               // micro-batches per step
-  bool short_samples = false;         // samples have random lengths and are packed; otherwise each fills a row
+  int mean_length = 0;                // of samples with random lengths, which are packed; 0: each fills a row
   std::vector<std::string> common{};  // options of both runs that are compared
   int ranks = 1;                      // processes that share the GPU, connected by NCCL
 };
@@ -117,7 +120,8 @@ std::vector<Case> all_cases() {
   return {{"gpt2-124m", 64, 1024, gpt2, {}},
           {"llama-1b", 4, 4096, small, {}},
           {"llama-1b-lora", 4, 4096, small, {"--finetuning_type=lora", "--lora_rank=16", "--lora_target=all"}},
-          {"llama-1b-packed", 4, 4096, small, {"--sequence_packing"}, 1, /*short_samples=*/true},
+          {"llama-1b-packed", 4, 4096, small, {"--sequence_packing"}, 1, /*mean_length=*/1024},
+          {"llama-1b-32k-packed", 1, 32768, small, {"--sequence_packing"}, 1, /*mean_length=*/8192},
           {"qwen2.5-0.5b", 8, 4096, qwen, {}},
           {"llama-8b-4layer", 4, 4096, wide, lean},
           {"llama-8b-4layer-fp8", 4, 4096, wide, {"--fp8=hybrid"}},
@@ -127,14 +131,14 @@ std::vector<Case> all_cases() {
           {"moe-small", 4, 4096, experts, {}},
           {"llama-40m-graphs", 2, 512, tiny, graphs},
           {"llama-40m-accumulated-graphs", 2, 512, tiny, graphs, 8},
-          {"llama-40m-fp8-graphs", 2, 512, tiny, graphs, 1, false, scaled},
+          {"llama-40m-fp8-graphs", 2, 512, tiny, graphs, 1, 0, scaled},
           {"moe-40m-graphs", 2, 512, few_experts, graphs},
-          {"llama-40m-dp2-graphs", 2, 512, tiny, graphs, 8, false, {}, /*ranks=*/2}};
+          {"llama-40m-dp2-graphs", 2, 512, tiny, graphs, 8, 0, {}, /*ranks=*/2}};
 }
 
 // Scripts of peers, and what to run; an empty path leaves that peer out.
 struct Settings {
-  std::string peers, hf, mcore, peft, cluster, cases, megalith = MEGALITH_PROGRAM;
+  std::string peers, hf, mcore, peft, cluster, cases, profile, megalith = MEGALITH_PROGRAM;
   int rounds = 2;
 };
 
@@ -153,11 +157,11 @@ void write_inputs(const Case& c, const TempFolder& folder) {
   std::mt19937 random(1);
   const unsigned ids_below = std::min(50257U, c.config.at("vocab_size").get<unsigned>());
   std::ofstream data(folder / "data.jsonl");
-  std::exponential_distribution<double> short_length(1.0 / 1024);
+  const bool packed = c.mean_length > 0;
+  std::exponential_distribution<double> short_length(1.0 / (packed ? c.mean_length : 1));
   for (int64_t left = int64_t{4} * c.batch * c.accumulation * c.length; left > 0;) {
-    const int length =
-        c.short_samples ? std::clamp(static_cast<int>(short_length(random)), 16, c.length) : c.length + 1;
-    left -= c.short_samples ? length : c.length;
+    const int length = packed ? std::clamp(static_cast<int>(short_length(random)), 16, c.length) : c.length + 1;
+    left -= packed ? length : c.length;
     json ids = json::array();
     for (int i = 0; i < length; ++i) ids.push_back(random() % ids_below);
     data << json{{"input_ids", std::move(ids)}}.dump() << '\n';
@@ -325,7 +329,7 @@ struct WithAndWithout {
 WithAndWithout run_with_and_without(const Settings& s, const Case& c, const std::function<void()>& each_round = {}) {
   Case plain = c;
   plain.options.clear();
-  plain.short_samples = false;
+  plain.mean_length = 0;
   const TempFolder folder, plain_folder;
   write_inputs(c, folder);
   write_inputs(plain, plain_folder);
@@ -372,6 +376,21 @@ void run_both(const Settings& s, const Case& c) {
          {"ratio", ours.with / ours.without}});
 }
 
+// Appends the tables of the last three steps of a short run to the file.
+void run_profile(const Settings& s, const Case& c) {
+  const TempFolder folder;
+  write_inputs(c, folder);
+  const int last = kWarmUp + 3;
+  std::vector<std::string> words = our_command(s, c, folder, last);
+  words.insert(words.end(), {"--profile", fmt::format("--profile_step_start={}", kWarmUp),
+                             fmt::format("--profile_step_end={}", last)});
+  const auto result = testing::run_process(words, {}, std::chrono::minutes(5));
+  if (result.exit_code != 0) throw std::runtime_error("megalith train failed:\n" + result.err);
+  std::ifstream tables(folder / "out" / "profile" / "rank-0.txt");
+  std::ofstream(s.profile, std::ios::app) << "==== " << c.name << '\n' << tables.rdbuf() << '\n';
+  print({{"bench", "gpu"}, {"case", c.name}, {"profile", s.profile}});
+}
+
 Settings parse(int argc, char** argv) {
   Settings s;
   read_options(argc, argv,
@@ -381,6 +400,7 @@ Settings parse(int argc, char** argv) {
                 {"--peft", &s.peft},
                 {"--cluster", &s.cluster},
                 {"--cases", &s.cases},
+                {"--profile", &s.profile},
                 {"--rounds", &s.rounds},
                 {"--megalith", &s.megalith}});
   // Commas around it make a search for ",name," exact.
@@ -395,7 +415,9 @@ int main(int argc, char** argv) try {
   const megalith::bench::Settings settings = megalith::bench::parse(argc, argv);
   for (const auto& each : megalith::bench::all_cases()) {
     if (!settings.cases.empty() && settings.cases.find("," + each.name + ",") == std::string::npos) continue;
-    if (each.name.ends_with("-lora"))
+    if (!settings.profile.empty())
+      megalith::bench::run_profile(settings, each);
+    else if (each.name.ends_with("-lora"))
       megalith::bench::run_adapter(settings, each);
     else if (each.name.ends_with("-graphs") || each.name.ends_with("-packed"))
       megalith::bench::run_both(settings, each);

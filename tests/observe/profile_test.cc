@@ -132,6 +132,38 @@ TEST(HostProfile, OwnTimeIsWithoutWhatIsCalled) {
   expect_contains(text_of(costs, 1), "linear");
 }
 
+TEST(ProductProfile, SumsKernelsByTheShapeOfTheirOperator) {
+  ProfileRecord record;
+  // Two products of one shape; the first one is computed in two parts that a second kernel adds.
+  record.host.push_back({.name = "aten::mm", .thread = 1, .id = 1, .shapes = {{4, 8}, {8, 2}}});
+  record.host.push_back({.name = "aten::mm", .thread = 1, .id = 2, .shapes = {{4, 8}, {8, 2}}});
+  record.host.push_back({.name = "aten::addmm", .thread = 1, .id = 3, .shapes = {{2}, {3, 8}, {8, 2}}});
+  record.host.push_back({.name = "aten::_grouped_mm", .thread = 1, .id = 4, .shapes = {{6, 8}, {5, 8, 2}, {5}}});
+  record.host.push_back({.name = "aten::bmm", .thread = 1, .id = 5, .shapes = {{3, 6, 8}, {3, 8, 2}}});
+  record.host.push_back({.name = "aten::add", .thread = 1, .id = 6, .shapes = {{4, 8}, {4, 8}}});
+  record.host.push_back({.name = "aten::mm", .thread = 1, .id = 7, .shapes = {{4, 8}, {8, 9}}});  // starts no kernel
+  record.host.push_back({.name = "aten::mm", .thread = 1, .id = 0, .shapes = {{4, 8}, {8, 9}}});  // unknown
+  record.device = {{"gemm", 0, 30, 1},    {"sum", 30, 40, 1},    {"gemm", 40, 80, 2}, {"gemm", 80, 90, 3},
+                   {"grouped", 0, 25, 4}, {"batched", 0, 20, 5}, {"add", 0, 1000, 6}, {"copy", 0, 2000, 0}};
+  const auto costs = profile_products(record);
+  ASSERT_EQ(costs.size(), 4U);
+  EXPECT_EQ(costs[0].what, "mm 4 x 2 x 8");
+  EXPECT_EQ(costs[0].calls, 2);
+  EXPECT_EQ(costs[0].total_ns, 80);
+  EXPECT_EQ(costs[0].flops, 2 * 4 * 2 * 8);
+  EXPECT_EQ(costs[1].what, "_grouped_mm 6 x 2 x 8") << "each row multiplies one of the matrices";
+  EXPECT_EQ(costs[1].flops, 2 * 6 * 2 * 8);
+  EXPECT_EQ(costs[2].what, "bmm 6 x 2 x 8, 3 times");
+  EXPECT_EQ(costs[2].flops, 3 * 2 * 6 * 2 * 8);
+  EXPECT_EQ(costs[3].what, "addmm 3 x 2 x 8");
+  // 256 operations in 80 ns are 3.2e-3 TFLOP/s; a table is per step.
+  record.device[0].end_ns = 30'000'000;
+  record.host[0].shapes = record.host[1].shapes = {{4000, 8000}, {8000, 2000}};
+  const std::string text = text_of(record, /*steps=*/2, /*on_gpu=*/true);
+  expect_contains(text, "mm 4000 x 2000 x 8000                                              1      15.000");
+  expect_contains(text, "8.5\n");
+}
+
 // A loop of four steps, of which the second and the third are profiled.
 TEST(Profile, StepsOnTheCpu) {
   const TempFolder folder;

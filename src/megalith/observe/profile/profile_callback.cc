@@ -8,6 +8,10 @@
 
 namespace megalith::observe {
 
+namespace {
+constexpr size_t kRowsOfScreen = 20, kRowsOfFile = 60;  // of each table
+}  // namespace
+
 ProfileCallback::~ProfileCallback() {
   if (profiler_) trace_.set_annotate({});
 }
@@ -35,9 +39,13 @@ void ProfileCallback::write() {
   const std::filesystem::path file = settings_.folder / fmt::format("rank-{}.json", settings_.rank);
   const ProfileRecord record = profiler_->stop(file);
   profiler_.reset();
-  const std::string text = text_of(record, std::max<int64_t>(1, steps_), settings_.device.is_cuda());
-  io::replace_text_file(settings_.folder / fmt::format("rank-{}.txt", settings_.rank), text);
-  if (say_) say_(fmt::format("profile of {} steps on rank {}: {}\n{}", steps_, settings_.rank, file.string(), text));
+  const auto text_with = [&](size_t rows) {
+    return text_of(record, std::max<int64_t>(1, steps_), settings_.device.is_cuda(), rows);
+  };
+  io::replace_text_file(settings_.folder / fmt::format("rank-{}.txt", settings_.rank), text_with(kRowsOfFile));
+  if (say_)
+    say_(fmt::format("profile of {} steps on rank {}: {}\n{}", steps_, settings_.rank, file.string(),
+                     text_with(kRowsOfScreen)));
 }
 
 }  // namespace megalith::observe

@@ -14,8 +14,8 @@ namespace megalith::observe {
 // Profiles the given steps on this rank and writes, after the last of them or at the end of the run, if that comes
 // first:
 //   rank-N.json   Chrome's trace: kernels, copies and operators, under the names of the trace's spans
-//   rank-N.txt    on a GPU the share of each kind of work, idle time, exposed communication and the costliest kernels;
-//                 the costliest operators
+//   rank-N.txt    on a GPU the share of each kind of work, idle time, exposed communication, the costliest kernels and
+//                 the products by shape; the costliest operators
 // Not collective: only the ranks to be profiled have one.
 class ProfileCallback : public train::TrainerCallback {
  public:

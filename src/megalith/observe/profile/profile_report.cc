@@ -100,7 +100,68 @@ class SelfTimes {
   std::map<std::string, OperatorCost> costs_;
 };
 
+// The sizes of a product: rows, columns, the size that is summed over, and how many there are.
+struct ProductSizes {
+  int64_t m = 0, n = 0, k = 0, batch = 1;
+};
+
+// Operators that multiply matrices, and which of their arguments the first factor is; the second one comes after it.
+constexpr auto kProductOperators = std::to_array<std::pair<std::string_view, size_t>>({{"aten::mm", 0},
+                                                                                       {"aten::addmm", 1},
+                                                                                       {"aten::addmm_", 1},
+                                                                                       {"aten::bmm", 0},
+                                                                                       {"aten::baddbmm", 1},
+                                                                                       {"aten::_scaled_mm", 0},
+                                                                                       {"aten::_grouped_mm", 0},
+                                                                                       {"megalith::product", 0}});
+
+// Returns the sizes of the product of two factors with 2 or 3 dimensions; all zeros if these do not multiply. Rows that
+// are distributed over groups multiply one matrix each, so that their number counts once.
+ProductSizes product_sizes(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+  if (a.size() < 2 || a.size() > 3 || b.size() < 2 || b.size() > 3) return {};
+  ProductSizes sizes{.m = a[a.size() - 2], .n = b.back(), .k = a.back()};
+  if (a.size() == 3) sizes.batch = a[0];
+  return b[b.size() - 2] == sizes.k ? sizes : ProductSizes{};
+}
+
+ProductSizes product_sizes(const HostWork& work) {
+  for (const auto& [name, first] : kProductOperators)
+    if (work.name == name && work.shapes.size() > first + 1)
+      return product_sizes(work.shapes[first], work.shapes[first + 1]);
+  return {};
+}
+
+std::string product_text(const HostWork& work, const ProductSizes& sizes) {
+  std::string text =
+      fmt::format("{} {} x {} x {}", work.name.substr(work.name.rfind(':') + 1), sizes.m, sizes.n, sizes.k);
+  if (sizes.batch > 1) text += fmt::format(", {} times", sizes.batch);
+  return text;
+}
+
 }  // namespace
+
+std::vector<ProductCost> profile_products(const ProfileRecord& record) {
+  std::map<uint64_t, int64_t> ns_of;  // operators and the time of their kernels
+  for (const DeviceWork& work : record.device)
+    if (work.launcher != 0) ns_of[work.launcher] += work.end_ns - work.begin_ns;
+  std::map<std::string, ProductCost> by_shape;
+  for (const HostWork& work : record.host) {
+    const auto ns = ns_of.find(work.id);
+    const ProductSizes sizes = product_sizes(work);
+    if (work.id == 0 || ns == ns_of.end() || sizes.m == 0) continue;
+    ProductCost& cost = by_shape[product_text(work, sizes)];
+    cost.flops = 2 * sizes.batch * sizes.m * sizes.n * sizes.k;
+    ++cost.calls;
+    cost.total_ns += ns->second;
+  }
+  std::vector<ProductCost> costs;
+  for (auto& [what, cost] : by_shape) {
+    cost.what = what;
+    costs.push_back(cost);
+  }
+  std::ranges::stable_sort(costs, std::greater<>(), &ProductCost::total_ns);
+  return costs;
+}
 
 DeviceProfile profile_device(const std::vector<DeviceWork>& work) {
   DeviceProfile profile;
@@ -181,17 +242,32 @@ std::string text_of(const std::vector<OperatorCost>& operators, int64_t steps, s
   return text;
 }
 
+std::string text_of(const std::vector<ProductCost>& products, int64_t steps, size_t rows) {
+  std::string text = fmt::format("{:<60}{:>8}{:>12}{:>11}\n", "costliest products of a step", "calls", "ms", "TFLOP/s");
+  for (size_t i = 0; i < std::min(rows, products.size()); ++i) {
+    const ProductCost& cost = products[i];
+    const double flops = static_cast<double>(cost.flops) * static_cast<double>(cost.calls);
+    text += fmt::format("{:<60}{:>8}{:>12.3f}{:>11.1f}\n", cost.what, calls_text(cost.calls, steps),
+                        milliseconds(cost.total_ns, steps), flops / static_cast<double>(cost.total_ns) / 1e3);
+  }
+  return text;
+}
+
 // A profile without kernels must not look like a device without work.
-std::string text_of(const ProfileRecord& record, int64_t steps, bool on_gpu) {
+std::string text_of(const ProfileRecord& record, int64_t steps, bool on_gpu, size_t rows) {
   std::string text;
-  if (!record.device.empty()) text += text_of(profile_device(record.device), steps) + "\n";
+  if (!record.device.empty()) {
+    text += text_of(profile_device(record.device), steps, rows) + "\n";
+    const std::vector<ProductCost> products = profile_products(record);
+    if (!products.empty()) text += text_of(products, steps, rows) + "\n";
+  }
   if (on_gpu && record.device.empty())
     text +=
         "no kernels were recorded: CUPTI does not work here. Another profiler may be in use, or the driver allows "
         "only\n"
         "administrators to profile (NVreg_RestrictProfilingToAdminUsers=0)\n\n";
   if (record.host.empty()) return text + "no operators were recorded: this libtorch was built without Kineto\n";
-  return text + text_of(profile_host(record.host), steps);
+  return text + text_of(profile_host(record.host), steps, rows);
 }
 
 }  // namespace megalith::observe

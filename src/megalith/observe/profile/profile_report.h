@@ -20,6 +20,7 @@ namespace megalith::observe {
 struct DeviceWork {
   std::string name;
   int64_t begin_ns = 0, end_ns = 0;
+  uint64_t launcher = 0;  // HostWork::id of the innermost operator that started it; 0 if there is none
 };
 
 // The sums of one kernel.
@@ -46,6 +47,8 @@ struct HostWork {
   std::string name;
   uint64_t thread = 0;
   int64_t begin_ns = 0, end_ns = 0;
+  uint64_t id = 0;                             // differs from that of all others; 0 if unknown
+  std::vector<std::vector<int64_t>> shapes{};  // of its arguments; an argument that is not a tensor has none
 };
 
 // The sums of one operator; `self_ns` is without the operators that it calls.
@@ -63,10 +66,21 @@ struct ProfileRecord {
   std::vector<HostWork> host;      // libtorch's operators
 };
 
+// The sums of one matrix product: of the kernels that operators of one name and one shape start.
+struct ProductCost {
+  std::string what;   // "mm 4096 x 1024 x 512": rows, columns, and the size that is summed over
+  int64_t flops = 0;  // of one call
+  int64_t calls = 0;
+  int64_t total_ns = 0;
+};
+// Returns the products, costliest first. An operator that starts several kernels (parts and their sum) is one call.
+std::vector<ProductCost> profile_products(const ProfileRecord& record);
+
 // Return tables with at most `rows` rows, times per step.
 std::string text_of(const DeviceProfile& profile, int64_t steps, size_t rows = 20);
 std::string text_of(const std::vector<OperatorCost>& operators, int64_t steps, size_t rows = 20);
+std::string text_of(const std::vector<ProductCost>& products, int64_t steps, size_t rows = 20);
 // Returns all tables of a profile. Says so where a GPU's kernels, or operators, could not be recorded.
-std::string text_of(const ProfileRecord& record, int64_t steps, bool on_gpu);
+std::string text_of(const ProfileRecord& record, int64_t steps, bool on_gpu, size_t rows = 20);
 
 }  // namespace megalith::observe

@@ -32,9 +32,10 @@ ProfileRecord record_of(const std::vector<kineto::KinetoEvent>& events) {
     const auto begin = static_cast<int64_t>(event.startNs()), end = static_cast<int64_t>(event.endNs());
     if (is_activity(event, Type::CONCURRENT_KERNEL) || is_activity(event, Type::GPU_MEMCPY) ||
         is_activity(event, Type::GPU_MEMSET))
-      record.device.push_back({event.name(), begin, end});
+      record.device.push_back({event.name(), begin, end, event.linkedCorrelationId()});
     else if (is_activity(event, Type::CPU_OP))
-      record.host.push_back({event.name(), event.startThreadId(), begin, end});
+      record.host.push_back(
+          {event.name(), event.startThreadId(), begin, end, event.correlationId(), event.shapes().vec()});
   }
   return record;
 }
@@ -50,7 +51,8 @@ Profiler::Profiler(c10::Device device) : device_(device) {
   check(!torch::profiler::impl::profilerEnabled(), "two profilers at a time");
   std::set<ActivityType> activities{ActivityType::CPU};
   if (device.is_cuda()) activities.insert(ActivityType::CUDA);
-  const torch::profiler::impl::ProfilerConfig config(torch::profiler::impl::ProfilerState::KINETO);
+  const torch::profiler::impl::ProfilerConfig config(torch::profiler::impl::ProfilerState::KINETO,
+                                                     /*report_input_shapes=*/true);
   kineto::prepareProfiler(config, activities);
   kineto::enableProfiler(config, activities);
 }
