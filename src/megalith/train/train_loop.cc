@@ -225,8 +225,9 @@ void Trainer::start_state() {
 EpochReader Trainer::open_data() const {
   const auto parts = context_.is_first_stage() || context_.is_last_stage() ? data::CollateParts::kAll
                                                                            : data::CollateParts::kLayoutOnly;
-  return {setup_.train_data->open(shape_of_step(batches_, context_.place().dp_rank), position_, parts),
-          !setup_.train_data->sampler};
+  auto loader = setup_.train_data->open(shape_of_step(batches_, context_.place().dp_rank), position_, parts);
+  if (context_.device().is_cuda() && context_.is_first_stage()) loader = with_pinned_media(std::move(loader));
+  return {std::move(loader), !setup_.train_data->sampler};
 }
 
 void Trainer::run_epoch(EpochReader& data) {

@@ -2,6 +2,7 @@
 // two are read and collated. The loader belongs to that thread; the trainer's thread only takes finished steps.
 #include "megalith/train/training_data.h"
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,6 +16,22 @@ namespace {
 
 // Two steps hide the time of collating one without holding much memory.
 constexpr size_t kStepsAhead = 2;
+
+class PinnedMediaLoader : public data::BatchLoader {
+ public:
+  explicit PinnedMediaLoader(std::unique_ptr<data::BatchLoader> loader) : loader_(std::move(loader)) {}
+  std::optional<data::StepBatch> next() override {
+    std::optional<data::StepBatch> step = loader_->next();
+    if (!step) return step;
+    for (data::MicroBatch& batch : step->microbatches)
+      for (at::Tensor* media : {&batch.pixels, &batch.audio_features})
+        if (media->defined()) *media = media->pin_memory();
+    return step;
+  }
+
+ private:
+  const std::unique_ptr<data::BatchLoader> loader_;
+};
 
 // Fills in the lengths that an order by length needs.
 data::SamplerOptions with_lengths(data::SamplerOptions order, const data::Dataset& dataset) {
@@ -47,6 +64,10 @@ TrainingData streamed_data(data::OpenStream open, const data::Collator& collator
                 return data::make_stream_loader(open, collator, std::move(shape), start, parts);
               },
           .sampler = std::nullopt};
+}
+
+std::unique_ptr<data::BatchLoader> with_pinned_media(std::unique_ptr<data::BatchLoader> loader) {
+  return std::make_unique<PinnedMediaLoader>(std::move(loader));
 }
 
 void check_first_batch(const data::Dataset& dataset, const data::Collator& collator, int64_t micro_batch_size,

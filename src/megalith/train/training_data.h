@@ -30,6 +30,10 @@ TrainingData numbered_data(std::shared_ptr<const data::Dataset> dataset, const d
 // Returns data whose samples come one after another (`streaming`).
 TrainingData streamed_data(data::OpenStream open, const data::Collator& collator);
 
+// Returns `loader` with pixels and sounds in pinned memory, from where they are copied to a CUDA device while the host
+// continues. Pinning copies them once: on the thread that calls next(), which loads ahead of training.
+std::unique_ptr<data::BatchLoader> with_pinned_media(std::unique_ptr<data::BatchLoader> loader);
+
 // A data set to evaluate on, whole and in its own order.
 struct EvalData {
   std::shared_ptr<const data::Dataset> dataset;
