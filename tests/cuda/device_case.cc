@@ -10,6 +10,7 @@
 
 #include "megalith/base/error.h"
 #include "tests/cuda/device_model.h"
+#include "tests/cuda/device_sight.h"
 
 namespace megalith::testing {
 
@@ -28,7 +29,7 @@ std::optional<TestDevice> test_device() {
 
 bool DeviceCase::adapter() const { return std::ranges::find(run, "--finetuning_type=lora") != run.end(); }
 
-DeviceModel::DeviceModel(const std::string& family) { write_device_model(family, folder_.path()); }
+DeviceModel::DeviceModel(const std::string& family) : family_(family) { write_device_model(family, folder_.path()); }
 
 Words DeviceModel::command(const DeviceCase& how, const std::string& output) const {
   Words words{MEGALITH_PROGRAM,
@@ -49,6 +50,8 @@ Words DeviceModel::command(const DeviceCase& how, const std::string& output) con
               "--save_strategy=no",
               "--ddp_timeout=30"};  // ranks that wait for one another say so
   if (!how.adapter()) words.emplace_back("--finetuning_type=full");
+  const Words seen = sight_words(family_);
+  words.insert(words.end(), seen.begin(), seen.end());
   if (how.bf16) words.emplace_back("--bf16");
   words.insert(words.end(), how.run.begin(), how.run.end());
   return words;

@@ -49,6 +49,7 @@ class DeviceModel {
   Words command(const DeviceCase& how, const std::string& output) const;
   DeviceRun execute(const Words& words, const std::filesystem::path& output) const;
 
+  std::string family_;
   TempFolder folder_;
 };
 

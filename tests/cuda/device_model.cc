@@ -10,6 +10,7 @@
 #include <random>
 
 #include "megalith/base/error.h"
+#include "tests/cuda/device_sight.h"
 #include "tests/parity/parity_point.h"
 #include "tests/support/reference_model.h"
 
@@ -82,6 +83,7 @@ void write_pairs(const std::filesystem::path& path, const std::vector<data::Sequ
 
 void write_device_model(const std::string& family, const std::filesystem::path& folder) {
   at::set_num_threads(1);  // tiny products, and often a machine full of other tests
+  if (sees(family)) return write_sight_model(family, folder);
   const ReferenceConfig config = device_config(family);
   const std::vector<data::Sequence> samples = random_sequences(kSequences, config.vocab_size, 5);
   uint64_t seed = 1;

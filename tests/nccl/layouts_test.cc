@@ -286,10 +286,69 @@ std::vector<RankCase> method_cases() {
   };
 }
 
+// Models that see. Every rank of tp and cp runs the tower on images of its own, and micro-batches have none, one or
+// several.
+std::vector<RankCase> sight_cases() {
+  const CaseData samples = CaseData::kSamples;
+  const Words all{"--freeze_vision_tower=false", "--freeze_multi_modal_projector=false"};
+  return {
+      {.name = "sight_tp2", .family = "qwen2_5_vl", .tp = 2, .data = samples, .run = all},
+      {.name = "sight_tp2_bf16",
+       .family = "qwen2_5_vl",
+       .tp = 2,
+       .data = samples,
+       .precision = Precision::kBf16,
+       .run = all},
+      {.name = "sight_tp2_sp_frozen", .family = "qwen3_vl", .tp = 2, .data = samples, .layout = kSequenceParallel},
+      {.name = "sight_tp2_projector",
+       .family = "qwen3_vl",
+       .tp = 2,
+       .data = samples,
+       .run = {"--freeze_multi_modal_projector=false", "--freeze_language_model"}},
+      {.name = "sight_cp2", .family = "qwen3_vl", .cp = 2, .data = samples, .run = all},
+      {.name = "sight_cp2_bf16",
+       .family = "qwen3_vl",
+       .cp = 2,
+       .data = samples,
+       .precision = Precision::kBf16,
+       .run = all},
+      {.name = "sight_cp2_packed", .family = "qwen2_5_vl", .cp = 2, .data = samples, .run = all + kPacked},
+      {.name = "sight_pp2", .family = "qwen2_5_vl", .pp = 2, .data = samples, .run = all},
+      {.name = "sight_pp2_frozen", .family = "qwen3_vl", .pp = 2, .data = samples},
+      {.name = "sight_pp2_vpp2", .family = "qwen3_vl", .pp = 2, .data = samples, .layout = {"--vpp=2"}, .run = all},
+      {.name = "sight_dp2_zero1", .family = "qwen2_5_vl", .dp = 2, .data = samples, .layout = kShards, .run = all},
+      {.name = "sight_dp2_frozen", .family = "qwen2_vl", .dp = 2, .data = samples, .layout = kShards},
+      {.name = "sight_tp2_cp2", .family = "qwen3_vl", .tp = 2, .cp = 2, .data = samples, .run = all},
+      {.name = "sight_tp2_cp2_sp_packed",
+       .family = "qwen2_5_vl",
+       .tp = 2,
+       .cp = 2,
+       .data = samples,
+       .layout = kSequenceParallel,
+       .run = all + kPacked},
+      {.name = "sight_tp2_recompute",
+       .family = "qwen2_vl",
+       .tp = 2,
+       .data = samples,
+       .layout = {"--recompute_granularity=full"},
+       .run = all},
+      {.name = "sight_lora_tp2", .family = "qwen2_5_vl", .tp = 2, .data = samples, .run = all + kLora},
+      {.name = "sight_lora_dp2", .family = "qwen3_vl", .dp = 2, .data = samples, .layout = kShards, .run = kLora},
+      {.name = "sight_dpo_tp2", .family = "qwen2_5_vl", .tp = 2, .data = CaseData::kPairs, .run = all + kPreferences},
+      {.name = "sight_delta_net_tp2",
+       .family = "qwen3_5",
+       .tp = 2,
+       .data = samples,
+       .layout = kSequenceParallel,
+       .run = all},
+      {.name = "sight_delta_net_cp2", .family = "qwen3_5", .cp = 2, .data = samples, .run = all},
+  };
+}
+
 std::vector<RankCase> all_rank_cases() {
   std::vector<RankCase> all;
   for (const auto& some : {data_parallel_cases(), tensor_parallel_cases(), pipeline_cases(), context_parallel_cases(),
-                           expert_cases(), method_cases()})
+                           expert_cases(), method_cases(), sight_cases()})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }
@@ -352,7 +411,7 @@ TEST(Cases, HaveNamesOfTheirOwn) {
 
 // On any machine: what the tests above are made of.
 TEST(LayoutsOverGloo, EqualOneRankOnTheCpu) {
-  for (const char* name : {"tp2_pp2", "dp2_zero1_bf16"})
+  for (const char* name : {"tp2_pp2", "dp2_zero1_bf16", "sight_tp2"})
     expect_equal_to_one_rank(case_named(name), Transport::kGlooOnCpu);
 }
 

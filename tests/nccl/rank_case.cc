@@ -9,6 +9,7 @@
 #include "megalith/base/text.h"
 #include "megalith/model/families/family.h"
 #include "tests/cuda/device_model.h"
+#include "tests/cuda/device_sight.h"
 #include "tests/nccl/made_once.h"
 
 namespace megalith::testing {
@@ -45,6 +46,7 @@ Words common_words(const RankCase& how) {
   if (how.data == CaseData::kSamples) add({"--calculate_per_token_loss"});
   if (how.data == CaseData::kPairs) add({"--stage=dpo"});
   if (!how.adapter()) add({"--finetuning_type=full"});
+  add(sight_words(how.family));
   add(how.run);
   return words;
 }
@@ -132,6 +134,7 @@ void expect_agreement(const RankCase& how, Transport transport, const RunDiffere
 }
 
 std::string obstacle_of(const RankCase& how, Transport transport) {
+  if (std::string obstacle = sight_obstacle(how.family); !obstacle.empty()) return obstacle;
   if (how.precision != Precision::kFp8 || transport == Transport::kGlooOnCpu) return "";  // the CPU rounds as fp8 does
   const ProcessResult asked =
       run_process({"nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader", "-i", "0"});

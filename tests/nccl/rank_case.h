@@ -57,7 +57,7 @@ std::filesystem::path case_reference(const RankCase& how, Transport transport);
 // Prints one line: nccl-case NAME TRANSPORT RANKS PRECISION LOSS NORM WEIGHTS SECONDS FIRST_STEP.
 // Checks the differences against what the precision allows.
 void expect_agreement(const RankCase& how, Transport transport, const RunDifference& found, const JobEnd& end);
-// Why the case cannot run here (fp8 on a GPU that lacks it); empty when it can.
+// Why the case cannot run here (fp8 on a GPU that lacks it, images in a build that cannot read them); empty if it can.
 std::string obstacle_of(const RankCase& how, Transport transport);
 // Trains the case and compares losses, gradient norms and exported tensors with one rank.
 void expect_equal_to_one_rank(const RankCase& how, Transport transport);
