@@ -125,8 +125,12 @@ void write_jpeg(const std::string& path, const media::Image& from, int64_t x, in
 // The model's folder, and four steps' worth of records with images of their own.
 class Inputs {
  public:
-  explicit Inputs(const Settings& s) : model_(folder_ / "model"), data_(folder_ / "data.jsonl") {
+  Inputs(const Settings& s, int64_t image_tokens) : model_(folder_ / "model"), data_(folder_ / "data.jsonl") {
     write_model(s);
+    // A digit is a token. What is left to kLength holds the template's words; a row that were longer would be left out,
+    // since its images must not be cut.
+    const int64_t answer_length = kLength - kImages * (image_tokens + 2) - 128;
+    if (answer_length < 1) throw std::runtime_error("the images leave no room for an answer");
     std::ofstream data(data_);
     std::mt19937 random(1);
     const media::Image photo =
@@ -140,8 +144,7 @@ class Inputs {
         images.push_back(files_.back());
         question += "<image>";
       }
-      // A digit is a token, and cutoff_len shortens the answer.
-      for (int i = 0; i < kLength / 3; ++i) answer += static_cast<char>('0' + random() % 10);
+      for (int64_t i = 0; i < answer_length; ++i) answer += static_cast<char>('0' + random() % 10);
       const json turns{{{"role", "user"}, {"content", question + " what is it"}},
                        {{"role", "assistant"}, {"content", answer}}};
       data << json{{"messages", turns}, {"images", images}}.dump() << "\n";
@@ -254,8 +257,7 @@ double images_per_second(const Inputs& inputs, const media::ImageProcessor& proc
   return kTimes / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-void run(const Settings& s, const Inputs& inputs, const std::string& parts) {
-  const media::ImageProcessor processor(media::ImageProcessorSettings{});
+void run(const Settings& s, const Inputs& inputs, const media::ImageProcessor& processor, const std::string& parts) {
   const media::PatchGrid grid = processor.grid({kWidth, kHeight}, "bench");
   std::vector<double> ours, gib, theirs, their_gib;
   json line{{"bench", "sight"}, {"case", parts}, {"rows", s.rows}, {"image_tokens", processor.tokens(grid)}};
@@ -299,9 +301,11 @@ int main(int argc, char** argv) try {
                                  {"--config", &s.config},
                                  {"--device", &s.device},
                                  {"--megalith", &s.megalith}});
-  const megalith::bench::Inputs inputs(s);
+  const megalith::media::ImageProcessor processor(megalith::media::ImageProcessorSettings{});
+  const auto grid = processor.grid({megalith::bench::kWidth, megalith::bench::kHeight}, "bench");
+  const megalith::bench::Inputs inputs(s, processor.tokens(grid));
   for (const char* parts : {"frozen", "trained"})
-    if (s.cases.find(parts) != std::string::npos) megalith::bench::run(s, inputs, parts);
+    if (s.cases.find(parts) != std::string::npos) megalith::bench::run(s, inputs, processor, parts);
   return 0;
 } catch (const std::exception& error) {
   fmt::print(stderr, "sight_bench: {}\n", error.what());
