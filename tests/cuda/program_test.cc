@@ -234,6 +234,7 @@ TEST_F(OnCuda, EnergyIsThatOfTheDriver) {
                                 "--log-interval=10",
                                 "--log-energy",
                                 "--no-save-optim",
+                                "--save-interval=40",
                                 "--save=" + runs.path("out")},
                                {}, std::chrono::seconds(110));
   ASSERT_EQ(run.exit_code, 0) << run.err;
@@ -249,7 +250,8 @@ TEST_F(OnCuda, EnergyIsThatOfTheDriver) {
   }
 }
 
-// The bytes of weights that stay in fp8 are those that products would cast, so every number of a run is the same.
+// The bytes of weights that stay in fp8 are those that products would cast, so every number of a run is the same. Gradients
+// lie in other buffers, so the partial sums of their norm are added in another order, in fp64.
 TEST_F(OnCuda, WeightsKeptInFp8ChangeNothing) {
   const ProgramCase runs(llama_config({.width = 1024}), equal_lengths(64, 513));
   for (const std::string recipe : {"delayed", "tensorwise", "blockwise"}) {
@@ -269,8 +271,10 @@ TEST_F(OnCuda, WeightsKeptInFp8ChangeNothing) {
     ASSERT_EQ(in_fp8.exit_code, 0) << in_fp8.err;
     ASSERT_EQ(runs.numbers(kept, "loss").size(), 10U);
     EXPECT_GT(runs.numbers(kept, "fp8_share").back(), 0.5);
-    for (const char* number : {"loss", "grad_norm"})
-      EXPECT_EQ(runs.numbers(kept, number), runs.numbers(recipe, number)) << number;
+    EXPECT_EQ(runs.numbers(kept, "loss"), runs.numbers(recipe, "loss"));
+    const std::vector<double> norms = runs.numbers(kept, "grad_norm"), expected = runs.numbers(recipe, "grad_norm");
+    ASSERT_EQ(norms.size(), expected.size());
+    for (size_t i = 0; i < norms.size(); ++i) EXPECT_NEAR(norms[i], expected[i], 1e-14 * expected[i]);
   }
 }
 

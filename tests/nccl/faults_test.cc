@@ -53,11 +53,15 @@ std::string line_with(const std::string& text, const std::string& part, size_t f
   return "";
 }
 
+// Which lines count: those from now on, or all, where a fault may have struck already.
+enum class Lines { kFromNow, kAll };
+
 // Waits for the end after a fault that has just happened, and for the line with `expected` that tells of it.
-FaultEnd follow(RankJob& job, int ranks, const std::string& expected) {
+FaultEnd follow(RankJob& job, int ranks, const std::string& expected, Lines lines = Lines::kFromNow) {
   const double struck = job.seconds();
   std::vector<size_t> said_before;
-  for (int rank = 0; rank < ranks; ++rank) said_before.push_back(job.rank(rank).so_far().err.size());
+  for (int rank = 0; rank < ranks; ++rank)
+    said_before.push_back(lines == Lines::kAll ? 0 : job.rank(rank).so_far().err.size());
   FaultEnd end;
   const auto look_for_name = [&] {
     for (int rank = 0; rank < ranks && end.told.empty(); ++rank)
@@ -205,7 +209,7 @@ void expect_collective_ends(const CollectiveFault& fault, Transport transport) {
   RankJob job(scenario_words(fault.scenario, transport), kRanks, transport, StartedBy::kVariables, own);
   while (job.look() && job.rank(0).so_far().err.find("is ready") == std::string::npos)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  const FaultEnd end = follow(job, kRanks, fault.told.front());
+  const FaultEnd end = follow(job, kRanks, fault.told.front(), Lines::kAll);
   expect_ended(fault.name(), transport, end);
   std::string others;
   for (size_t rank = 0; rank < kRanks; ++rank)
