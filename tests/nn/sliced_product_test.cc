@@ -9,6 +9,7 @@
 
 #include "megalith/nn/parameter/weight_grad_queue.h"
 #include "megalith/nn/tensor_parallel/linear.h"
+#include "megalith/parallel/nccl_options.h"
 #include "tests/nn/nn_support.h"
 #include "tests/support/memory_meter.h"
 
@@ -91,8 +92,10 @@ TEST(GatherAndMultiply, GathersTheNextSliceBesideAProduct) {
     const TokenSlices slices(kSliceRows, kSliceRanks, 4);
     int64_t products = 0;
     const GatheredProduct made = gather_and_multiply(
-        between_blocks(x, tp), kSliceOut, slices, tp.group, "test", [&](const at::Tensor& out, const at::Tensor& in) {
-          if (tp.rank() == 0 && products++ == 0) other.wait_for(4, "rank 0 multiplies before it starts all gathers");
+        between_blocks(x, tp), kSliceOut, slices, tp.group, "test",
+        [&](const at::Tensor& out, const at::Tensor& in, Beside beside) {
+          if (tp.rank() == 0 && products == 0) other.wait_for(4, "rank 0 multiplies before it starts all gathers");
+          EXPECT_EQ(beside, ++products < 4 ? Beside::kCollective : Beside::kNothing) << "product " << products;
           out.copy_(in.matmul(w));
         });
     if (tp.rank() == 1) other.reach(4);
@@ -112,8 +115,9 @@ TEST(MultiplyAndScatter, ScattersASliceBesideTheNextProduct) {
     const TokenSlices slices(kSliceRows, kSliceRanks, 4);
     int64_t products = 0, sums = 0;
     const testing::MemoryMeter meter([&](int64_t bytes) { sums += bytes == kSums ? 1 : 0; });
-    const at::Tensor sum =
-        multiply_and_scatter(x, kSliceOut, slices, tp.group, "test", [&](const at::Tensor& out, const at::Tensor& in) {
+    const at::Tensor sum = multiply_and_scatter(
+        x, kSliceOut, slices, tp.group, "test", [&](const at::Tensor& out, const at::Tensor& in, Beside beside) {
+          EXPECT_EQ(beside, products > 0 ? Beside::kCollective : Beside::kNothing) << "product " << products;
           if (tp.rank() == 1) other.reach(products);
           if (tp.rank() == 0 && products == 0) other.wait_for(3, "rank 1 waits for a sum before its next product");
           if (tp.rank() == 0 && products >= 1 && products < 3) {
@@ -154,6 +158,53 @@ TEST(SlicedLinear, SlicesWhatWouldBeExposed) {
       // Beside dy W and the weight gradient; a frozen weight has none.
       EXPECT_EQ(collectives(r.world, "column linear backward input"), frozen ? 0 : 1);
       EXPECT_EQ(collectives(r.world, "column linear backward"), frozen ? 4 : 1);
+    });
+}
+
+// Takes no product, and notes how many multiprocessors each should leave free.
+class NotedPlans final : public ops::GemmPlans {
+ public:
+  bool run(const at::Tensor&, const at::Tensor&, const at::Tensor&, const ops::Addends&, double, double,
+           ops::KernelChoice) override {
+    spared.push_back(GemmPlans::spared());
+    return false;
+  }
+  std::vector<int> spared;
+};
+
+// Kernels that hold every multiprocessor would keep the collectives beside them waiting.
+TEST(SlicedLinear, LeavesRoomForCollectives) {
+  for (const bool overlap : {false, true})
+    testing::run_ranks(kSliceRanks, [&](const testing::Rank& r) {
+      SCOPED_TRACE(overlap ? "overlap" : "none");
+      const TensorParallel tp{.group = r.world.world(), .sequence_parallel = true, .overlap = overlap};
+      ParameterSet set(at::kFloat, at::kCPU);
+      const ColumnParallelLinear up(ParameterScope(set), "up", kSliceIn, {{"up", kSliceOut}}, false, Init::zeros(), tp);
+      const RowParallelLinear down(ParameterScope(set), "down", kSliceOut, kSliceIn, false, Init::zeros(), tp);
+      NotedPlans plans;
+      for (const auto& parameter : set.all()) parameter->plans = &plans;
+      attach_main_grads(set);
+      WeightGradQueue queue = WeightGradQueue::for_cover();
+      for (const auto& parameter : set.all()) parameter->grad.queue = overlap ? &queue : nullptr;
+      const auto noted = [&] { return std::exchange(plans.spared, {}); };
+      const at::Tensor hidden = up.forward(leaf(random_tensor({kSliceRows, kSliceIn}, 1)));
+      const std::vector<int> gathered = noted();
+      const at::Tensor y = down.forward(hidden);
+      const std::vector<int> scattered = noted();
+      y.sum().backward();
+      const std::vector<int> backward = noted();
+      if (!overlap) {
+        for (const auto& all : {gathered, scattered, backward}) EXPECT_EQ(std::ranges::count(all, 0), std::ssize(all));
+        return;
+      }
+      // A slice has a block of rows from each rank, and a block is a product of its own on the CPU.
+      constexpr int kRoom = parallel::kOverlappedCtas;
+      EXPECT_EQ(gathered, (std::vector<int>{kRoom, kRoom, kRoom, kRoom, kRoom, kRoom, 0, 0}));
+      EXPECT_EQ(scattered, (std::vector<int>{0, 0, kRoom, kRoom, kRoom, kRoom, kRoom, kRoom}));
+      // dx of down beside the gathers of dy, then both weight gradients, which are small, beside the scatter of dx of up.
+      EXPECT_EQ(std::ranges::count(backward, kRoom), 6 + 2);
+      EXPECT_EQ(plans.spared.size(), 0U);
+      EXPECT_EQ(plans.GemmPlans::spared(), 0) << "after the layers";
     });
 }
 

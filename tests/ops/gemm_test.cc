@@ -72,6 +72,20 @@ TEST(Product, GoesToThePlansOfItsOwnerFirst) {
   }
 }
 
+TEST(Product, LeavesWhatWasAskedForLast) {
+  FakePlans plans(/*takes=*/true);
+  {
+    const SparedMultiprocessors outer(&plans, 16);
+    EXPECT_EQ(plans.spared(), 16);
+    {
+      const SparedMultiprocessors inner(&plans, 0), of_none(nullptr, 8);
+      EXPECT_EQ(plans.spared(), 0);
+    }
+    EXPECT_EQ(plans.spared(), 16);
+  }
+  EXPECT_EQ(plans.spared(), 0);
+}
+
 TEST(Product, LargeOnesGoToThePlans) {
   FakePlans plans(/*takes=*/true);
   const Tensor a = at::empty({1 << 11, 1 << 11}), b = at::empty({1 << 11, 1 << 11});

@@ -29,6 +29,9 @@
 //                   of before                          (½)                   (½)
 //
 // Products then stay whole. Slices remain for the first layer of a pass, which finds nothing held.
+//
+// A product beside a collective leaves it the multiprocessors of its thread blocks (SparedMultiprocessors): otherwise the
+// collective could only begin when the product ends.
 #include "megalith/nn/tensor_parallel/linear_function.h"
 
 #include <ATen/ATen.h>
@@ -46,6 +49,7 @@
 #include "megalith/nn/tensor_parallel/sliced_product.h"
 #include "megalith/ops/kernel/autograd_state.h"
 #include "megalith/ops/update/gradient_sums.h"
+#include "megalith/parallel/nccl_options.h"
 
 namespace megalith::nn {
 
@@ -99,6 +103,15 @@ bool computes_weight_grad(const LinearState& state) {
 // that all tokens have, or one, which is that of the sequences.
 TokenSlices transfer_slices(const LinearState& state, int64_t rows) {
   return state.order.value_or(TokenSlices(rows, state.tp.size(), 1));
+}
+
+// Returns what makes products with the weights of the layer's chunk leave room for a collective, if one is in flight.
+ops::SparedMultiprocessors room_for(Beside beside, const LinearState& state) {
+  const bool spares = state.tp.overlap && beside == Beside::kCollective;
+  return {spares ? state.weight->plans : nullptr, parallel::kOverlappedCtas};
+}
+Beside beside_of(const SlicedTransfer& transfer) {
+  return transfer.slices.empty() ? Beside::kNothing : Beside::kCollective;
 }
 
 // Returns the queue in which the layer leaves its weight gradient for a collective to run beside; nullptr if it does
@@ -163,7 +176,10 @@ at::Tensor product_of_gathered(const at::Tensor& x, const ops::Addends& added, c
   const Product& product = *state.product;
   const int64_t columns = state.weight->value.size(0);
   if (const auto slices = slices_for(state, x.size(0), columns)) {
-    const auto multiply = [&](const auto& out, const auto& in) { product.multiply_blocks(out, in); };
+    const auto multiply = [&](const at::Tensor& out, const at::Tensor& in, Beside collective) {
+      const auto room = room_for(collective, state);
+      product.multiply_blocks(out, in);
+    };
     at::Tensor y = gather_and_multiply(x, columns, *slices, tp.group, kLabel, multiply, state.row_order()).output;
     product.save_for_blocks(x, saved);
     add_addends_(y, added);
@@ -182,7 +198,11 @@ at::Tensor sliced_input_grad(const OutputGrad& dy, const LinearState& state, con
   if (!slices) return {};
   return multiply_and_scatter(
       dy.dy, columns, *slices, tp.group, "column linear backward",
-      [&](const auto& out, const auto& in) { state.product->multiply_grad_blocks(out, in, saved); }, state.row_order());
+      [&](const at::Tensor& out, const at::Tensor& in, Beside collective) {
+        const auto room = room_for(collective, state);
+        state.product->multiply_grad_blocks(out, in, saved);
+      },
+      state.row_order());
 }
 
 // Computes the weight gradients, or leaves them in `cover`, if there is one.
@@ -220,6 +240,7 @@ struct ColumnLinear : Function<ColumnLinear> {
     SlicedTransfer input;  // dx
     if (ctx->needs_input_grad(0)) input.result = sliced_input_grad(dy, state, saved);
     if (ctx->needs_input_grad(0) && !input.result.defined()) {
+      const auto room = room_for(beside_of(gathered.transfer), state);
       const at::Tensor partial =
           tp.splits_tokens() ? product.grad_through_weight(dy, saved) : product.grad_input(dy, saved);  // [t, i]
       gathered.transfer.wait();
@@ -228,6 +249,7 @@ struct ColumnLinear : Function<ColumnLinear> {
     gathered.transfer.wait();
     WeightGradQueue* const cover = cover_of(state);
     const double unit = cover_unit(dy.dy, state.weight->value.size(1));
+    const auto room = room_for(beside_of(input), state);
     variable_list weights = grad_weights(state, dy, saved, gathered.make_x, cover, unit);
     at::Tensor db;
     if (state.bias_grad) db = ops::bias_grad(dy.dy, state.bias_target);
@@ -293,7 +315,10 @@ struct RowLinear : Function<RowLinear> {
     const int64_t columns = state.weight->value.size(0);
     if (const auto slices = slices_for(state, x.size(0) / tp.size(), columns)) {
       state.product->save_for_blocks(x, saved);
-      const auto multiply = [&](const auto& out, const auto& in) { state.product->multiply_blocks(out, in); };
+      const auto multiply = [&](const at::Tensor& out, const at::Tensor& in, Beside collective) {
+        const auto room = room_for(collective, state);
+        state.product->multiply_blocks(out, in);
+      };
       return multiply_and_scatter(x, columns, *slices, tp.group, kLabel, multiply, state.row_order());
     }
     const at::Tensor partial = state.product->forward(x, {}, saved);
@@ -307,7 +332,10 @@ struct RowLinear : Function<RowLinear> {
                                   double unit) {
     SlicedTransfer gather =
         start_gather(own, transfer_slices(state, own.size(0)), state.tp.group, "row linear backward");
-    if (cover != nullptr) cover->run_held(unit);
+    if (cover != nullptr) {
+      const auto room = room_for(Beside::kCollective, state);
+      cover->run_held(unit);
+    }
     gather.wait();
     return gather.result;
   }
@@ -319,7 +347,10 @@ struct RowLinear : Function<RowLinear> {
                                        const Saved& saved, WeightGradQueue* cover, at::Tensor& dx) {
     const GatheredProduct gathered = gather_and_multiply(
         own, state.weight->value.size(1), slices, state.tp.group, "row linear backward",
-        [&](const auto& out, const auto& in) { state.product->multiply_grad_blocks(out, in, saved); },
+        [&](const at::Tensor& out, const at::Tensor& in, Beside collective) {
+          const auto room = room_for(collective, state);
+          state.product->multiply_grad_blocks(out, in, saved);
+        },
         state.row_order());
     dx = gathered.output;
     MakeInput x = input_of(saved, state.make_x, *state.weight);

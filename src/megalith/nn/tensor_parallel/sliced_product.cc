@@ -89,7 +89,7 @@ GatheredProduct gather_and_multiply(const at::Tensor& shard, int64_t columns, co
   for (int64_t k = 0; k < slices.count(); ++k) {
     gather.slices[static_cast<size_t>(k)].wait();
     multiply(order == RowOrder::kSlices ? slices.of_slices(output, k) : slices.of_tokens(output, k),
-             slices.of_slices(gather.result, k));
+             slices.of_slices(gather.result, k), k + 1 < slices.count() ? Beside::kCollective : Beside::kNothing);
   }
   return {gather.result, output};
 }
@@ -102,7 +102,8 @@ at::Tensor multiply_and_scatter(const at::Tensor& in, int64_t columns, const Tok
   std::vector<comm::Work> scatters;
   for (int64_t k = 0; k < slices.count(); ++k) {
     const at::Tensor part = slices.of_slices(partial, k);
-    multiply(part, order == RowOrder::kSlices ? slices.of_slices(in, k) : slices.of_tokens(in, k));
+    multiply(part, order == RowOrder::kSlices ? slices.of_slices(in, k) : slices.of_tokens(in, k),
+             k > 0 ? Beside::kCollective : Beside::kNothing);
     scatters.push_back(
         group.reduce_scatter_async(slices.of_shard(sum, k), part.flatten(0, 1), comm::ReduceOp::kSum, label));
   }

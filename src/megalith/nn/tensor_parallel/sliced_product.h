@@ -69,8 +69,10 @@ class TokenSlices {
 // The order of rows in the tensor of all tokens on the other side of a product than its collective.
 enum class RowOrder { kTokens, kSlices };
 
+// Whether a collective is in flight while a product is computed.
+enum class Beside { kNothing, kCollective };
 // Writes the product of `in` [blocks, rows, i] to `out` [blocks, rows, o].
-using BlockProduct = std::function<void(const at::Tensor& out, const at::Tensor& in)>;
+using BlockProduct = std::function<void(const at::Tensor& out, const at::Tensor& in, Beside beside)>;
 
 // A product of gathered rows.
 struct GatheredProduct {

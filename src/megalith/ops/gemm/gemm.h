@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <memory>
 
 namespace megalith::ops {
@@ -41,6 +42,33 @@ class GemmPlans {
   // done nothing, if the product is not for cuBLASLt or too small to be worth it.
   virtual bool run(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const Addends& added, double beta,
                    double alpha, KernelChoice choice) = 0;
+
+  // Returns how many multiprocessors products leave free now (SparedMultiprocessors).
+  int spared() const { return spared_; }
+
+ private:
+  friend class SparedMultiprocessors;
+  std::atomic<int> spared_ = 0;
+};
+
+// While it lives, products of these plans leave multiprocessors free for kernels that run beside them, as those of
+// collectives. The fastest kernels for large products hold every multiprocessor from their beginning to their end: what
+// is launched meanwhile would wait for that end, even on a stream of high priority. Products that do not go to cuBLASLt
+// take what they get.
+class SparedMultiprocessors {
+ public:
+  // `plans` may be nullptr; it outlives this object.
+  SparedMultiprocessors(GemmPlans* plans, int count)
+      : plans_(plans), before_(plans != nullptr ? plans->spared_.exchange(count) : 0) {}
+  ~SparedMultiprocessors() {
+    if (plans_ != nullptr) plans_->spared_ = before_;
+  }
+  SparedMultiprocessors(const SparedMultiprocessors&) = delete;
+  SparedMultiprocessors& operator=(const SparedMultiprocessors&) = delete;
+
+ private:
+  GemmPlans* plans_;
+  int before_;
 };
 // Returns nullptr in a build without cuBLASLt.
 std::unique_ptr<GemmPlans> make_gemm_plans();

@@ -123,6 +123,7 @@ struct Call {
   const at::Tensor &out, &a, &b;
   const Addends& added;
   double beta, alpha;
+  int spared;  // multiprocessors that the kernel leaves free
 
   int64_t blocks() const { return out.dim() == 3 ? out.size(0) : 1; }
   // The matrix that is added to the product: the library's C.
@@ -149,6 +150,7 @@ struct PlanKey {
   int64_t out_block_distance;                                          // from block to block
   int left_alignment, right_alignment, out_alignment, read_alignment;  // in bytes
   int bias_alignment;                                                  // 0 without a bias
+  int spared;
   auto operator<=>(const PlanKey&) const = default;
 };
 
@@ -165,7 +167,8 @@ PlanKey key_of(const Call& call, const Factors& factors) {
           .right_alignment = alignment_of(call.a),
           .out_alignment = alignment_of(call.out),
           .read_alignment = alignment_of(call.read()),
-          .bias_alignment = call.added.bias.defined() ? alignment_of(call.added.bias) : 0};
+          .bias_alignment = call.added.bias.defined() ? alignment_of(call.added.bias) : 0,
+          .spared = call.spared};
 }
 
 // The kernel that a call gets.
@@ -229,6 +232,13 @@ Plan::~Plan() {
     if (layout != nullptr) lt.cublasLtMatrixLayoutDestroy(layout);
 }
 
+// Returns how many multiprocessors a call may use.
+int32_t multiprocessors_for(const Call& call) {
+  int count = 0;
+  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, call.out.get_device());
+  return std::max(1, count - call.spared);
+}
+
 // Makes the descriptors: types, transpositions, layouts and, if there is a bias, the epilogue that adds it.
 bool Plan::describe(const Call& call, const Factors& factors) {
   const Library& lt = library();
@@ -253,6 +263,7 @@ bool Plan::describe(const Call& call, const Factors& factors) {
               set(CUBLASLT_MATMUL_DESC_TRANSA, turn(factors.left)) &&
               set(CUBLASLT_MATMUL_DESC_TRANSB, turn(factors.right)) && layout(left_, call.b, factors.left) &&
               layout(right_, call.a, factors.right) && layout(out_, call.out, out) && layout(read_, call.out, read);
+  if (good && call.spared > 0) good = set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, multiprocessors_for(call));
   if (good && call.added.bias.defined())
     good = set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS) &&
            set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(call.added.bias)) && set_bias(call);
@@ -434,7 +445,7 @@ Kernels kernels_for(const Call& call, KernelChoice choice) {
 
 bool CublasLtPlans::run(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const Addends& added,
                         double beta, double alpha, KernelChoice choice) {
-  const Call call{out, a, b, added, beta, alpha};
+  const Call call{out, a, b, added, beta, alpha, spared()};
   if (!fits(call) || !library().complete) return false;
   const auto factors = factors_of(call);
   if (!factors) return false;
