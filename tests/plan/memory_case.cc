@@ -82,6 +82,21 @@ json family_json(const std::string& family) {
     config["moe_intermediate_size"] = 16;
     config["partial_rotary_factor"] = 0.25;
   }
+  if (family == "deepseek_v3") {  // every rank of ep 8 holds a group of wide experts
+    config.update({{"initializer_range", 0.2},
+                   {"n_routed_experts", 32},
+                   {"num_experts_per_tok", 4},
+                   {"moe_intermediate_size", 512},
+                   {"n_shared_experts", 1},
+                   {"n_group", 8},
+                   {"topk_group", 4},
+                   {"first_k_dense_replace", 0},
+                   {"q_lora_rank", 64},
+                   {"kv_lora_rank", 32},
+                   {"qk_nope_head_dim", 16},
+                   {"qk_rope_head_dim", 8},
+                   {"v_head_dim", 16}});
+  }
   if (family == "qwen3_moe") {
     config["num_experts"] = 8;
     config["num_experts_per_tok"] = 2;

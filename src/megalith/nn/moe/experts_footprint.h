@@ -35,6 +35,7 @@ class ExpertsFootprint : public PartFootprint {
   bool travels_;       // rows go to other ranks
   bool sorted_;        // rows for several experts arrive and are sorted
   bool gathers_;       // all tokens are gathered instead of sending only those that are needed
+  bool reads_counts_;  // the host reads how many rows each member sends
   bool local_;         // rows are recomputed in backward, and weighted before the down projection (LocalRows)
   bool remakes_activation_;
   UpdateSize up_update_, down_update_;

@@ -3,9 +3,11 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
 
 #include "megalith/model/adapter.h"
 #include "megalith/model/auto_model.h"
+#include "megalith/nn/moe/routing.h"
 
 namespace megalith::run {
 
@@ -45,6 +47,24 @@ model::VirtualModels fresh_model(const RunSettings& settings, const plan::RunSha
   return models;
 }
 
+// Returns the choices of every router, equal on all ranks of a stage. Routers of random weights prefer some experts:
+// attention gives tokens more in common than they differ in, so that a few thousand tokens choose as a few would.
+// Those that were trained to use all experts have no such preference, and random numbers stand for their scores.
+std::vector<std::pair<const nn::Router*, at::Tensor>> balanced_choices(const model::VirtualModels& models,
+                                                                       const plan::RunShape& shape, at::Device device) {
+  std::vector<std::pair<const nn::Router*, at::Tensor>> choices;
+  const auto tokens = static_cast<int64_t>(shape.shard_tokens());
+  for (const auto& chunk : models)
+    for (const model::GptModel::RouterPlace& place : chunk->routers()) {
+      const nn::RouterShape& router = place.router->shape();
+      if (router.replay) continue;  // repeats its own
+      const at::Tensor scores = at::randn({tokens, router.experts}, at::detail::createCPUGenerator(1 + choices.size()),
+                                          at::TensorOptions(at::kFloat));
+      choices.emplace_back(place.router, nn::choose_experts(scores, router, {}, /*training=*/false).experts.to(device));
+    }
+  return choices;
+}
+
 }  // namespace
 
 MockTraining::MockTraining(const RunSettings& settings, const plan::RunShape& shape, parallel::ParallelContext& context,
@@ -65,9 +85,13 @@ void MockTraining::prepare() {
   guard_ = std::make_unique<train::RerunGuard>(trainer.rerun, std::filesystem::path(), context_);
   guard_->watch(*optimized_);
   batch_ = random_batch(shape_, context_.place().dp_rank);
+  choices_ = balanced_choices(models_, shape_, context_.device());
 }
 
 bool MockTraining::step() {
+  // Once per forward; a recomputed layer has two.
+  for (const auto& [router, experts] : choices_)
+    router->replay(std::vector<at::Tensor>(2 * batch_.microbatches.size(), experts));
   return !train::train_step(*optimized_, *runner_, *guard_, batch_, ++number_, nullptr, {}).skipped();
 }
 

@@ -1,11 +1,14 @@
 // MockTraining: the training of a run on one rank, with random weights and random tokens in place of files.
 //
-// A step is that of the run: the same micro-batches, schedule, collectives, update and memory. Losses mean nothing.
+// A step is that of the run: the same micro-batches, schedule, collectives, update and memory. Losses mean nothing, and
+// tokens are spread over experts as by a balanced router.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "megalith/base/trace.h"
 #include "megalith/model/virtual_models.h"
@@ -39,7 +42,8 @@ class MockTraining {
   std::unique_ptr<train::OptimizedModel> optimized_;
   std::unique_ptr<train::MicrobatchRunner> runner_;
   data::StepBatch batch_;
-  int64_t number_ = 0;  // steps so far
+  std::vector<std::pair<const nn::Router*, at::Tensor>> choices_;  // experts [t, k], of each micro-batch
+  int64_t number_ = 0;                                             // steps so far
 };
 
 }  // namespace megalith::run
