@@ -142,6 +142,40 @@ TEST_F(OnCudaDeviceTime, ARunIsTimedWithoutWaiting) {
   }
 }
 
+// Batches are copied in the stream of the computation, activations beside it: 7 layers of 2 micro-batches go and return.
+TEST_F(OnCudaDeviceTime, CopiesHaveARowOfTheirOwn) {
+  const ProgramCase runs(llama_config({.width = 1024, .layers = 8}), std::vector<int>(16, 4097));
+  const auto run =
+      runs.train("copies", {"--cutoff_len=4096", "--max_steps=4", "--per_device_train_batch_size=1", "--trace=4-4",
+                            "--gradient_accumulation_steps=2", "--cpu_offloading_num_layers=7"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const json whole = json::parse(io::read_text_file(runs.path("copies/trace.json"), 1 << 28));
+  int row = -1;
+  for (const json& event : whole.at("traceEvents"))
+    if (event.at("name") == "thread_name" && event.at("args").at("name") == "copies") row = event.at("tid");
+  ASSERT_GE(row, 0) << "no row of copies";
+  std::map<std::string, int> counts;
+  std::vector<std::pair<double, double>> passes, sent;
+  for (const json& span : spans_of(runs.path("copies/trace.json"))) {
+    const std::string name = span.at("name");
+    const std::pair<double, double> time(span.at("ts"), span.at("ts").get<double>() + span.at("dur").get<double>());
+    if (name.starts_with("forward-compute")) passes.push_back(time);
+    if (span.at("tid") != row) continue;
+    ++counts[name];
+    EXPECT_GT(time.second, time.first) << name;
+    if (name == "activations-to-host") sent.push_back(time);
+  }
+  EXPECT_EQ(counts["batch-to-device"], 2);
+  EXPECT_EQ(counts["activations-to-host"], 2 * 7);
+  EXPECT_GE(counts["activations-to-device"], 2 * 7);
+  ASSERT_EQ(passes.size(), 2U);
+  const auto beside = [&](const auto& copy) {
+    return std::ranges::any_of(passes,
+                               [&](const auto& pass) { return copy.first < pass.second && copy.second > pass.first; });
+  };
+  EXPECT_GE(std::ranges::count_if(sent, beside), 2 * 6) << "copies that run beside a forward pass";
+}
+
 TEST_F(OnCudaDeviceTime, AProfileShowsKernels) {
   const ProgramCase runs(llama_config({}), std::vector<int>(64, 129));
   const auto run = runs.train("profiled", {"--cutoff_len=128", "--max_steps=6", "--per_device_train_batch_size=4",

@@ -44,6 +44,33 @@ TEST(ActivationOffload, FreesWhatOnlyAutogradHolds) {
   expect_close(w.grad(), (24 * a * a * a * w).detach(), "dw", 1e-5);
 }
 
+// A span for what each layer sends and fetches; the first layer's copies come back before its backward.
+TEST(ActivationOffload, ShowsItsCopies) {
+  const ActivationOffload offload(at::kCPU, 100);
+  TraceRecorder trace;
+  trace.start_timeline();
+  offload.set_trace(&trace);
+  const at::Tensor a = numbers(1000).requires_grad_();
+  ActivationOffload::Pass pass = offload.begin();
+  at::Tensor y = a;
+  for (int64_t layer = 0; layer < 2; ++layer) {
+    {
+      const ActivationOffload::LayerScope scope(pass);
+      y = (2 * y).square();
+    }
+    pass.end_layer(layer, y);
+  }
+  y.sum().backward();
+  std::vector<std::string> names;
+  for (const TraceSpan& span : trace.take_spans()) {
+    EXPECT_EQ(span.label.lane, TraceLane::kCopies);
+    names.emplace_back(span.label.name);
+  }
+  const std::string out = "activations-to-host", back = "activations-to-device";
+  EXPECT_EQ(names, (std::vector{out, out, back, back}));
+  offload.set_trace(nullptr);
+}
+
 TEST(ActivationOffload, SmallStoragesStay) {
   const ActivationOffload offload(at::kCPU, 4001);
   const at::Tensor a = numbers(1000).requires_grad_();

@@ -101,6 +101,27 @@ TEST(TraceJson, EachGroupHasRowsOfItsOwn) {
   EXPECT_EQ(event_named(trace, "all_reduce").at("args"), json::parse(R"({"purpose":"gradients","group":"dp"})"));
 }
 
+// Only ranks that copy have a row of copies: below those of communication, and apart from both.
+TEST(TraceJson, CopiesHaveARowOfTheirOwn) {
+  const json trace = json::parse(trace_json({{"",
+                                              0,
+                                              0,
+                                              {{"forward", TraceLane::kCompute, 0, 0, 10, 50},
+                                               {"activations-to-host", TraceLane::kCopies, -1, -1, 20, 60},
+                                               {"batch-to-device", TraceLane::kCopies, -1, -1, 5, 8}}}}));
+  std::map<int, std::string> rows;
+  std::map<std::string, int> order;
+  for (const json& event : events_of(trace, "M")) {
+    if (event.at("name") == "thread_name") rows[event.at("tid")] = event.at("args").at("name");
+    if (event.at("name") == "thread_sort_index") order[rows.at(event.at("tid"))] = event.at("args").at("sort_index");
+  }
+  for (const char* name : {"activations-to-host", "batch-to-device"})
+    EXPECT_EQ(rows.at(event_named(trace, name).at("tid")), "copies");
+  EXPECT_LT(order.at("compute"), order.at("communication"));
+  EXPECT_LT(order.at("communication"), order.at("copies"));
+  EXPECT_LT(order.at("copies"), order.at("host"));
+}
+
 TEST(TraceJson, NoSpansAtAll) {
   EXPECT_TRUE(events_of(json::parse(trace_json({RankTrace{}, RankTrace{}})), "X").empty());
   EXPECT_TRUE(json::parse(trace_json({})).at("traceEvents").empty());

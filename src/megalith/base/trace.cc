@@ -17,6 +17,8 @@ const char* name(TraceLane lane) {
       return "compute";
     case TraceLane::kCommunication:
       return "communication";
+    case TraceLane::kCopies:
+      return "copies";
     case TraceLane::kHost:
       return "host";
   }

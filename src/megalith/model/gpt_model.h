@@ -70,6 +70,10 @@ class GptModel {
   using BeforePart = std::function<void(std::span<nn::Parameter* const>)>;
   void set_before_part(BeforePart before_part) { before_part_ = std::move(before_part); }
 
+  // Shows copies of activations to and from the host (nn::ActivationOffload::set_trace).
+  void set_trace(TraceRecorder* trace) const {
+    if (offload_) offload_->set_trace(trace);
+  }
   // Returns the bytes of activations that forward passes have sent to the host so far.
   int64_t offloaded_bytes() const { return offload_ ? offload_->bytes() : 0; }
 

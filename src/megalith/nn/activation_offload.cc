@@ -38,15 +38,21 @@ class HostCopies {
     if (!device_.is_cpu()) stream_ = c10::impl::VirtualGuardImpl(device_.type()).getStreamFromGlobalPool(device_);
   }
 
+  void set_trace(TraceRecorder* trace) { trace_ = trace; }
   c10::Device device() const { return device_; }
   at::TensorOptions host_bytes() const { return at::TensorOptions(at::kByte).pinned_memory(!device_.is_cpu()); }
 
-  // Runs `queue`, whose copies come after the work queued on the compute stream so far. Returns the event of the last
-  // copy, or nullptr on the CPU.
+  // Runs `queue`, whose copies come after the work queued on the compute stream so far and are the span `name`. Returns
+  // the event of the last copy, or nullptr on the CPU.
   template <typename Queue>
-  EventPtr run(const Queue& queue) const {
-    if (!stream_) {
+  EventPtr run(const char* name, const Queue& queue) const {
+    const auto traced = [&] {
+      std::optional<TraceRecorder::Scope> span;
+      if (trace_ != nullptr) span.emplace(trace_->span({.name = name, .lane = TraceLane::kCopies}));
       queue();
+    };
+    if (!stream_) {
+      traced();
       return nullptr;
     }
     const c10::impl::VirtualGuardImpl guard(device_.type());
@@ -54,7 +60,7 @@ class HostCopies {
     ready.record(guard.getStream(device_));
     ready.block(*stream_);
     const c10::StreamGuard on_copy_stream(*stream_);
-    queue();
+    traced();
     auto done = std::make_shared<c10::Event>(device_.type());
     done->record(*stream_);
     return done;
@@ -68,6 +74,7 @@ class HostCopies {
  private:
   const c10::Device device_;
   std::optional<c10::Stream> stream_;
+  TraceRecorder* trace_ = nullptr;
 };
 
 // The bytes of a whole storage.
@@ -89,7 +96,7 @@ void fetch(const std::vector<EntryPtr>& entries, const HostCopies& copies) {
   std::vector<at::Tensor> targets;
   for (const EntryPtr& entry : entries)
     targets.push_back(at::empty({entry->host.numel()}, at::TensorOptions(at::kByte).device(copies.device())));
-  const EventPtr arrived = copies.run([&] {
+  const EventPtr arrived = copies.run("activations-to-device", [&] {
     for (size_t i = 0; i < entries.size(); ++i) targets[i].copy_(entries[i]->host, /*non_blocking=*/true);
   });
   for (size_t i = 0; i < entries.size(); ++i) {
@@ -151,7 +158,7 @@ void ActivationOffload::Pass::State::send(int64_t layer) {
     now.storages.push_back(std::exchange(entry->storage, {}));
   }
   if (!entries.empty())
-    now.sent = copies.run([&] {
+    now.sent = copies.run("activations-to-host", [&] {
       for (size_t i = 0; i < entries.size(); ++i)
         entries[i]->host.copy_(bytes_of(now.storages[i]), /*non_blocking=*/true);
     });
@@ -232,6 +239,7 @@ ActivationOffload::ActivationOffload(c10::Device device, int64_t min_bytes)
   torch::autograd::set_default_engine_stub(&hooked_engine);
 }
 
+void ActivationOffload::set_trace(TraceRecorder* trace) const { common_->copies.set_trace(trace); }
 ActivationOffload::Pass ActivationOffload::begin() const { return Pass(common_); }
 int64_t ActivationOffload::bytes() const { return common_->sent_bytes; }
 

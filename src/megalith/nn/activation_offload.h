@@ -21,6 +21,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "megalith/base/trace.h"
+
 namespace megalith::nn {
 
 // Used by one thread per rank, like the model that owns it.
@@ -32,6 +34,9 @@ class ActivationOffload {
 
   // Makes autograd ask for hooks in this process from now on. Storages of fewer than `min_bytes` stay on the device.
   ActivationOffload(c10::Device device, int64_t min_bytes);
+
+  // Shows copies of further passes in the lane kCopies. `trace`, nullptr for none, must live until it is replaced.
+  void set_trace(TraceRecorder* trace) const;
 
   // Starts a forward pass.
   Pass begin() const;

@@ -44,11 +44,13 @@ struct Row {
   }
 };
 
-// The rows of one rank. Spans must come ordered by begin, outer ones first.
+// The rows of one rank: one for each lane (for copies if there are any), and further ones as spans need them. Spans must
+// come ordered by begin, outer ones first.
 class Rows {
  public:
   Rows() {
-    for (int lane = 0; lane < kTraceLanes; ++lane) rows_.push_back({static_cast<TraceLane>(lane)});
+    for (const TraceLane lane : {TraceLane::kCompute, TraceLane::kCommunication, TraceLane::kHost})
+      rows_.push_back({lane});
   }
   // Returns the thread, which is the index, of the first row of its lane and group with room, or of a new one.
   int thread_for(const ExportedSpan& span) {

@@ -78,6 +78,9 @@ model::ModelInput Objective::inputs(const data::MicroBatch& batch, const model::
   const at::Device device = chunk.options().device;
   model::ModelInput input{.layout = batch.layout, .hidden = std::move(hidden)};
   input.training = phase == Phase::kTraining;
+  std::optional<TraceRecorder::Scope> span;
+  if (trace_ != nullptr && (chunk.place().reads_ids() || chunk.place().head))
+    span.emplace(trace_->span({.name = "batch-to-device", .lane = TraceLane::kCopies}));
   if (chunk.place().reads_ids()) input.ids = ops::to_device(batch.ids, device);
   if (chunk.place().head) input.targets = ops::to_device(batch.labels, device);
   if (chunk.place().embedding) {

@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "megalith/base/trace.h"
 #include "megalith/data/micro_batch.h"
 #include "megalith/model/gpt_model.h"
 #include "megalith/ops/kernel/host_values.h"
@@ -106,6 +107,10 @@ class Objective {
   // that it is not known in advance.
   void set_loss_grad(std::function<double(int64_t count)> of) { loss_grad_ = std::move(of); }
 
+  // Shows the copies of micro-batches to the device in the lane kCopies. `trace`, nullptr for none, must live until it is
+  // replaced.
+  void set_trace(TraceRecorder* trace) { trace_ = trace; }
+
   // Returns whether the model's own further losses (multi-token prediction) are trained beside this one.
   virtual bool trains_attached() const { return true; }
 
@@ -139,6 +144,7 @@ class Objective {
 
  private:
   std::function<double(int64_t count)> loss_grad_;
+  TraceRecorder* trace_ = nullptr;
 };
 
 }  // namespace megalith::train

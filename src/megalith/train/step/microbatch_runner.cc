@@ -99,6 +99,27 @@ std::function<void(const layout::PipelineAction&, bool)> trace_actions(TraceReco
   };
 }
 
+// While it lives, the objective and the model show their copies to and from the host in the timeline.
+class ShownCopies {
+ public:
+  ShownCopies(Objective& objective, const model::VirtualModels& models, TraceRecorder& trace)
+      : objective_(objective), models_(models) {
+    show(&trace);
+  }
+  ~ShownCopies() { show(nullptr); }
+  ShownCopies(const ShownCopies&) = delete;
+  ShownCopies& operator=(const ShownCopies&) = delete;
+
+ private:
+  void show(TraceRecorder* trace) const {
+    objective_.set_trace(trace);
+    for (const auto& chunk : models_) chunk->set_trace(trace);
+  }
+
+  Objective& objective_;
+  const model::VirtualModels& models_;
+};
+
 }  // namespace
 
 pipeline::EngineSettings engine_settings(const model::ModelConfig& model, at::ScalarType dtype, bool overlap) {
@@ -191,6 +212,7 @@ std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroB
   check_extras(whole, objective_);
   const std::vector<data::MicroBatch> batches = own_part(whole, Phase::kTraining);
   objective_.begin(whole, Phase::kTraining);
+  const ShownCopies copies(objective_, models_, trace_);
   // Known before the forward pass, so that a fused head can compute gradients together with the loss.
   objective_.set_loss_grad([this, scale = pass.loss_scale, count = batches.size()](int64_t tokens) {
     return backward_factor(tokens, scale, count);
@@ -332,6 +354,7 @@ std::vector<MicrobatchLoss> MicrobatchRunner::evaluate(std::span<const data::Mic
   check_extras(whole, objective_);
   const std::vector<data::MicroBatch> batches = own_part(whole, Phase::kEvaluation);
   objective_.begin(whole, Phase::kEvaluation);
+  const ShownCopies copies(objective_, models_, trace_);
   std::vector<MicrobatchLoss> losses;
   pipeline::StageWork work;
   work.forward = [&](const StageCall& call) {
