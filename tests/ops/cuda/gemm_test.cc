@@ -68,6 +68,7 @@ TEST_P(CudaKernel, ProductsLeaveRoomForOtherKernels) {
   const c10::Stream current = device.getStream(a.device()), beside = device.getStreamFromGlobalPool(a.device(), true);
   const SparedMultiprocessors room(plans.get(), 16);
   gemm_out(out, a, b, {.plans = plans.get()});  // chooses the kernel
+  counter.add_(1);                              // loads the other one, which may wait for the device
   device.synchronizeStream(current);
   c10::Event product(c10::kCUDA), other(c10::kCUDA);
   gemm_out(out, a, b, {.plans = plans.get()});
