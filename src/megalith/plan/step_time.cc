@@ -23,7 +23,7 @@ namespace {
 // Share of the time of a hidden exchange that computation loses beside it: rows that arrive take multiprocessors and
 // bandwidth of the memory, and two passes that alternate are launched piece by piece. Fitted to rehearsals on an H200
 // (docs/rehearse.md).
-constexpr double kLostBesideTokens = 0.5;
+constexpr double kLostBesideTokens = 0.3;
 
 // Seconds of one micro-batch in all chunks of a pipeline rank.
 struct RankTime : PassTimes {
