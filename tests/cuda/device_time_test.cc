@@ -142,7 +142,7 @@ TEST_F(OnCudaDeviceTime, ARunIsTimedWithoutWaiting) {
   }
 }
 
-// Batches are copied in the stream of the computation, activations beside it: 7 layers of 2 micro-batches go and return.
+// Batches are copied in the stream of the computation, activations beside it: those of 7 layers and 2 micro-batches.
 TEST_F(OnCudaDeviceTime, CopiesHaveARowOfTheirOwn) {
   const ProgramCase runs(llama_config({.width = 1024, .layers = 8}), std::vector<int>(16, 4097));
   const auto run =

@@ -30,8 +30,8 @@
 
 namespace megalith {
 
-// The rows of a rank in the timeline: compute, communication, copies between host and device, and other work of the host
-// (data, checkpoints).
+// The rows of a rank in the timeline: compute, communication, copies between host and device, and other work of the
+// host (data, checkpoints).
 enum class TraceLane : uint8_t { kCompute, kCommunication, kCopies, kHost };
 const char* name(TraceLane lane);
 
@@ -73,8 +73,9 @@ class TraceRecorder {
   TraceRecorder(const TraceRecorder&) = delete;
   TraceRecorder& operator=(const TraceRecorder&) = delete;
 
-  // Measures spans of all lanes but kHost on a device from now on: on the current stream of their thread. Call it before the first span. The
-  // times of `clock` must be those of the recorder's clock. nullptr, the initial state: the host does all work.
+  // Measures spans of all lanes but kHost on a device from now on, in the current stream of their thread. Call it
+  // before the first span. The times of `clock` must be those of the recorder's clock. nullptr, the initial state: the
+  // host does all work.
   void set_device_clock(std::shared_ptr<DeviceClock> clock) { device_clock_ = std::move(clock); }
   DeviceClock* device_clock() const { return device_clock_.get(); }
 

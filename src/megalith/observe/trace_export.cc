@@ -44,8 +44,8 @@ struct Row {
   }
 };
 
-// The rows of one rank: one for each lane (for copies if there are any), and further ones as spans need them. Spans must
-// come ordered by begin, outer ones first.
+// The rows of one rank: one for each lane (for copies if there are any), and further ones as spans need them. Spans
+// must come ordered by begin, outer ones first.
 class Rows {
  public:
   Rows() {

@@ -107,8 +107,8 @@ class Objective {
   // that it is not known in advance.
   void set_loss_grad(std::function<double(int64_t count)> of) { loss_grad_ = std::move(of); }
 
-  // Shows the copies of micro-batches to the device in the lane kCopies. `trace`, nullptr for none, must live until it is
-  // replaced.
+  // Shows the copies of micro-batches to the device in the lane kCopies. `trace`, nullptr for none, must live until it
+  // is replaced.
   void set_trace(TraceRecorder* trace) { trace_ = trace; }
 
   // Returns whether the model's own further losses (multi-token prediction) are trained beside this one.
