@@ -32,6 +32,16 @@ std::vector<RankCase> graph_cases() {
       {.name = "cp2_a2a", .cp = 2, .layout = {"--cp_comm_type=a2a"}},
       {.name = "tp2_dp2_zero1", .tp = 2, .dp = 2, .layout = {"--sequence_parallel", "--use_distributed_optimizer"}},
       {.name = "tp2_cp2", .tp = 2, .cp = 2},
+      // Four micro-batches, of which the first runs without graphs.
+      {.name = "pp2", .pp = 2},
+      {.name = "pp2_bf16", .pp = 2, .precision = Precision::kBf16},
+      {.name = "pp2_vpp2", .pp = 2, .layout = {"--vpp=2"}},
+      {.name = "pp2_recompute", .pp = 2, .layout = {"--recompute_granularity=full"}},
+      {.name = "pp2_dp2_zero1_overlap",
+       .pp = 2,
+       .dp = 2,
+       .layout = {"--use_distributed_optimizer", "--overlap_grad_reduce", "--overlap_param_gather"}},
+      {.name = "tp2_sp_pp2", .tp = 2, .pp = 2, .layout = {"--sequence_parallel"}},
   };
 }
 

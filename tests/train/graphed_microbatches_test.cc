@@ -287,7 +287,12 @@ TEST(GraphedMicrobatches, ObstaclesAreNamed) {
   run.grid = {.world_size = 8};  // data-parallel ranks exchange nothing within a graph
   EXPECT_EQ(why(), "");
   run.grid = {.world_size = 8, .pp = 2};
-  expect_contains(why(), "pipeline stages");
+  run.schedule = layout::ScheduleKind::kOneFOneB;
+  EXPECT_EQ(why(), "");
+  run.defers_heads = true;
+  expect_contains(why(), "defer_embedding_wgrad_compute");
+  run.schedule = layout::ScheduleKind::kZeroBubble;
+  expect_contains(why(), "zero-bubble");
   run.on_cuda = false;
   expect_contains(why(), "CPU");
   run = {.grid = {}, .on_cuda = true, .nccl = true, .recordable_loss = false};

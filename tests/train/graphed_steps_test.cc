@@ -10,6 +10,7 @@
 #include "megalith/config/derive.h"
 #include "megalith/run/resolve/schedule.h"
 #include "megalith/run/resolve/trainer_settings.h"
+#include "megalith/train/step/graphed_stages.h"
 #include "megalith/train/train_step.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
@@ -35,14 +36,15 @@ struct GraphedCase {
   std::string family = "llama";
   int microbatches = 2;
   int graphs = 2;
+  int shorter = -1;  // a micro-batch with shorter rows
 };
 
 // Rows of equal length, different on every data-parallel rank and in every micro-batch of every step.
-data::MicroBatch rows(const TrainerRank& rank, int64_t vocab, int step, int microbatch) {
+data::MicroBatch rows(const TrainerRank& rank, int64_t vocab, int step, int microbatch, int length) {
   std::vector<data::Sample> samples;
   for (int row = 0; row < 2; ++row) {
     data::Sequence sequence;
-    for (int i = 0; i < 17; ++i) {
+    for (int i = 0; i < length; ++i) {
       const int64_t id = 1 + 7 * i * (row + 1) + 3 * step + 5 * microbatch + 11 * rank.models.context().place().dp_rank;
       sequence.labels.push_back(sequence.ids.emplace_back(static_cast<int32_t>(id % vocab)));
     }
@@ -73,7 +75,7 @@ RankEnd run_steps(const TrainerRank& rank, const GraphedCase& that, const Graphs
     data::StepBatch batch;
     batch.samples = 2 * that.microbatches * that.how.dp;
     for (int m = 0; m < that.microbatches; ++m)
-      batch.microbatches.push_back(rows(rank, rank.models.config().vocab_size, step, m));
+      batch.microbatches.push_back(rows(rank, rank.models.config().vocab_size, step, m, m == that.shorter ? 9 : 17));
     const train::StepReport report = train::train_step(model, runner, guard, batch, step + 1, nullptr, {});
     end.numbers.push_back(report.loss.sum);
     for (const train::MetricTotal& total : report.metrics) end.numbers.push_back(total.mean());
@@ -190,6 +192,76 @@ TEST(GraphedSteps, WithDelayedFp8Scales) {
     args.fusion.cuda_graph_warmup_steps = 0;
   });
   expect_graphs_change_nothing(that);
+}
+
+// With several stages, ranks have as many slots of two graphs as recorded micro-batches are in flight at the same time,
+// which is a matter of the stage.
+void expect_stages_change_nothing(GraphedCase that, const std::vector<int>& slots) {
+  SCOPED_TRACE(that.how.name);
+  that.microbatches = 4;
+  const auto make = [](const GraphSurroundings& around, int /*rank*/) { return stand_ins(around); };
+  const std::vector<RankEnd> found = run_case(that, make);
+  expect_equal_ends(found, run_case(that));
+  for (size_t rank = 0; rank < found.size(); ++rank)
+    EXPECT_EQ(found[rank].graphs, 2 * slots[rank * slots.size() / found.size()]) << "rank " << rank;
+}
+
+// The first stage: F0 F1 B0 F2 B1 F3 B2 B3, without a graph for micro-batch 0. The last: F0 B0 F1 B1 ….
+TEST(GraphedSteps, OfPipelineStages) {
+  expect_stages_change_nothing(graphed({.name = "pp 2", .pp = 2}), {2, 1});
+  expect_stages_change_nothing(graphed({.name = "pp 2, dp 2", .pp = 2, .dp = 2}, share_optimizer), {2, 1});
+  expect_stages_change_nothing(graphed({.name = "pp 2, dp 2, overlap", .pp = 2, .dp = 2}, overlap_all), {2, 1});
+  expect_stages_change_nothing(
+      graphed({.name = "tp 2, pp 2", .tp = 2, .pp = 2}, [](auto& args) { args.parallel.sequence_parallel = true; }),
+      {2, 1});
+  expect_stages_change_nothing(graphed({.name = "recompute", .pp = 2},
+                                       [](auto& args) {
+                                         args.recompute.granularity = config::RecomputeGranularity::kFull;
+                                         args.recompute.method = config::RecomputeMethod::kUniform;
+                                       }),
+                               {2, 1});
+}
+
+// Graphs are for one shape: micro-batch 2 runs without, and 3 takes the slot of 1.
+TEST(GraphedSteps, OfPipelineStagesHaveOneShape) {
+  GraphedCase that = graphed({.name = "pp 2", .pp = 2});
+  that.shorter = 2;
+  expect_stages_change_nothing(that, {1, 1});
+}
+
+// Micro-batches 1 to 3 of the first chunk are in flight together on both stages, and of the second one or two.
+TEST(GraphedSteps, OfVirtualStages) {
+  expect_stages_change_nothing(graphed({.name = "pp 2, vpp 2", .pp = 2, .vpp = 2}), {5, 4});
+}
+
+TEST(GraphedSteps, OfPipelineStagesWithExperts) {
+  GraphedCase that = graphed({.name = "experts", .pp = 2});
+  that.family = "mixtral";
+  expect_stages_change_nothing(that, {2, 1});
+}
+
+TEST(GraphedSteps, OfPipelineStagesNeedASecondMicrobatch) {
+  GraphedCase that = graphed({.pp = 2});
+  that.microbatches = 1;
+  that.graphs = 0;
+  ::testing::internal::CaptureStderr();
+  expect_graphs_change_nothing(that);
+  expect_contains(::testing::internal::GetCapturedStderr(),
+                  "is not used in steps of 1 micro-batch(es): with pipeline stages the first one");
+}
+
+// A stage that cannot record leaves no trace, and the other one does not notice.
+TEST(GraphedSteps, OneStageCannotRecord) {
+  GraphedCase that = graphed({.name = "pp 2", .pp = 2});
+  that.microbatches = 4;
+  const auto make = [](const GraphSurroundings& around, int rank) {
+    if (rank == 0) return stand_ins(around);
+    return train::MakeDeviceGraph([](const train::DeviceGraph*) { return std::make_unique<BrokenGraph>(); });
+  };
+  const std::vector<RankEnd> found = run_case(that, make);
+  expect_equal_ends(found, run_case(that));
+  EXPECT_EQ(found[0].graphs, 4);
+  EXPECT_EQ(found[1].graphs, 0);
 }
 
 // One of two tensor-parallel ranks cannot record: neither replays, and nothing waits for the other.

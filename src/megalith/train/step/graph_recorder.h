@@ -39,13 +39,13 @@ class GraphRecorder {
   bool settled() const;
   int recorded() const { return recorded_; }
 
-  // Returns the flags of all parameters that say whether backward overwrites a gradient or adds to it.
+  // The flags of all parameters that say whether backward overwrites a gradient or adds to it.
   std::vector<bool> stale() const;
+  void set_stale(const std::vector<bool>& stale) const;
 
  private:
   using Statistics = std::vector<nn::RouterStatistics>;
 
-  void set_stale(const std::vector<bool>& stale) const;
   // Replaces the statistics of all routers and returns them.
   Statistics exchange(Statistics statistics) const;
 

@@ -26,22 +26,23 @@ std::string expert_obstacle(const model::ModelOptions& options, const layout::Gr
   return "";
 }
 
-// A replay changes the losses, so it copies their values for the caller.
-MicrobatchLoss copy_of(const MicrobatchLoss& recorded) {
+}  // namespace
+
+MicrobatchLoss copied(const MicrobatchLoss& recorded) {
   MicrobatchLoss loss = recorded;
   loss.sum = recorded.sum.clone();
   for (MicrobatchMetric& metric : loss.metrics) metric.sum = metric.sum.clone();
   return loss;
 }
 
-}  // namespace
-
 // A graph replays kernels only, so a pass that computes something on the host cannot be recorded.
 std::string graph_obstacle(const model::ModelOptions& options, const model::ModelConfig& config, const GraphRun& run) {
   if (!run.on_cuda) return "the run is on the CPU";
   if (run.grid.tp * run.grid.cp > 1 && !run.nccl)
     return "tensor- and context-parallel ranks exchange tensors through the host (NCCL does not)";
-  if (run.grid.pp > 1) return "pipeline stages run several micro-batches at a time";
+  if (run.schedule == layout::ScheduleKind::kZeroBubble)
+    return "the zero-bubble schedule computes weight gradients apart from the passes";
+  if (run.grid.pp > 1 && run.defers_heads) return "defer_embedding_wgrad_compute leaves weight gradients for later";
   if (!run.recordable_loss) return "the objective does not say that the device can compute it alone";
   if (std::string problem = model::capture_problem(config); !problem.empty()) return problem;
   if (config.moe)
@@ -78,17 +79,16 @@ GraphedMicrobatches::~GraphedMicrobatches() = default;
 std::optional<MicrobatchLoss> GraphedMicrobatches::run(const data::MicroBatch& batch, std::vector<double> constants,
                                                        const Work& work) {
   if (!recorder_.usable()) return std::nullopt;
-  BatchKey key(batch, std::move(constants));
-  // Padded rows of one length often differ in it, and only dynamic scaling computes angles from it.
   const auto& rope = chunk_.config().rope;
-  if (!rope || rope->scaling != ops::RopeScaling::kDynamic) key.max_position = 0;
+  const bool stretches = rope && rope->scaling == ops::RopeScaling::kDynamic;
+  BatchKey key = BatchKey::of(batch, std::move(constants), stretches);
   Shape& shape = shape_of(std::move(key), batch);
   const bool known = shape.met++ > 0;
   if (steps_ <= warm_up_steps_ || !known || !recorder_.settled() || !start(shape, batch)) return std::nullopt;
   const Graph* graph = graph_of(shape, work);
   if (graph == nullptr) return std::nullopt;
   recorder_.replay(*graph->recorded);
-  return copy_of(graph->loss);
+  return copied(graph->loss);
 }
 
 GraphedMicrobatches::Shape& GraphedMicrobatches::shape_of(BatchKey key, const data::MicroBatch& batch) {

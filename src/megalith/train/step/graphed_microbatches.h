@@ -11,6 +11,7 @@
 
 #include "megalith/data/micro_batch.h"
 #include "megalith/layout/grid_shape.h"
+#include "megalith/layout/pipeline_schedule.h"
 #include "megalith/model/gpt_model.h"
 #include "megalith/train/objectives/objective.h"
 #include "megalith/train/step/graph_recorder.h"
@@ -24,7 +25,13 @@ struct GraphRun {
   bool on_cuda = false;
   bool nccl = false;             // collectives of several ranks run on the device
   bool recordable_loss = false;  // Objective::recordable()
+  // With several stages: the schedule, and whether gradients of the head are left for its end.
+  layout::ScheduleKind schedule = layout::ScheduleKind::kNone;
+  bool defers_heads = false;
 };
+
+// Returns a loss whose tensors are copies: a replay changes those of the recorded one.
+MicrobatchLoss copied(const MicrobatchLoss& recorded);
 
 // Returns the reason why CUDA graphs cannot be used, as a phrase for a message; empty if they can. Does not check
 // whether they were requested. The same on all ranks.

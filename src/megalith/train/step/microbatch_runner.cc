@@ -16,6 +16,7 @@
 #include "megalith/base/log.h"
 #include "megalith/comm/store/process_settings.h"
 #include "megalith/nn/parameter/weight_grad_queue.h"
+#include "megalith/train/step/graphed_stages.h"
 #include "megalith/train/step/rank_microbatches.h"
 
 namespace megalith::train {
@@ -135,6 +136,8 @@ MicrobatchRunner::MicrobatchRunner(model::VirtualModels& models, const StepSetti
       trace_(trace),
       engine_(context, engine_settings(models.config(), models[0].options().dtype, settings.overlap_p2p_comm)) {}
 
+MicrobatchRunner::~MicrobatchRunner() = default;
+
 bool MicrobatchRunner::speaks_for_replica() const { return context_.is_last_stage() && context_.place().tp_rank == 0; }
 bool MicrobatchRunner::counts_for_replica() const { return speaks_for_replica() && context_.place().cp_rank == 0; }
 
@@ -228,12 +231,20 @@ std::vector<MicrobatchLoss> MicrobatchRunner::train(std::span<const data::MicroB
 
 void MicrobatchRunner::run_schedule(std::span<const data::MicroBatch> batches, const BackwardPass& pass,
                                     std::vector<MicrobatchLoss>& losses) const {
+  if (stages_) {
+    warn_if_never_graphed(batches.size(), pass);
+    stages_->begin_step();
+  }
   pipeline::StageWork work;
   work.forward = [&](const StageCall& call) {
-    const at::Tensor output = forward(call, batches[static_cast<size_t>(call.microbatch)], Phase::kTraining, losses);
-    if (!call.last_stage) return output;
-    at::Tensor start = start_of_backward(losses.back(), pass.loss_scale, batches.size());
-    losses.back().sum = output.detach();
+    at::Tensor start = stages_ ? replayed_forward(call, batches, pass, losses) : at::Tensor();
+    if (!start.defined()) {
+      const at::Tensor output = forward(call, batches[static_cast<size_t>(call.microbatch)], Phase::kTraining, losses);
+      if (!call.last_stage) return output;
+      start = start_of_backward(losses.back(), pass.loss_scale, batches.size());
+      losses.back().sum = output.detach();
+    }
+    if (!call.last_stage) return start;
     losses.back().on_host.emplace(losses.back().sum);  // started before backward, so that it does not queue after it
     for (AttachedLoss& attached : losses.back().attached) attached.sum = attached.sum.detach();
     if (pass.on_loss) pass.on_loss(losses.back());
@@ -254,13 +265,51 @@ void MicrobatchRunner::run_schedule(std::span<const data::MicroBatch> batches, c
   work.weight_gradients = queues.by_chunk();
   work.head = queues.head();
   engine_.run(step, work);
+  if (stages_) stages_->end_step();
+}
+
+at::Tensor MicrobatchRunner::replayed_forward(const StageCall& call, std::span<const data::MicroBatch> batches,
+                                              const BackwardPass& pass, std::vector<MicrobatchLoss>& losses) const {
+  const auto number = static_cast<size_t>(call.microbatch);
+  if (communicates(number, batches.size(), pass)) return {};
+  StageCall recorded = call;
+  recorded.input.reset();
+  const auto work = [this, recorded, scale = pass.loss_scale, count = batches.size()](const data::MicroBatch& batch,
+                                                                                      const at::Tensor& input) {
+    StageCall here = recorded;
+    here.input = input;
+    std::vector<MicrobatchLoss> own;
+    StagePass result{forward(here, batch, Phase::kTraining, own), {}};
+    if (!here.last_stage) return result;
+    MicrobatchLoss& loss = own.back();
+    result.output = start_of_backward(loss, scale, count);
+    loss.sum = loss.sum.detach();
+    for (MicrobatchMetric& metric : loss.metrics) metric.sum = metric.sum.detach();
+    result.loss = std::move(loss);
+    return result;
+  };
+  optim::DistributedDataParallel& gradients = *pass.chunks[static_cast<size_t>(call.chunk)];
+  gradients.finish_param_gather();  // a recorded pass must not wait for what it does not hold
+  // Labels matter where the loss is computed, or to an objective that is not known.
+  std::vector<double> constants{aux_loss_scale(pass.loss_scale, batches.size())};
+  if (call.last_stage || !objective_.sums_token_losses())
+    constants = graph_constants(batches[number], pass.loss_scale, batches.size());
+  std::optional<StagePass> replayed = stages_->forward(call, batches[number], std::move(constants), gradients, work);
+  if (!replayed) return {};
+  if (replayed->loss) {
+    if (objective_.sums_token_losses()) replayed->loss->count = batches[number].loss_tokens;
+    losses.push_back(std::move(*replayed->loss));
+  }
+  return replayed->output;
 }
 
 bool MicrobatchRunner::start_graphs() {
   const GraphRun run{.grid = context_.grid().shape(),
                      .on_cuda = context_.device().is_cuda(),
                      .nccl = context_.world().backend() == "nccl",
-                     .recordable_loss = objective_.recordable()};
+                     .recordable_loss = objective_.recordable(),
+                     .schedule = settings_.pipeline.kind,
+                     .defers_heads = settings_.deferred_heads > 0};
   const std::string why = graph_obstacle(models_[0].options(), models_.config(), run);
   if (!why.empty()) {
     if (context_.rank() == 0) log_warning("cuda_graph_impl local is not used: {}", why);
@@ -280,8 +329,20 @@ void MicrobatchRunner::use_graphs(MakeDeviceGraph make) {
       sharers.all_reduce(all, comm::ReduceOp::kMin, "success of recording a graph");
       return ops::HostScalar(all).value() > 0;
     };
-  graphs_ = std::make_unique<GraphedMicrobatches>(models_[0], settings_.graph_warmup_steps, std::move(agree),
-                                                  std::move(make));
+  if (context_.grid().shape().pp > 1)
+    stages_ = std::make_unique<GraphedStages>(models_, settings_.graph_warmup_steps, std::move(agree), std::move(make));
+  else
+    graphs_ = std::make_unique<GraphedMicrobatches>(models_[0], settings_.graph_warmup_steps, std::move(agree),
+                                                    std::move(make));
+}
+
+void MicrobatchRunner::stop_graphs() {
+  graphs_.reset();
+  stages_.reset();
+}
+
+int MicrobatchRunner::recorded_graphs() const {
+  return graphs_ ? graphs_->recorded() : stages_ ? stages_->recorded() : 0;
 }
 
 // An objective that is not known may read more of a micro-batch on the host than the factor of the loss.
@@ -303,10 +364,15 @@ bool MicrobatchRunner::communicates(size_t microbatch, size_t microbatches, cons
 
 void MicrobatchRunner::warn_if_never_graphed(size_t microbatches, const BackwardPass& pass) const {
   if (warned_of_overlap_) return;
-  for (size_t i = 0; i < microbatches; ++i)
+  for (size_t i = stages_ ? 1 : 0; i < microbatches; ++i)
     if (!communicates(i, microbatches, pass)) return;
   warned_of_overlap_ = true;
-  if (context_.rank() == 0)
+  if (context_.rank() == 0 && stages_)
+    log_warning(
+        "cuda_graph_impl local is not used in steps of {} micro-batch(es): with pipeline stages the first one runs"
+        " without a graph, and the last one if overlap_grad_reduce is on; use more (gradient_accumulation_steps)",
+        microbatches);
+  else if (context_.rank() == 0)
     log_warning(
         "cuda_graph_impl local is not used in steps of {} micro-batch(es): overlap_grad_reduce takes the last one{},"
         " during which ranks communicate; use more micro-batches (gradient_accumulation_steps), or switch it off",

@@ -17,6 +17,8 @@
 
 namespace megalith::train {
 
+class GraphedStages;
+
 // Everything that a training pass needs besides the micro-batches. Hooks may be empty; `chunks` are in the order of the
 // model's chunks.
 struct BackwardPass {
@@ -38,6 +40,7 @@ class MicrobatchRunner {
  public:
   MicrobatchRunner(model::VirtualModels& models, const StepSettings& settings, const parallel::ParallelContext& context,
                    Objective& objective, TraceRecorder& trace);
+  ~MicrobatchRunner();
 
   // All functions are collective over the pipeline-, tensor- and context-parallel ranks of a replica. They take whole
   // micro-batches; the objective sees this rank's context-parallel slices. They return the detached loss of each
@@ -49,7 +52,8 @@ class MicrobatchRunner {
   // cp. Attached losses are added in the same way, with their own counts, times their factors.
   std::vector<MicrobatchLoss> train(std::span<const data::MicroBatch> batches, const BackwardPass& pass);
 
-  // Makes train() record micro-batches and replay them (graphed_microbatches.h); the current stream must be an
+  // Makes train() record micro-batches and replay them (graphed_microbatches.h; with several pipeline stages pass by
+  // pass, graphed_stages.h); the current stream must be an
   // OwnStream until stop_graphs(). Returns false, after a warning that says why, if this run cannot use graphs.
   //
   // Gradients are reduced and parameters gathered outside of graphs. Where both overlap with passes, those passes run
@@ -57,9 +61,9 @@ class MicrobatchRunner {
   bool start_graphs();
   // Does the same with graphs of `make` and without looking for obstacles, for tests.
   void use_graphs(MakeDeviceGraph make);
-  void stop_graphs() { graphs_.reset(); }
-  bool uses_graphs() const { return graphs_ != nullptr; }
-  int recorded_graphs() const { return graphs_ ? graphs_->recorded() : 0; }
+  void stop_graphs();
+  bool uses_graphs() const { return graphs_ != nullptr || stages_ != nullptr; }
+  int recorded_graphs() const;
 
   // Runs forward only. Micro-batches without samples, which fill up a group, have a loss of count 0.
   std::vector<MicrobatchLoss> evaluate(std::span<const data::MicroBatch> batches);
@@ -103,6 +107,10 @@ class MicrobatchRunner {
   // Returns whether communication overlaps with a micro-batch of a step, so that no graph can hold it.
   bool communicates(size_t microbatch, size_t microbatches, const BackwardPass& pass) const;
   void warn_if_never_graphed(size_t microbatches, const BackwardPass& pass) const;
+  // Runs the forward pass of a stage by a graph, whose output knows the graph of its backward. On the last stage the
+  // output is where backward starts, and the loss is appended. Returns an undefined tensor if the caller has to run it.
+  at::Tensor replayed_forward(const pipeline::StageCall& call, std::span<const data::MicroBatch> batches,
+                              const BackwardPass& pass, std::vector<MicrobatchLoss>& losses) const;
 
   model::VirtualModels& models_;
   const StepSettings settings_;
@@ -110,7 +118,8 @@ class MicrobatchRunner {
   Objective& objective_;
   TraceRecorder& trace_;
   pipeline::ForwardBackward engine_;
-  std::unique_ptr<GraphedMicrobatches> graphs_;  // nullptr when graphs are not used
+  std::unique_ptr<GraphedMicrobatches> graphs_;  // nullptr when graphs are not used, or with several stages
+  std::unique_ptr<GraphedStages> stages_;        // nullptr when graphs are not used, or with one stage
   mutable bool warned_of_overlap_ = false;       // has said that overlap leaves no micro-batch for graphs
 };
 

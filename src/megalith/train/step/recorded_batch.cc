@@ -28,6 +28,12 @@ BatchKey::BatchKey(const data::MicroBatch& batch, std::vector<double> numbers)
   for (const auto& [name, extra] : batch.extras) extras[name] = extra.values.sizes().vec();
 }
 
+BatchKey BatchKey::of(const data::MicroBatch& batch, std::vector<double> constants, bool stretches) {
+  BatchKey key(batch, std::move(constants));
+  if (!stretches) key.max_position = 0;
+  return key;
+}
+
 bool BatchKey::operator==(const BatchKey& other) const {
   return cumulative == other.cumulative && max_position == other.max_position && extras == other.extras &&
          constants == other.constants && at::equal(positions, other.positions) &&

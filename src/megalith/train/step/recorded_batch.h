@@ -24,6 +24,9 @@ struct BatchKey {
   std::vector<double> constants;                       // factors of losses, and counts that an objective may read
 
   BatchKey() = default;
+  // `stretches` says whether rotary angles depend on the largest position; otherwise it is left out, since padded rows
+  // of one length often differ in it.
+  static BatchKey of(const data::MicroBatch& batch, std::vector<double> constants, bool stretches);
   BatchKey(const data::MicroBatch& batch, std::vector<double> constants);
   bool operator==(const BatchKey& other) const;
 };
