@@ -13,6 +13,7 @@
 #include "megalith/base/error.h"
 #include "megalith/hf/safetensors_file.h"
 #include "megalith/hf/weight_files.h"
+#include "megalith/hf/weight_writer.h"
 #include "megalith/model/convert.h"
 #include "megalith/model/families/family.h"
 #include "megalith/nn/parameter/init.h"
@@ -129,6 +130,68 @@ TEST(AdapterOnStackedExperts, MergedEqualsSeparateInEveryLayout) {
     const RunResult merged = run_layout(temp / "merged", batch, {});
     const RunResult run = expect_same_in_layouts(folder, temp / "adapter", batch);
     expect_close(run.logits, merged.logits, "logits of the merged model", kTolerance);
+  }
+}
+
+// "base_model.model.model.language_model.layers.…" -> "base_model.model.model.layers.…", as before transformers 4.52.
+std::string older_name(std::string name) {
+  for (const auto& [newer, older] :
+       {std::pair<std::string_view, std::string_view>{"model.language_model.", "model."}, {"model.visual.", "visual."}})
+    if (const size_t found = name.rfind(newer); found != std::string::npos) name.replace(found, newer.size(), older);
+  return name;
+}
+
+// Writes the adapter again with the older names.
+void write_with_older_names(const fs::path& adapter, const fs::path& to) {
+  const hf::SafetensorsFile file(adapter / "adapter_model.safetensors");
+  std::vector<hf::WeightSpec> specs;
+  for (const hf::TensorInfo& info : file.tensors()) specs.push_back({older_name(info.name), info.dtype, info.shape});
+  fs::create_directory(to);
+  hf::WeightWriter writer(to, specs, {.stem = peft::kWeightsStem});
+  writer.create_files();
+  for (const hf::TensorInfo& info : file.tensors()) writer.write(older_name(info.name), file.tensor(info.name));
+  writer.sync();
+  fs::copy_file(adapter / peft::kConfigName, to / peft::kConfigName);
+}
+
+// peft matches the names of modules, which the files of these models do not have.
+TEST(AdapterOnModelsThatSee, HasTheNamesOfModulesOldOrNew) {
+  for (const char* name : {"qwen2_vl", "qwen2_5_vl"}) {
+    SCOPED_TRACE(name);
+    const fs::path folder = golden_folder(name);
+    const model::ModelConfig config = model::read_model_config(folder);
+    const TempFolder temp;
+    const TokenBatch batch = small_batch(config.vocab_size);
+    write_random_adapter(folder, temp / "newer", everything(config, true));
+    write_with_older_names(temp / "newer", temp / "older");
+    const hf::SafetensorsFile newer(temp / "newer" / "adapter_model.safetensors"),
+        older(temp / "older" / "adapter_model.safetensors");
+    for (const char* module : {"model.language_model.embed_tokens", "model.language_model.layers.1.self_attn.q_proj",
+                               "model.visual.blocks.0.attn.qkv", "model.visual.merger.mlp.2", "lm_head"}) {
+      const peft::UpdateNames names = peft::update_names(std::string(module) + ".weight");
+      EXPECT_TRUE(newer.find(names.b) || newer.find(names.lookup_b)) << module;
+    }
+    EXPECT_TRUE(older.find("base_model.model.visual.blocks.0.attn.qkv.lora_B.weight"));
+    EXPECT_TRUE(older.find("base_model.model.model.embed_tokens.lora_embedding_B"));
+
+    const RunResult run = expect_same_in_layouts(folder, temp / "newer", batch);
+    const RunResult of_older = run_layout(folder, batch, {.adapter = temp / "older"});
+    expect_identical(of_older.logits, run.logits, "logits of the adapter with older names");
+    for (const char* written : {"newer", "older"}) {
+      SCOPED_TRACE(written);
+      const fs::path merged = temp / (std::string(written) + "-merged");
+      model::convert_checkpoint(folder, merged, {.adapter = temp / written});
+      const hf::WeightFiles after(merged), before(folder);
+      EXPECT_EQ(after.names(), before.names());
+      expect_close(run_layout(merged, batch, {}).logits, run.logits, "logits of the merged model", kTolerance);
+      // Text does not reach the tower.
+      const peft::UpdateNames names = peft::update_names("model.visual.blocks.0.attn.qkv.weight");
+      const at::Tensor base = before.tensor("visual.blocks.0.attn.qkv.weight");
+      const at::Tensor update = newer.tensor(names.b).mm(newer.tensor(names.a));
+      EXPECT_GT(update.abs().max().item<double>(), 1e-2);
+      expect_close(after.tensor("visual.blocks.0.attn.qkv.weight"),
+                   base + update * peft::read_adapter_config(temp / "newer").scale(), "tower", 1e-6);
+    }
   }
 }
 

@@ -82,5 +82,28 @@ TEST(NamePattern, OfAnotherLanguageIsRefused) {
   expect_error<ConfigError>([] { NamePattern::whole("(?P<layer>x)"); }, {"(?P<layer>x) is not understood"});
 }
 
+// Before transformers 4.52 the language model and the tower of models that see had no word in front.
+TEST(AdapterTargets, OfOlderNamesAreFound) {
+  const hf::NameMap names{
+      .rules = {{"model.language_model.layers.{}.self_attn.q_proj.weight", {"layers.{}.attention.q.weight"}},
+                {"model.visual.blocks.{}.attn.qkv.weight", {"vision.blocks.{}.attention.qkv.weight"}},
+                {"lm_head.weight", {"head.weight"}}}};
+  EXPECT_EQ(peft::newer_name("model.layers.0.self_attn.q_proj", names),
+            "model.language_model.layers.0.self_attn.q_proj");
+  EXPECT_EQ(peft::newer_name("visual.blocks.0.attn.qkv", names), "model.visual.blocks.0.attn.qkv");
+  for (const char* same :
+       {"lm_head", "q_proj", "model.visual.blocks.0.attn.qkv", "model.language_model.layers.0.self_attn.q_proj"})
+    EXPECT_EQ(peft::newer_name(same, names), same);
+  EXPECT_EQ(peft::newer_name("model.layers.0.self_attn.q_proj", kMixtralNames), "model.layers.0.self_attn.q_proj");
+
+  AdapterConfig config = on({"model.layers.0.self_attn.q_proj", "visual.blocks.1.attn.qkv"});
+  config.rank_pattern = {{NamePattern::end("model.layers.0.self_attn.q_proj"), 4}};
+  config = peft::with_newer_names(std::move(config), names);
+  ASSERT_TRUE(peft::update_of(names, "layers.0.attention.q.weight", config));
+  EXPECT_EQ(peft::update_of(names, "layers.0.attention.q.weight", config)->rank, 4);
+  EXPECT_FALSE(peft::update_of(names, "layers.1.attention.q.weight", config));
+  EXPECT_TRUE(peft::update_of(names, "vision.blocks.1.attention.qkv.weight", config));
+}
+
 }  // namespace
 }  // namespace megalith::testing

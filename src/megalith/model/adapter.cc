@@ -189,9 +189,9 @@ hf::TensorMapping adapter_mapping(const ModelConfig& config, const peft::Adapter
 }
 
 int64_t adapter_vocab_size(const fs::path& folder, const ModelConfig& config) {
-  const hf::WeightFiles files(folder, fmt::format("{}.safetensors", peft::kWeightsStem));
+  const auto files = peft::open_adapter(folder, peft::read_adapter_config(folder), module_names(config));
   int64_t rows = 0;
-  look_at_vocabulary(files, config, [&](int64_t size) { rows = std::max(rows, size); });
+  look_at_vocabulary(*files, config, [&](int64_t size) { rows = std::max(rows, size); });
   return rows;
 }
 
@@ -233,7 +233,8 @@ std::string excluded_modules(const ModelConfig& config, const FreezePlan& freeze
 }
 
 peft::AdapterConfig resolve_targets(peft::AdapterConfig adapter, const ModelConfig& config) {
-  adapter = peft::with_targets(std::move(adapter), module_names(config), whole_weights(config));
+  const hf::NameMap names = module_names(config);
+  adapter = peft::with_targets(peft::with_newer_names(std::move(adapter), names), names, whole_weights(config));
   look_at_whole(config, adapter, [](const nn::Parameter&) {});  // throws if a layer cannot take the adapter
   return adapter;
 }
@@ -381,8 +382,9 @@ WithoutAdapter::WithoutAdapter(const VirtualModels& models) {
     if (chunk->adapters()) off_.emplace_back(*chunk->adapters());
 }
 
-void check_mergeable(const peft::AdapterConfig& adapter, const ModelConfig& config) {
+void check_mergeable(const peft::AdapterConfig& written, const ModelConfig& config) {
   const hf::NameMap names = module_names(config);
+  const peft::AdapterConfig adapter = peft::with_newer_names(written, names);
   const std::string embedding = peft::module_of(names, "embedding.weight");
   check<ConfigError>(
       !config.tied_embeddings || !peft::update_of(names, "embedding.weight", adapter) ||

@@ -7,6 +7,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "megalith/base/error.h"
 #include "megalith/base/task_progress.h"
@@ -75,17 +76,19 @@ std::vector<Conversion> conversions(const hf::WeightFiles& files, const ModelCon
   return all;
 }
 
-// Merges an adapter, which names experts one by one, into the tensors of files that may keep them stacked.
+// Merges an adapter, which names modules, into the tensors of files, which may have older names and stacks of experts.
 class Merge {
  public:
   Merge(const fs::path& adapter, const ModelConfig& config, const hf::TensorMapping& files)
       : tensors_(global_tensors(config)),
         files_(files),
         modules_(module_names(config), tensors_),
-        merge_(adapter, module_names(config), modules_.files()) {}
+        merge_(adapter, module_names(config), modules_.files()) {
+    for (const hf::GlobalTensor& ours : tensors_) module_of_[&files_.file_of(ours.name)] = &modules_.file_of(ours.name);
+  }
 
   at::Tensor merged(const hf::FileTensor& file, const at::Tensor& tensor) const {
-    if (!file.stacked) return merge_.merged(file, tensor);
+    if (!file.stacked) return merge_.merged(*module_of_.at(&file), tensor);
     at::Tensor whole = tensor.clone();
     for (const hf::GlobalTensor& ours : tensors_) {
       if (&files_.file_of(ours.name) != &file) continue;
@@ -105,6 +108,8 @@ class Merge {
   const std::vector<hf::GlobalTensor> tensors_;
   const hf::TensorMapping& files_;
   const hf::TensorMapping modules_;
+  // The module's tensor by that of the files. A stack has many, of which this is one.
+  std::unordered_map<const hf::FileTensor*, const hf::FileTensor*> module_of_;
   const peft::FileMerge merge_;
 };
 

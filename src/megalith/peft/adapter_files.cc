@@ -98,18 +98,6 @@ class StackedExperts {
 
 at::Tensor same(const at::Tensor& tensor) { return tensor; }
 
-// Adapters on models that see and were written with transformers 4 before 4.52 have no word for the language model:
-// "model.layers.…" and "visual.…" for what is "model.language_model.layers.…" and "model.visual.…" since.
-std::string newer_name(std::string name, const hf::NameMap& names) {
-  constexpr std::string_view kLanguage = "model.language_model.", kModel = "model.", kVisual = "visual.";
-  const bool nested =
-      std::ranges::any_of(names.rules, [&](const hf::NameRule& rule) { return rule.theirs.starts_with(kLanguage); });
-  if (!nested) return name;
-  if (name.starts_with(kVisual)) return std::string(kModel) + name;
-  const bool old = name.starts_with(kModel) && !name.starts_with(kLanguage) && !name.starts_with("model.visual.");
-  return old ? std::string(kLanguage) + name.substr(kModel.size()) : name;
-}
-
 }  // namespace
 
 std::unique_ptr<hf::WeightFiles> open_adapter(const std::filesystem::path& folder, const AdapterConfig& config,

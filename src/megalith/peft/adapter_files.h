@@ -8,6 +8,7 @@
 //   ….q_proj.base_layer.bias                          ….q_proj.bias
 //   ….modules_to_save.bias, ….original_module.bias    not listed: copies beside the bias of a module to save
 //   ….mlp.gate.… of mixtral                           ….block_sparse_moe.gate.…
+//   model.layers.…, visual.… of models that see       model.language_model.layers.…, model.visual.…
 //
 // n is the number of experts. peft joins the factors of gate_up_proj and down_proj of all experts: rows of A by expert,
 // columns of B by rank and then by expert. It nests one in the other, so that gate_up_proj is the base layer of

@@ -76,7 +76,9 @@ class Checker {
 }  // namespace
 
 FileMerge::FileMerge(const fs::path& adapter, hf::NameMap names, const std::vector<hf::FileTensor>& base)
-    : config_(read_adapter_config(adapter)), names_(std::move(names)), files_(open_adapter(adapter, config_, names_)) {
+    : config_(with_newer_names(read_adapter_config(adapter), names)),
+      names_(std::move(names)),
+      files_(open_adapter(adapter, config_, names_)) {
   Checker checker(*files_);
   for (const hf::FileTensor& file : base) {
     const auto update = update_of_file(names_, file.name, config_);

@@ -99,6 +99,28 @@ std::string file_name(std::string name, const hf::NameMap& names) {
   return name;
 }
 
+std::string newer_name(std::string name, const hf::NameMap& names) {
+  constexpr std::string_view kModel = "model.", kLanguage = "model.language_model.", kTower = "model.visual.",
+                             kOldTower = "visual.";
+  const bool nested =
+      std::ranges::any_of(names.rules, [&](const hf::NameRule& rule) { return rule.theirs.starts_with(kLanguage); });
+  if (!nested || name.starts_with(kLanguage) || name.starts_with(kTower)) return name;
+  if (name.starts_with(kOldTower)) return std::string(kModel) + name;
+  return name.starts_with(kModel) ? std::string(kLanguage) + name.substr(kModel.size()) : name;
+}
+
+AdapterConfig with_newer_names(AdapterConfig config, const hf::NameMap& names) {
+  for (auto* list :
+       {&config.target_modules, &config.modules_to_save, &config.target_parameters, &config.exclude_modules})
+    for (std::string& name : *list) name = newer_name(std::move(name), names);
+  const auto rename_keys = [&](auto& patterns) {
+    for (auto& [pattern, value] : patterns) pattern = NamePattern::end(newer_name(pattern.text(), names));
+  };
+  rename_keys(config.rank_pattern);
+  rename_keys(config.alpha_pattern);
+  return config;
+}
+
 std::optional<ExpertTensor> expert_tensor(const hf::NameMap& names, const std::string& tensor) {
   const size_t number = expert_number(tensor);
   if (number == std::string::npos) return std::nullopt;

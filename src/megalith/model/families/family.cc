@@ -149,7 +149,16 @@ hf::NameMap names_in(const FileForm& form, const ModelConfig& config) {
 
 }  // namespace
 
-hf::NameMap module_names(const ModelConfig& config) { return names_in(config.form, config); }
+// Files of qwen2_vl and qwen2_5_vl have the names of the modules of transformers before 4.52, which newer versions still
+// write.
+hf::NameMap module_names(const ModelConfig& config) {
+  FileForm form = config.form;
+  if (form.vision_prefix == "visual.") {
+    form.model_prefix = "model.language_model.";
+    form.vision_prefix = "model.visual.";
+  }
+  return names_in(form, config);
+}
 
 hf::NameMap name_map(const ModelConfig& config) {
   hf::NameMap map = names_in(config.form, config);

@@ -71,7 +71,8 @@ ModelConfig read_model_config(const io::JsonFile& config, const std::shared_ptr<
 // Returns the tensor names of a model in its files: those of its family, without the head if that is tied, in the form
 // of the files (ModelConfig::form).
 hf::NameMap name_map(const ModelConfig& config);
-// The same with the experts one by one, however the files keep them: as modules, which adapters name.
+// Returns the same tensors under the names of the modules of transformers 5, which adapters name: experts one by one,
+// however the files keep them, and the language model and tower of every model that sees inside of `model`.
 hf::NameMap module_names(const ModelConfig& config);
 
 }  // namespace megalith::model

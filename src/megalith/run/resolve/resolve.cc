@@ -16,6 +16,7 @@
 #include "megalith/observe/energy/energy_meter.h"
 #include "megalith/parallel/gpu_count.h"
 #include "megalith/peft/adapter_config.h"
+#include "megalith/peft/targets.h"
 #include "megalith/run/media/run_media.h"
 #include "megalith/run/resolve/indexed_settings.h"
 #include "megalith/run/resolve/inputs.h"
@@ -222,10 +223,13 @@ void take_vocabulary(Work work, RunPlan& plan) {
       " add_tokens and add_special_tokens; the vocabulary of a grown model or adapter is in its files");
   plan.settings.model = with_vocabulary(plan.settings.model, vocabulary);
   // An adapter may have been given modules to train, and that of files has its own targets; the planner counts them.
-  if (plan.settings.shape.options.adapter)
-    plan.settings.shape.options.adapter = plan.model.adapter->trained
-                                              ? peft::read_adapter_config(*plan.model.adapter->trained)
-                                              : plan.model.adapter->fresh;
+  if (plan.settings.shape.options.adapter) {
+    const model::AdapterSource& source = *plan.model.adapter;
+    plan.settings.shape.options.adapter =
+        source.trained
+            ? peft::with_newer_names(peft::read_adapter_config(*source.trained), model::module_names(plan.model.config))
+            : source.fresh;
+  }
   plan.warnings.insert(plan.warnings.end(), vocabulary.notes.begin(), vocabulary.notes.end());
   for (std::string& warning : end_token_warnings(plan.model.config, vocabulary))
     plan.warnings.push_back(std::move(warning));
