@@ -63,9 +63,9 @@ std::optional<ExpertTensor> expert_tensor(const hf::NameMap& names, const std::s
 std::string transformers_name(std::string name);
 std::string file_name(std::string name, const hf::NameMap& names);
 
-// Returns the name of a tensor or module of a model that sees in transformers 4.52 and later. Before, its language model
-// and tower stood at the top: "model.layers.…" and "visual.…" for "model.language_model.layers.…" and
-// "model.visual.…". Names of other models, and newer ones, stay as they are.
+// Returns the name of a tensor or module of a model that sees, as transformers 4.52 and later have it. Before, the
+// language model and the tower stood at the top: "model.layers.…" and "visual.…" for
+// "model.language_model.layers.…" and "model.visual.…". Names of other models, and newer ones, stay as they are.
 std::string newer_name(std::string name, const hf::NameMap& names);
 // Returns the configuration with such names in its lists and in the keys of its patterns. Expressions for whole names
 // stay as they are.

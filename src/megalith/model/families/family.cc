@@ -149,8 +149,8 @@ hf::NameMap names_in(const FileForm& form, const ModelConfig& config) {
 
 }  // namespace
 
-// Files of qwen2_vl and qwen2_5_vl have the names of the modules of transformers before 4.52, which newer versions still
-// write.
+// Files of qwen2_vl and qwen2_5_vl have the names of the modules of transformers before 4.52, and newer versions still
+// write them so.
 hf::NameMap module_names(const ModelConfig& config) {
   FileForm form = config.form;
   if (form.vision_prefix == "visual.") {

@@ -72,7 +72,7 @@ ModelConfig read_model_config(const io::JsonFile& config, const std::shared_ptr<
 // of the files (ModelConfig::form).
 hf::NameMap name_map(const ModelConfig& config);
 // Returns the same tensors under the names of the modules of transformers 5, which adapters name: experts one by one,
-// however the files keep them, and the language model and tower of every model that sees inside of `model`.
+// however the files keep them, and the language model and the tower of every model that sees as parts of `model`.
 hf::NameMap module_names(const ModelConfig& config);
 
 }  // namespace megalith::model
