@@ -43,6 +43,9 @@ void trace_view(std::string_view input);
 // An image file: its header, and its pixels where they are few.
 void image_file(std::string_view input);
 
+// A video file: what its header says, and its first frames where they are small.
+void video_file(std::string_view input);
+
 // Decodes a WAV file: as many samples as its header says, and errors name the file.
 void sound_file(std::string_view input);
 
