@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "tests/support/expect.h"
+#include "tests/support/golden.h"
 #include "tests/support/subprocess.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tokenizers.h"
@@ -174,6 +175,30 @@ TEST_F(InterruptedRun, KilledLeavesNoPair) {
 }
 
 TEST_F(InterruptedRun, ControlCLeavesNothing) { EXPECT_EQ(left_after(SIGINT), Strings{}); }
+
+TEST_F(DataCommands, VerifyLooksAtTheMediaOfDatasets) {
+  const std::string images = (golden_dir() / "hf/vision/images").string();
+  const auto record = [](const std::string& image) {
+    return json{{"instruction", "<image>"}, {"output", "a"}, {"images", {image}}}.dump() + "\n";
+  };
+  const std::string whole = write("whole.jsonl", record("odd_97x61.png") + record("photo_320x240.jpg"));
+  write("broken.jsonl", record("odd_97x61.png") + record("gone.jpg"));
+  write("dataset_info.json",
+        R"({"broken": {"file_name": "broken.jsonl", "columns":
+            {"prompt": "instruction", "response": "output", "images": "images"}}})");
+  const auto result = data({"verify", whole, "--media_dir", images});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  expect_contains(result.out, "2 records, 2 images, 0 videos: no fault");
+  const auto facts = data_json({"verify", whole, "--media_dir", images}).at("verified").at(0);
+  EXPECT_EQ(facts.at("images"), 2);
+  EXPECT_TRUE(facts.at("faults").empty());
+  const auto broken = data({"verify", "broken", "--dataset_dir", temp_.path(), "--media_dir", images});
+  EXPECT_EQ(broken.exit_code, 2);
+  expect_contains(broken.out, "broken.jsonl:2: the image gone.jpg does not exist");
+  expect_contains(broken.err, "1 of 2 records");
+  expect_refused({"verify", whole, "--vocab_size", "5"}, "are for pairs of .bin/.idx files");
+  expect_refused({"verify", path("none")}, "none");
+}
 
 }  // namespace
 }  // namespace megalith::testing

@@ -40,7 +40,7 @@ const std::vector<Command>& data_commands() {
   static const std::vector<Command> table{
       {"tokenize", "JSON lines or tables into .bin/.idx files", data_tokenize},
       {"inspect", "what a pair of files holds", data_inspect},
-      {"verify", "check every byte of a pair of files", data_verify},
+      {"verify", "check a pair of files, or the media of fine-tuning data", data_verify},
       {"merge", "several pairs of files into one", data_merge},
       {"train-tokenizer", "a byte-level BPE tokenizer from texts", data_train_tokenizer},
   };

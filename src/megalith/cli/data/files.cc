@@ -1,15 +1,19 @@
-// `megalith data inspect | verify | merge`: work on pairs of .bin/.idx files. Each command collects its facts as JSON
-// first and renders the text from that, so that both outputs agree.
+// `megalith data inspect | verify | merge`: work on pairs of .bin/.idx files, and verify also on the media of datasets.
+// Each command collects its facts as JSON first and renders the text from that, so that both outputs agree.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "megalith/base/error.h"
 #include "megalith/cli/data/data_internal.h"
 #include "megalith/cli/preview/preview_internal.h"
+#include "megalith/config/data_config.h"
 #include "megalith/data/indexed/indexed_writer.h"
 #include "megalith/data/indexed/summary.h"
+#include "megalith/run/media/verify_media.h"
 #include "megalith/run/signals.h"
 #include "megalith/tokenizer/tokenizer.h"
 
@@ -31,12 +35,16 @@ constexpr const char* kInspectUsage =
 )";
 constexpr const char* kVerifyUsage =
     R"(megalith data verify PREFIX…: check every rule of the format, and every token
+megalith data verify DATASET…: find and decode every image and video of fine-tuning data
 
-The first fault is named with its file and byte, and the exit code is 2.
+A DATASET is a name in dataset_info.json, or a file with records. Each record with a fault is named with its file
+and line. Of a PREFIX, the first fault is named with its file and byte. The exit code is then 2.
 
-  --vocab_size N    token ids are below N
-  --tokenizer DIR   token ids are those of this tokenizer
-  --json            print one JSON object in place of a line
+  --vocab_size N      token ids are below N
+  --tokenizer DIR     token ids are those of this tokenizer
+  --dataset_dir DIR   folder of dataset_info.json (default: data)
+  --media_dir DIR     where relative paths of media are looked up first (default: dataset_dir)
+  --json              print one JSON object in place of lines
 )";
 constexpr const char* kMergeUsage =
     R"(megalith data merge PREFIX… --output PREFIX: the documents of all inputs, concatenated
@@ -47,7 +55,7 @@ constexpr const char* kMergeUsage =
 
 // Options of the three commands; each offers those that it has.
 struct FileFlags {
-  std::optional<std::string> tokenizer, output;
+  std::optional<std::string> tokenizer, output, dataset_dir, media_dir;
   std::optional<int64_t> vocab_size, tokens;
   bool overwrite = false, json = false, help = false;
   std::vector<std::string> prefixes;
@@ -112,6 +120,46 @@ std::string inspect_text(const ordered_json& facts) {
   return text;
 }
 
+// Whether a word names fine-tuning data. A pair of files has a name that no other file has.
+bool is_dataset(const std::string& word, const FileFlags& flags) {
+  if (std::filesystem::exists(data::idx_path(word))) return false;
+  return flags.dataset_dir || flags.media_dir || std::filesystem::exists(word);
+}
+
+// Prints what was looked at and every fault, and throws if there is one.
+int verify_datasets(const FileFlags& flags) {
+  check<ConfigError>(!flags.vocab_size && !flags.tokenizer,
+                     "--vocab_size and --tokenizer are for pairs of .bin/.idx files; of fine-tuning data the images and"
+                     " videos are verified");
+  const std::string folder = flags.dataset_dir.value_or(config::DataConfig{}.dataset_dir);
+  const data::RecordSet records(data::find_datasets(flags.prefixes, folder));
+  ordered_json verified = ordered_json::array();
+  std::string text;
+  int64_t faults = 0, looked_at = 0;
+  for (size_t i = 0; i < records.datasets().size(); ++i) {
+    const std::string& name = records.datasets()[i].name;
+    const run::MediaFindings found =
+        run::verify_media(records, i, flags.media_dir.value_or(folder),
+                          std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+    verified.push_back({{"dataset", name},
+                        {"records", found.records},
+                        {"images", found.images},
+                        {"videos", found.videos},
+                        {"faults", found.faults}});
+    for (const std::string& fault : found.faults) text += fault + "\n";
+    text += fmt::format("{}: {} records, {} images, {} videos: {}\n", name, found.records, found.images, found.videos,
+                        found.faults.empty() ? "no fault" : fmt::format("{} with a fault", found.faults.size()));
+    faults += std::ssize(found.faults);
+    looked_at += found.records;
+  }
+  write_stdout(flags.json ? ordered_json{{"verified", verified}}.dump() + "\n" : text);
+  check<DataError>(faults == 0,
+                   "{} of {} records have an image or a video that cannot be used; mend them, or train with"
+                   " skip_broken_media, which leaves such records out",
+                   faults, looked_at);
+  return kDone;
+}
+
 }  // namespace
 
 int data_inspect(Words words) {
@@ -141,12 +189,20 @@ int data_inspect(Words words) {
 
 int data_verify(Words words) {
   FileFlags flags;
-  const std::vector<config::CommandOption> options{{"tokenizer", "folder with the tokenizer's files", &flags.tokenizer},
-                                                   {"vocab_size", "token ids are below it", &flags.vocab_size}};
+  const std::vector<config::CommandOption> options{
+      {"tokenizer", "folder with the tokenizer's files", &flags.tokenizer},
+      {"vocab_size", "token ids are below it", &flags.vocab_size},
+      {"dataset_dir", "folder of dataset_info.json", &flags.dataset_dir},
+      {"media_dir", "where relative paths of media are looked up first", &flags.media_dir}};
   if (!flags.read(words, options, kVerifyUsage)) return kDone;
   check<ConfigError>(!flags.vocab_size || *flags.vocab_size >= 1, "--vocab_size is {}; it must be at least 1",
                      flags.vocab_size.value_or(0));
   check<ConfigError>(!flags.vocab_size || !flags.tokenizer, "give --vocab_size or --tokenizer, not both");
+  const bool datasets = std::ranges::all_of(flags.prefixes, [&](const auto& word) { return is_dataset(word, flags); });
+  if (datasets) return verify_datasets(flags);
+  const char* unused = flags.dataset_dir ? "dataset_dir" : flags.media_dir ? "media_dir" : nullptr;
+  check<ConfigError>(!unused, "--{} is for fine-tuning data with images or videos, and {} is a pair of .bin/.idx files",
+                     unused ? unused : "", flags.prefixes[0]);
   if (flags.tokenizer) flags.vocab_size = Tokenizer::from_folder(*flags.tokenizer).id_end();
   // The first fault is thrown; what was verified before it is not printed then.
   ordered_json checked = ordered_json::array();
