@@ -393,6 +393,10 @@ TEST_F(SightCommand, BadMediaAreNamedOrCounted) {
   const auto skipped = train(base, "skipped", {"--dataset=broken", "--skip_broken_media"});
   ASSERT_EQ(skipped.exit_code, 0) << skipped.err;
   expect_contains(skipped.err, "1 records were left out because an image or a video cannot be read");
+  std::ifstream metrics(folder_ / "skipped" / "metrics.jsonl");
+  std::string line;
+  ASSERT_TRUE(std::getline(metrics, line));
+  EXPECT_EQ(json::parse(line).at("left_out_samples"), 1);
   fs::create_directories(folder_ / "llama");
   for (const auto& entry : fs::directory_iterator(folder_ / "qwen2_5_vl"))
     fs::copy(entry.path(), folder_ / "llama" / entry.path().filename());

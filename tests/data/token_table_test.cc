@@ -33,10 +33,11 @@ TEST(TokenFolder, gives_back_what_was_written) {
     writer.append(one);
     all.append(one);
   }
-  writer.finish({.max_id = 7, .report = "three"});
+  writer.finish({.max_id = 7, .report = "three", .left_out = 2});
   const OpenedTokens opened = open_token_folder(folder.path());
   const auto in_memory = dataset_of(all, {});
   EXPECT_EQ(opened.info.report, "three");
+  EXPECT_EQ(opened.info.left_out, 2);
   ASSERT_EQ(opened.dataset->size(), 3);
   for (int64_t i = 0; i < 3; ++i) {
     EXPECT_EQ(opened.dataset->sample(i), some_samples()[static_cast<size_t>(i)]);

@@ -20,7 +20,8 @@ using testing::TempFolder;
 using train::TrainerCallback;
 
 // A run of four steps, logged at each second one, on two ranks; returns what rank 0 said.
-std::string watch(const ReportSettings& settings, bool timing = false, std::optional<TraceSteps> steps = {}) {
+std::string watch(const ReportSettings& settings, bool timing = false, std::optional<TraceSteps> steps = {},
+                  int64_t left_out = 0) {
   std::string said;
   testing::run_ranks(2, [&](const Rank& r) {
     TraceRecorder trace;
@@ -34,6 +35,7 @@ std::string watch(const ReportSettings& settings, bool timing = false, std::opti
     setup.flops_per_token = 1e9;
     setup.peak_bytes = [] { return 1 << 20; };
     setup.timing = timing;
+    setup.left_out_samples = left_out;
     setup.steps = steps;
     train::CallbackList list;
     for (auto& callback : make_observers(settings, setup)) list.add(std::move(callback));
@@ -93,6 +95,16 @@ TEST(Observers, WriteWhatIsAskedFor) {
   for (const auto& event : trace.at("traceEvents"))
     if (event.at("ph") == "X") ++spans;
   EXPECT_EQ(spans, 4) << "two steps of two ranks";
+}
+
+TEST(Observers, LinesSayHowManySamplesWereLeftOut) {
+  const TempFolder folder;
+  ReportSettings settings;
+  settings.output_dir = folder.path();
+  watch(settings, false, {}, 7);
+  const std::string lines = text_of_file(folder / "metrics.jsonl");
+  expect_contains(lines, R"({"step":2,"loss":2.5,"tokens_per_second":2000.0,)");
+  expect_contains(lines, R"("left_out_samples":7)");
 }
 
 TEST(Observers, OnlyTheRanksThatAreAskedAreProfiled) {

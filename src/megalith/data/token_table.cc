@@ -272,9 +272,9 @@ void TokenFolderWriter::finish(const TokenTableInfo& info) {
   for (const Column* column : {&ids_, &labels_, &row_ends_, &pieces_, &piece_ends_}) column->file.sync();
   media_->sync();
   const int64_t version = media_->any() ? kMediaTableVersion : kTokenTableVersion;
-  const io::Json document = {{"format", kFormat},     {"version", version},   {"rows", rows_},
-                             {"tokens", tokens_},     {"pairs", info.pairs},  {"pieces_attend", info.pieces_attend},
-                             {"max_id", info.max_id}, {"report", info.report}};
+  const io::Json document = {{"format", kFormat},     {"version", version},    {"rows", rows_},
+                             {"tokens", tokens_},     {"pairs", info.pairs},   {"pieces_attend", info.pieces_attend},
+                             {"max_id", info.max_id}, {"report", info.report}, {"left_out", info.left_out}};
   io::write_text_file(folder_ / "info.json", document.dump(2) + "\n");
 }
 
@@ -302,7 +302,8 @@ OpenedTokens open_token_folder(const fs::path& folder) {
   TokenTableInfo info{.pairs = fields.required<bool>("pairs"),
                       .pieces_attend = fields.required<bool>("pieces_attend"),
                       .max_id = fields.required<int64_t>("max_id"),
-                      .report = fields.required<std::string>("report")};
+                      .report = fields.required<std::string>("report"),
+                      .left_out = fields.optional<int64_t>("left_out").value_or(0)};
   const auto owner = std::make_shared<const MappedTable>(
       folder, version == kMediaTableVersion);  // unmapped with the last copy of the dataset
   check_columns(owner->columns(), fields.required<int64_t>("rows"), info.pairs, folder);

@@ -44,6 +44,7 @@ struct TokenTableInfo {
   bool pieces_attend = false;  // Sequence::pieces_attend of all rows with more than one piece
   int64_t max_id = -1;         // the largest token id
   std::string report;          // how the table was made: one line for people
+  int64_t left_out = 0;        // records that gave no sample, and samples that did not fit into a row
 };
 
 // Returns a dataset over a table in memory.

@@ -26,6 +26,18 @@ namespace {
 
 using Callbacks = std::vector<std::unique_ptr<train::TrainerCallback>>;
 
+// Repeats in every training line how many samples the data lacks, so that it stands beside every curve of the run.
+class LeftOutCallback : public train::TrainerCallback {
+ public:
+  explicit LeftOutCallback(int64_t samples) : samples_(static_cast<double>(samples)) {}
+  void on_log(train::TrainerEvent& event) override {
+    if (event.metrics.find("tokens_per_second")) event.metrics.set("left_out_samples", samples_);
+  }
+
+ private:
+  const double samples_;
+};
+
 // The callbacks that store lines; they come after those that complete them.
 void add_files(Callbacks& callbacks, const ReportSettings& settings, const ObserverSetup& setup) {
   if (const std::filesystem::path& folder = settings.output_dir; !folder.empty()) {
@@ -95,7 +107,7 @@ ProgressSettings progress_of(const ReportSettings& settings, ProgressSettings pr
 }  // namespace
 
 Callbacks make_observers(const ReportSettings& settings, const ObserverSetup& setup) {
-  // The order matters: the first four add numbers to the lines, the others write what they find in them.
+  // The order matters: the first five add numbers to the lines, the others write what they find in them.
   Callbacks callbacks;
   if (setup.flops_per_token > 0)
     callbacks.push_back(std::make_unique<DeviceCostCallback>(
@@ -104,6 +116,7 @@ Callbacks make_observers(const ReportSettings& settings, const ObserverSetup& se
   if (settings.log_energy && setup.joules)
     callbacks.push_back(
         std::make_unique<EnergyCallback>(setup.world, EnergyCallback::Settings{setup.joules, setup.device}));
+  if (setup.left_out_samples > 0) callbacks.push_back(std::make_unique<LeftOutCallback>(setup.left_out_samples));
   if (setup.launch) callbacks.push_back(std::make_unique<RestartCallback>(*setup.launch));
   if (settings.log_straggler && setup.waited_seconds)
     callbacks.push_back(std::make_unique<StragglerCallback>(

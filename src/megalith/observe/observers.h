@@ -29,6 +29,7 @@ struct ObserverSetup {
   ProgressSettings progress;                      // its style and contents are taken from ReportSettings
   double flops_per_token = 0;                     // forward and backward; with 0, lines have no TFLOP/s and no memory
   std::optional<double> fp8_share{};              // share of these FLOPs in fp8; nullopt without fp8
+  int64_t left_out_samples = 0;                   // that the training data lacks; with 0, lines do not mention them
   std::function<int64_t()> peak_bytes{};          // peak memory of this rank in bytes
   std::function<int64_t()> reserved_bytes{};      // bytes held by its device's allocator; empty if it has none
   std::function<double()> joules{};               // used by its GPU so far; for log_energy

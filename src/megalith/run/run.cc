@@ -197,7 +197,7 @@ void train_on_rank(StartedRun& run) {
   if (checkpoint) setup.resume = train::read_resume_point(*checkpoint, plan.settings.trainer, context);
   const auto fault = train::simulate_fault_from_env(context, run.launch.restarts, setup);
   const WorldTrace traced(context.world(), trace);
-  const DataSummary summary{std::move(data.described), plan.data.request.data.cutoff_len};
+  const DataSummary summary{std::move(data.described), plan.data.request.data.cutoff_len, data.left_out};
   for (auto& callback : watch_run(models, plan.settings, summary, trace, run.launch))
     setup.callbacks.push_back(std::move(callback));
   if (plan.own.callbacks)

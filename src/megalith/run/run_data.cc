@@ -98,6 +98,7 @@ RunData open_run_data(const DataPlan& plan, bool shows_progress) {
     result.reports.push_back(loaded.report);
     if (plan.trains) {
       result.tables.push_back(loaded.train);
+      result.left_out = loaded.left_out;
       result.train = in_order(plan, loaded.train, collator);
       result.described.emplace_back("train", samples_of(*loaded.train));
     }

@@ -19,6 +19,7 @@ struct RunData {
   std::vector<std::pair<std::string, std::string>> described;  // "train", "1,024 samples"; for a summary
   std::vector<std::shared_ptr<const data::Dataset>> tables;    // samples of both that have numbers
   std::vector<std::string> reports;                            // how it came about, lines for a log
+  int64_t left_out = 0;  // records and samples that the training data lacks; 0 for a stream, which does not know
 };
 
 // Compares the samples with the positions that the model was made for, if cutoff_len allows longer ones. Throws

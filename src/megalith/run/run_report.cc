@@ -175,6 +175,7 @@ observe::ObserverSetup observer_setup(const model::VirtualModels& models, const 
   setup.gpu = gpu_of(context.device());
   setup.timing = switches.timing;
   setup.steps = switches.trace;
+  setup.left_out_samples = data.left_out;
   setup.rank_label = rank_label(context);
   return setup;
 }

@@ -25,6 +25,7 @@ namespace megalith::run {
 struct DataSummary {
   std::vector<std::pair<std::string, std::string>> parts;  // "train", "1,024 samples"
   int64_t sequence_length = 0;                             // tokens of the longest sequence
+  int64_t left_out = 0;                                    // samples that the training data lacks
 };
 
 // Records the operations of all groups in `trace` while it lives. On a GPU, has `trace` measure by the GPU's clock.

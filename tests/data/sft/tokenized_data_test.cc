@@ -93,6 +93,7 @@ TEST(TokenizedData, threads_and_caches_do_not_change_the_result) {
     EXPECT_EQ(samples_of(*one.train), samples_of(*cached.train));
     EXPECT_EQ(samples_of(*one.validation), samples_of(*cached.validation));
     EXPECT_EQ(one.report, cached.report);
+    EXPECT_EQ(one.left_out, cached.left_out);
     EXPECT_EQ(std::distance(fs::directory_iterator(request.cache_folder), fs::directory_iterator()), 1);
     // Another option, another cache; another file, another cache.
     request.data.mask_history = true;

@@ -56,6 +56,8 @@ struct BuildReport {
 
   // Adds the counts of another batch; `longest` becomes the larger one.
   void add(const BuildReport& other);
+  // Returns how many records or samples were left out, for whatever reason.
+  int64_t all_left_out() const { return left_out + cut_media + broken_media + too_long; }
   // Returns the fraction of packed rows that is not padding; 1 without packing.
   double packing_efficiency() const;
   // Returns one line for the log.

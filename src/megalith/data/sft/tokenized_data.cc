@@ -56,6 +56,7 @@ class Build {
                      "prompts leave no room for answers",
                      kIgnoredLabel, report.text());
     info.report = report.text();
+    info.left_out = report.all_left_out();
     return info;
   }
 
@@ -89,17 +90,18 @@ RecordSplit selected(const DataRequest& request, const RecordSet& records) {
 // Without a folder, every rank tokenizes for itself.
 TokenizedData in_memory(const DataRequest& request, const RecordEncoder& encoder, const RecordSet& records,
                         bool shows_progress) {
-  const auto make = [&](const std::vector<RecordRef>& refs, std::string& report) {
+  const auto make = [&](const std::vector<RecordRef>& refs, TokenTableInfo& info) {
     TokenTable all;
-    const TokenTableInfo info =
+    info =
         Build(request, encoder, records, shows_progress).run(refs, [&](const TokenTable& table) { all.append(table); });
-    report = info.report;
     return dataset_of(std::move(all), info);
   };
   const RecordSplit split = selected(request, records);
   TokenizedData result;
-  std::string unused;
-  result.train = make(split.train, result.report);
+  TokenTableInfo info, unused;
+  result.train = make(split.train, info);
+  result.report = std::move(info.report);
+  result.left_out = info.left_out;
   if (!split.validation.empty()) result.validation = make(split.validation, unused);
   return result;
 }
@@ -140,7 +142,8 @@ OpenedTokens open_part(const fs::path& folder, const DataRequest& request) {
 TokenizedData open_folder(const fs::path& folder, const DataRequest& request) {
   const bool ours = fs::is_directory(folder / "train");
   OpenedTokens train = open_part(ours ? folder / "train" : folder, request);
-  TokenizedData result{.train = std::move(train.dataset), .report = std::move(train.info.report)};
+  TokenizedData result{
+      .train = std::move(train.dataset), .report = std::move(train.info.report), .left_out = train.info.left_out};
   if (fs::is_directory(folder / "validation")) result.validation = open_part(folder / "validation", request).dataset;
   return result;
 }

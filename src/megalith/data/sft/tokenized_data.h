@@ -54,6 +54,7 @@ struct TokenizedData {
   std::shared_ptr<const Dataset> train;
   std::shared_ptr<const Dataset> validation;  // nullptr without val_size
   std::string report;                         // how it was made: one line for the log
+  int64_t left_out = 0;                       // records and samples that `train` lacks; the report says why
 };
 
 // Reads, selects, mixes, splits, tokenizes and packs, in this order, in batches of preprocessing_batch_size records on

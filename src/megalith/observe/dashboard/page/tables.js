@@ -44,7 +44,10 @@ function drawOverview(run, now, base) {
     tile('TFLOP/s', value('tflops_per_device', rateNumber), note('tflops_per_device', rateNumber, 'per device', true)),
     tile('Memory', value('memory', bytesText), note('memory', bytesText, 'peak, fullest rank')),
     tile('Learning rate', value('learning_rate', plainNumber), note('learning_rate', plainNumber, 'last step')),
-    tile('Gradient norm', value('grad_norm', rateNumber), note('grad_norm', rateNumber, 'before clipping')));
+    tile('Gradient norm', value('grad_norm', rateNumber), note('grad_norm', rateNumber, 'before clipping')),
+    last('images_per_second') ? tile('Images per second', value('images_per_second', rateNumber), note('images_per_second', rateNumber, 'all ranks', true)) : [],
+    last('media_token_share') ? tile('Media tokens', value('media_token_share', (part) => percent(part, 1)), 'of all tokens') : [],
+    last('left_out_samples') ? tile('Left out', value('left_out_samples', grouped), 'samples; the log says why') : []);
 }
 
 const ALERT_NAMES = { nan: 'Not finite', loss_spike: 'Loss spike', stall: 'Stalled', straggler: 'Slow rank', low_disk: 'Low disk' };
