@@ -50,6 +50,20 @@ TEST(VideoFile, SaysHowLongItIs) {
   EXPECT_DOUBLE_EQ(webm.seconds, 1.8);
 }
 
+TEST(VideoFile, BytesAreReadLikeFiles) {
+  const std::string bytes = io::read_text_file(video("clip.mkv"), 1 << 20);
+  const VideoInfo info = read_video_info(bytes, "clip");
+  EXPECT_EQ(info.frames, 6);
+  EXPECT_DOUBLE_EQ(info.seconds, 2);
+  std::vector<Image> frames;
+  const std::array<int64_t, 1> numbers{5};
+  read_video_frames(bytes, "clip", numbers, [&](size_t, Image frame) { frames.push_back(std::move(frame)); });
+  ASSERT_EQ(frames.size(), 1U);
+  expect_frame(frames[0], "clip.mkv.5.png");
+  testing::expect_error<DataError>([] { read_video_info("no video", "odd"); }, {"odd: "});
+  testing::expect_error<DataError>([] { read_video_info("", "empty"); }, {"empty: "});
+}
+
 TEST(VideoFile, FramesAreThoseOfPyAv) {
   const std::vector<Image> frames = frames_at(video("clip.mp4"), {0, 6, 6, 12});
   ASSERT_EQ(frames.size(), 4U);

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <functional>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "megalith/base/error.h"
@@ -19,15 +21,27 @@ using media::PatchGrid;
 
 PatchGrid grid_of(const MediaReference& medium) { return {medium.grid[0], medium.grid[1], medium.grid[2]}; }
 
-media::Image decode_source(const MediaSource& source) {
-  const std::string name = name_of(source);
-  if (source.held) return media::decode_image(*source.held, name);
+// Returns use(bytes) for the bytes that the source refers to.
+template <typename Use>
+auto with_bytes(const MediaSource& source, const Use& use) {
+  if (source.held) return use(std::string_view(*source.held));
   const io::MappedFile file{std::filesystem::path(source.file)};
   const auto size = static_cast<int64_t>(file.size());
   const int64_t bytes = source.bytes < 0 ? size - source.offset : source.bytes;
   check<DataError>(source.offset >= 0 && bytes >= 0 && source.offset <= size - bytes,
-                   "{}: the file has become shorter since it was tokenized", name);
-  return media::decode_image(file.text(static_cast<uint64_t>(source.offset), static_cast<uint64_t>(bytes)), name);
+                   "{}: the file has become shorter since it was tokenized", name_of(source));
+  return use(std::string_view(file.text(static_cast<uint64_t>(source.offset), static_cast<uint64_t>(bytes))));
+}
+
+media::Image decode_source(const MediaSource& source) {
+  return with_bytes(source, [&](std::string_view bytes) { return media::decode_image(bytes, name_of(source)); });
+}
+
+// Decodes frames of the video file that the source refers to.
+void read_frames(const MediaSource& source, std::span<const int64_t> numbers,
+                 const std::function<void(size_t i, media::Image frame)>& take) {
+  if (!source.held && source.bytes < 0) return media::read_video_frames(source.file, numbers, take);
+  with_bytes(source, [&](std::string_view bytes) { media::read_video_frames(bytes, name_of(source), numbers, take); });
 }
 
 [[noreturn]] void refuse_changed(const std::string& name, const media::Image& image, const char* limits) {
@@ -82,15 +96,16 @@ class TimePatches {
 };
 
 void decode_video_file(std::span<const MediumRows> media, const media::VideoProcessor& processor) {
-  const std::string file = media.front().medium->sources.front().file;
+  const MediaSource& source = media.front().medium->sources.front();
+  const std::string file = name_of(source);
   std::vector<int64_t> numbers;
   std::vector<TimePatches> patches;
   for (const MediumRows& one : media) {
     patches.emplace_back(one, processor);
-    for (const MediaSource& source : one.medium->sources) numbers.push_back(source.frame);
+    for (const MediaSource& frame : one.medium->sources) numbers.push_back(frame.frame);
   }
   size_t at = 0;
-  media::read_video_frames(file, numbers, [&](size_t i, media::Image frame) {
+  read_frames(source, numbers, [&](size_t i, media::Image frame) {
     if (patches[at].complete()) ++at;
     patches[at].add(std::move(frame), fmt::format("{}, frame {}", file, numbers[i]));
   });
@@ -99,7 +114,8 @@ void decode_video_file(std::span<const MediumRows> media, const media::VideoProc
 }  // namespace
 
 std::string name_of(const MediaSource& source) {
-  if (source.held) return source.file.empty() ? "an image of the record" : source.file;
+  if (source.held && source.file.empty()) return source.frame < 0 ? "an image of the record" : "a video of the record";
+  if (source.held) return source.file;
   if (source.bytes < 0) return source.file;
   return fmt::format("{}, bytes {} to {}", source.file, source.offset, source.offset + source.bytes);
 }
@@ -111,12 +127,13 @@ void check_decodes(const MediaReference& medium) {
   }
   std::vector<int64_t> numbers;
   for (const MediaSource& source : medium.sources) numbers.push_back(source.frame);
-  media::read_video_frames(medium.sources.front().file, numbers, [](size_t, const media::Image&) {});
+  read_frames(medium.sources.front(), numbers, [](size_t, const media::Image&) {});
 }
 
 bool continues(const MediaReference& first, const MediaReference& second) {
   const MediaSource &last = first.sources.back(), &next = second.sources.front();
-  return first.video && second.video && last.frame >= 0 && next.frame >= last.frame && next.file == last.file;
+  const bool same = next.file == last.file && next.offset == last.offset && next.held == last.held;
+  return first.video && second.video && last.frame >= 0 && next.frame >= last.frame && same;
 }
 
 void decode_media(std::span<const MediumRows> media, const MediaProcessors& processors) {

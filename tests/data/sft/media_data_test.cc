@@ -167,6 +167,40 @@ TEST(MediaData, BytesInJson) {
   expect_contains(problem("null"), "d.jsonl:1: an image in column \"images\" is null");
 }
 
+#ifdef MEGALITH_VIDEO
+// A whole video file inside the record: the same samples and pixels as by its path, also through a token folder.
+TEST(MediaData, BytesOfVideosInJson) {
+  const std::string clip = fs::absolute(kMedia + "/video/clip.mp4").string();
+  std::string text;
+  append_base64(io::read_text_file(clip, 1 << 20), text);
+  for (const bool blocks : {false, true}) {
+    const TemporaryFolder folder;
+    const auto request = [&](const char* name, const std::string& video) {
+      folder.write(name, R"({"messages": [{"role": "user", "content": "<video>What?"},)"
+                         R"( {"role": "assistant", "content": "This."}], "videos": [)" +
+                             video + "]}\n");
+      return request_for(name, folder.path(), blocks);
+    };
+    const DataRequest by_path = request("path.jsonl", '"' + clip + '"');
+    DataRequest by_bytes = request("bytes.jsonl", R"({"bytes": {"base64": ")" + text + R"("}, "path": null})");
+    const std::vector<Sample> expected = loaded_samples(by_path);
+    ASSERT_EQ(expected.size(), 1U);
+    EXPECT_EQ(expected[0].row.media.size() > 1, blocks);
+    expect_same(by_bytes, loaded_samples(by_bytes), expected);
+    by_bytes.data.tokenized_path = folder.path() / "tokens";
+    loaded_samples(by_bytes);
+    const std::vector<Sample> stored = loaded_samples(by_bytes);
+    expect_same(by_bytes, stored, expected);
+    // Stored once, however many frames refer to it.
+    EXPECT_EQ(fs::file_size(folder.path() / "tokens/train/media_bytes.bin"), fs::file_size(clip));
+    expect_contains(error_of<DataError>([&] {
+                      loaded_samples(request("odd.jsonl", R"({"bytes": {"base64": "R0lG"}, "path": "a.mp4"})"));
+                    }),
+                    "odd.jsonl:1: a.mp4: ");
+  }
+}
+#endif
+
 TEST(MediaData, Base64) {
   for (const std::string& bytes :
        {std::string(), std::string("a"), std::string("ab"), std::string("abc"), std::string("\0\xff\x80z", 4)}) {

@@ -62,10 +62,10 @@ Frames frames_of_list(const std::vector<MediaSource>& sources, const MediaSettin
 }
 
 Frames frames_of_file(const MediaSource& given, const MediaSettings& settings) {
-  check<DataError>(!given.held, "the record holds the bytes of a video; give the path of its file, or its frames");
   const MediaSource file = find_source(given, "video", settings.media_dir);
-  const media::VideoInfo info = media::read_video_info(file.file);
-  Frames frames{.size = info.size, .name = file.file};
+  const media::VideoInfo info =
+      file.held ? media::read_video_info(*file.held, name_of(file)) : media::read_video_info(fs::path(file.file));
+  Frames frames{.size = info.size, .name = name_of(file)};
   for (const int64_t number :
        media::sampled_frames(info.frames, info.seconds, settings.video_fps, settings.video_maxlen)) {
     frames.sources.push_back(file);
