@@ -1,8 +1,12 @@
 // Reference images, digests, and the tensors of a safetensors file without libtorch.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -23,6 +27,19 @@ inline std::filesystem::path golden_image(const std::string& file) {
 
 inline Image decode_file(const std::filesystem::path& path) {
   return decode_image(io::read_text_file(path, 1 << 30), path.string());
+}
+
+// Returns the largest difference between some of the rows, whose numbers are given, and the same rows one after another.
+inline float largest_difference(std::span<const float> rows, int64_t width, const nlohmann::json& numbers,
+                                std::span<const float> expected) {
+  EXPECT_EQ(numbers.size() * static_cast<size_t>(width), expected.size());
+  float largest = 0;
+  size_t at = 0;
+  for (const auto& number : numbers)
+    for (const float value :
+         rows.subspan(static_cast<size_t>(number.get<int64_t>() * width), static_cast<size_t>(width)))
+      largest = std::max(largest, std::abs(value - expected[at++]));
+  return largest;
 }
 
 // SHA-256 in hexadecimal digits (FIPS 180-4).

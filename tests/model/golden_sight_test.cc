@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 
 #include "megalith/model/families/family.h"
 #include "tests/model/layout_case.h"
@@ -72,6 +73,22 @@ class GoldenHfSight : public ::testing::TestWithParam<std::string> {
                    golden_.logits_noise);
   }
 
+  // Runs the batch in every layout and compares losses, logits and the norm of all gradients, which `check` then gets.
+  void in_every_layout(const GoldenMediaBatch& golden,
+                       const std::function<void(const NamedTensors& gradients)>& check) const {
+    const TokenBatch batch = batch_of(golden);
+    for (const LayoutCase& layout : layouts(batch)) {
+      SCOPED_TRACE(layout.name());
+      const RunResult run = run_layout(golden_.folder, batch, layout);
+      expect_forward(run, golden);
+      double square = 0;
+      for (const auto& [name, gradient] : run.gradients)
+        square += gradient.to(at::kDouble).square().sum().item<double>();
+      expect_close(std::sqrt(square), golden.grad_norm, "grad norm");
+      check(run.gradients);
+    }
+  }
+
   GoldenMedia media_;
   GoldenModel golden_;
   model::ModelConfig config_;
@@ -79,45 +96,30 @@ class GoldenHfSight : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(GoldenHfSight, losses_and_gradients_in_every_layout) {
-  const TokenBatch batch = batch_of(media_.main);
-  for (const LayoutCase& layout : layouts(batch)) {
-    SCOPED_TRACE(layout.name());
-    const RunResult run = run_layout(golden_.folder, batch, layout);
-    expect_forward(run, media_.main);
-    double square = 0;
+  in_every_layout(media_.main, [&](const NamedTensors& gradients) {
     for (const GoldenModel::Gradient& expected : golden_.gradients) {
       SCOPED_TRACE(expected.name);
-      ASSERT_TRUE(run.gradients.contains(expected.name));
-      const at::Tensor grad = run.gradients.at(expected.name).to(at::kDouble);
+      ASSERT_TRUE(gradients.contains(expected.name));
+      const at::Tensor grad = gradients.at(expected.name).to(at::kDouble);
       ASSERT_EQ(grad.sizes(), at::IntArrayRef(expected.shape));
       // Keys with a bias: it adds the same to all scores of a query, and its gradient is nothing but rounding.
       const double unused = expected.name.ends_with("k_proj.bias") ? 1e-6 : 0;
       const double allowed = std::max({tolerance_ * expected.absmax, expected.noise, unused});
       expect_close(golden_sample(grad), expected.samples, "samples", 0, allowed);
       expect_close(grad.norm().item<double>(), expected.l2, "l2", tolerance_, allowed);
-      square += grad.square().sum().item<double>();
     }
-    EXPECT_EQ(run.gradients.size(), golden_.gradients.size());
-    expect_close(std::sqrt(square), media_.main.grad_norm, "grad norm");
-  }
+    EXPECT_EQ(gradients.size(), golden_.gradients.size());
+  });
 }
 
 // Images and videos in turns, and a row of text alone.
 TEST_P(GoldenHfSight, images_videos_and_text_in_every_layout) {
-  const TokenBatch batch = batch_of(media_.mixed);
-  for (const LayoutCase& layout : layouts(batch)) {
-    SCOPED_TRACE(layout.name());
-    const RunResult run = run_layout(golden_.folder, batch, layout);
-    expect_forward(run, media_.mixed);
-    double square = 0;
-    const nlohmann::json& norms = golden_member(golden_.json.at("mixed"), "grad_l2");
-    for (const auto& [name, gradient] : run.gradients) {
-      const double norm = gradient.to(at::kDouble).norm().item<double>();
-      expect_close(norm, norms.at(name).get<double>(), name, 2 * tolerance_, 1e-6);
-      square += norm * norm;
-    }
-    expect_close(std::sqrt(square), media_.mixed.grad_norm, "grad norm");
-  }
+  const nlohmann::json& norms = golden_member(golden_.json.at("mixed"), "grad_l2");
+  in_every_layout(media_.mixed, [&](const NamedTensors& gradients) {
+    for (const auto& [name, gradient] : gradients)
+      expect_close(gradient.to(at::kDouble).norm().item<double>(), norms.at(name).get<double>(), name, 2 * tolerance_,
+                   1e-6);
+  });
 }
 
 // Without its tower the model reads and writes the same files: the tower's tensors are carried.

@@ -11,6 +11,7 @@
 #include "megalith/model/families/audio.h"
 #include "megalith/nn/audio/audio_tower.h"
 #include "tests/model/model_support.h"
+#include "tests/model/tower_files.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
 #include "tests/support/golden_media.h"
@@ -34,22 +35,9 @@ TEST_P(GoldenAudioTower, rows_of_sounds) {
   run_ranks(1, [&](const Rank& r) {
     nn::ParameterSet set(at::kFloat, at::kCPU);
     const nn::AudioTower tower(nn::ParameterScope(set).child("audio"), *config.audio, {.group = r.world.world()});
-    const at::NoGradGuard no_grad;
-    std::vector<hf::GlobalTensor> tensors;
-    std::vector<parallel::ShardedTensor> parts;
-    for (const auto& parameter : set.all())
-      for (const auto& part : parameter->sharded()) {
-        tensors.push_back({part.name, part.global_shape});
-        parts.push_back(part);
-      }
-    const hf::WeightFiles files(golden.folder);
     const std::string& prefix = config.form.audio_prefix;
-    const hf::TensorMapping mapping({.rules = model::audio_rules(*config.audio, prefix)}, tensors);
-    mapping.check_stored(files);
-    mapping.read(files, parts);
-    const auto stored =
-        std::ranges::count_if(files.names(), [&](const std::string& name) { return name.starts_with(prefix); });
-    EXPECT_EQ(std::ssize(mapping.files()), stored);
+    load_tower(set, model::audio_rules(*config.audio, prefix), prefix, hf::WeightFiles(golden.folder));
+    const at::NoGradGuard no_grad;
     for (const GoldenMediaBatch* batch : {&golden.main, &golden.mixed}) {
       const GoldenPixels media = golden_pixels(*batch, {0, 1, 2}, golden.settings.merge);
       expect_close(tower.forward(media.audio_features, nn::audio_lengths(media.audio_lengths)), batch->audio_embeds,

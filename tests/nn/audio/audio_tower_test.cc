@@ -6,9 +6,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/nn/audio/audio_shape.h"
-#include "megalith/nn/footprint/footprint_scope.h"
-#include "megalith/nn/footprint/rank_sizes.h"
-#include "tests/nn/nn_support.h"
+#include "tests/nn/tower_support.h"
 
 namespace megalith::nn {
 namespace {
@@ -32,11 +30,6 @@ at::Tensor layer_normed(const at::Tensor& x, const FullTensors& w, const std::st
   return at::layer_norm(x, {x.size(-1)}, w.at(name + ".weight"), w.at(name + ".bias"), 1e-5);
 }
 
-at::Tensor product(const at::Tensor& x, const FullTensors& w, const std::string& name) {
-  const at::Tensor y = x.mm(w.at(name + ".weight").t());
-  return w.contains(name + ".bias") ? y + w.at(name + ".bias") : y;
-}
-
 // The rows of one chunk, frames [held, m].
 at::Tensor chunk_rows(const AudioShape& shape, const at::Tensor& frames, const FullTensors& w) {
   at::Tensor x = at::zeros({1, 1, shape.mel_bins, shape.chunk}, at::kDouble);
@@ -45,7 +38,7 @@ at::Tensor chunk_rows(const AudioShape& shape, const at::Tensor& frames, const F
     x = at::gelu(
         at::conv2d(x, w.at(name + ".weight").view({shape.conv_channels, -1, 3, 3}), w.at(name + ".bias"), 2, 1));
   const int64_t all = x.size(3), half = shape.width / 2;
-  const at::Tensor rows = product(x[0].permute({2, 0, 1}).reshape({all, -1}), w, "frame");
+  const at::Tensor rows = linear(x[0].permute({2, 0, 1}).reshape({all, -1}), w, "frame");
   at::Tensor places = at::zeros({all, shape.width}, at::kDouble);
   for (int64_t i = 0; i < all; ++i)
     for (int64_t c = 0; c < half; ++c) {
@@ -73,15 +66,15 @@ at::Tensor one_sound(const AudioShape& shape, const at::Tensor& frames, const Fu
     const std::string block = "blocks." + std::to_string(i);
     const at::Tensor y = layer_normed(x, w, block + ".attention_norm");
     const auto heads = [&](const char* name) {
-      return product(y, w, block + ".attention." + name).view({n, shape.heads, -1}).transpose(0, 1);
+      return linear(y, w, block + ".attention." + name).view({n, shape.heads, -1}).transpose(0, 1);
     };
     const at::Tensor q = heads("q"), k = heads("k"), v = heads("v");
     const at::Tensor scores = q.matmul(k.transpose(1, 2)) / std::sqrt(static_cast<double>(q.size(-1))) + mask;
-    x = x + product(scores.softmax(-1).matmul(v).transpose(0, 1).reshape({n, -1}), w, block + ".attention.proj");
-    x = x + product(at::gelu(product(layer_normed(x, w, block + ".mlp_norm"), w, block + ".mlp.up")), w,
-                    block + ".mlp.down");
+    x = x + linear(scores.softmax(-1).matmul(v).transpose(0, 1).reshape({n, -1}), w, block + ".attention.proj");
+    x = x +
+        linear(at::gelu(linear(layer_normed(x, w, block + ".mlp_norm"), w, block + ".mlp.up")), w, block + ".mlp.down");
   }
-  return product(at::gelu(product(layer_normed(x, w, "projector.norm"), w, "projector.up")), w, "projector.down");
+  return linear(at::gelu(linear(layer_normed(x, w, "projector.norm"), w, "projector.up")), w, "projector.down");
 }
 
 at::Tensor definition(const AudioShape& shape, const std::vector<int64_t>& lengths, const at::Tensor& frames,
@@ -96,20 +89,6 @@ at::Tensor definition(const AudioShape& shape, const std::vector<int64_t>& lengt
 }
 
 // ---- Towers --------------------------------------------------------------------------------------------------------
-
-FullTensors random_weights(const AudioShape& shape) {
-  FullTensors weights;
-  testing::run_ranks(1, [&](const testing::Rank& r) {
-    ParameterSet set(at::kFloat, at::kCPU);
-    const AudioTower tower(ParameterScope(set), shape, {.group = r.world.world()});
-    uint64_t seed = 10;
-    for (const auto& parameter : set.all())
-      for (const auto& part : parameter->spec.parts)
-        weights[part.name] =
-            random_tensor(part.global_shape, seed++, 0.3) + (part.name.ends_with("norm.weight") ? 1 : 0);
-  });
-  return weights;
-}
 
 int64_t sum(const std::vector<int64_t>& values) {
   int64_t total = 0;
@@ -134,7 +113,7 @@ const std::vector<std::vector<int64_t>>& lists() {
 
 TEST(AudioTower, EqualsItsDefinition) {
   AudioShape shape = small_shape();
-  const FullTensors weights = random_weights(shape);
+  const FullTensors weights = random_weights<AudioTower>(shape);
   for (const std::vector<int64_t>& lengths : lists()) {
     SCOPED_TRACE(sum(lengths));
     const at::Tensor frames = random_tensor({sum(lengths), shape.mel_bins}, 1);
@@ -166,7 +145,7 @@ TEST(AudioTower, EqualsItsDefinition) {
 // The rows of a sound do not depend on those beside it, nor on lists that were asked for before.
 TEST(AudioTower, SoundsDoNotMeet) {
   const AudioShape shape = small_shape();
-  const FullTensors weights = random_weights(shape);
+  const FullTensors weights = random_weights<AudioTower>(shape);
   const std::vector<int64_t> lengths{9, 33, 5, 20, 11};
   const at::Tensor frames = random_tensor({sum(lengths), shape.mel_bins}, 1);
   testing::run_ranks(1, [&](const testing::Rank& r) {
@@ -190,7 +169,7 @@ TEST(AudioTower, SoundsDoNotMeet) {
 // A frozen tower leaves no graph, also if recomputation is on; with a trained projector the graph starts there.
 TEST(AudioTower, FrozenPartsHaveNoGraph) {
   const AudioShape shape = small_shape();
-  const FullTensors weights = random_weights(shape);
+  const FullTensors weights = random_weights<AudioTower>(shape);
   testing::run_ranks(1, [&](const testing::Rank& r) {
     ParameterSet set(at::kFloat, at::kCPU);
     const AudioTower tower(ParameterScope(set), shape, {.group = r.world.world()});
@@ -208,46 +187,24 @@ TEST(AudioTower, FrozenPartsHaveNoGraph) {
   });
 }
 
-TEST(AudioTower, ParametersOfRanksAreReplicas) {
-  testing::run_ranks(2, [&](const testing::Rank& r) {
-    ParameterSet set(at::kFloat, at::kMeta);
-    const AudioTower tower(ParameterScope(set), small_shape(), {.group = r.world.world()});
-    for (const auto& parameter : set.all()) {
-      EXPECT_TRUE(parameter->spec.partial_grad_over_tp) << parameter->spec.name;
-      EXPECT_FALSE(parameter->spec.split_over_tp) << parameter->spec.name;
-      EXPECT_EQ(parameter->spec.replica, r.rank) << parameter->spec.name;
-    }
-  });
-}
+TEST(AudioTower, ParametersOfRanksAreReplicas) { expect_replicas_on_ranks<AudioTower>(small_shape()); }
 
-// The planner's list of parameters is that of the tower.
 TEST(AudioTower, FootprintListsTheParameters) {
-  testing::run_ranks(1, [&](const testing::Rank& r) {
-    ParameterSet set(at::kFloat, at::kMeta);
-    const AudioTower tower(ParameterScope(set), small_shape(), {.group = r.world.world()});
-    ParameterSizes sizes;
-    const RankSizes rank{};
-    add_parameters(FootprintScope(rank, nullptr, sizes), small_shape());
-    ASSERT_EQ(sizes.weights.size(), set.all().size());
-    for (size_t i = 0; i < sizes.weights.size(); ++i)
-      EXPECT_EQ(sizes.weights[i].numel, set.all()[i]->value.numel()) << set.all()[i]->spec.name;
-  });
+  expect_listed<AudioTower>(small_shape(), [](const FootprintScope& scope) { add_parameters(scope, small_shape()); });
 }
 
 // bf16 differs from fp32 by its rounding alone.
 TEST(AudioTower, RunsInBf16) {
   const AudioShape shape = small_shape();
-  const FullTensors weights = random_weights(shape);
+  const FullTensors weights = random_weights<AudioTower>(shape);
   const at::Tensor frames = random_tensor({50, shape.mel_bins}, 1);
-  FullTensors exact;
-  for (const auto& [name, value] : weights) exact[name] = value.to(at::kDouble);
   testing::run_ranks(1, [&](const testing::Rank& r) {
     ParameterSet set(at::kBFloat16, at::kCPU);
     const AudioTower tower(ParameterScope(set), shape, {.group = r.world.world()});
     load(set, weights);
     const at::Tensor y = tower.forward(frames, {50});
     EXPECT_EQ(y.scalar_type(), at::kBFloat16);
-    expect_close(y, definition(shape, {50}, frames.to(at::kDouble), exact), "rows", 0.05);
+    expect_close(y, definition(shape, {50}, frames.to(at::kDouble), in_double(weights)), "rows", 0.05);
   });
 }
 

@@ -4,12 +4,10 @@
 
 #include <cmath>
 
-#include "megalith/nn/footprint/footprint_scope.h"
-#include "megalith/nn/footprint/rank_sizes.h"
 #include "megalith/nn/vision/vision_footprint.h"
 #include "megalith/nn/vision/vision_indices.h"
 #include "megalith/nn/vision/vision_shape.h"
-#include "tests/nn/nn_support.h"
+#include "tests/nn/tower_support.h"
 
 namespace megalith::nn {
 namespace {
@@ -20,11 +18,6 @@ at::Tensor normed(const at::Tensor& x, const VisionShape& shape, const FullTenso
   const at::Tensor& weight = w.at(name + ".weight");
   if (shape.norm == ops::NormKind::kRms) return x * (x.square().mean(-1, true) + shape.norm_epsilon).rsqrt() * weight;
   return at::layer_norm(x, {x.size(-1)}, weight, w.at(name + ".bias"), shape.norm_epsilon);
-}
-
-at::Tensor linear(const at::Tensor& x, const FullTensors& w, const std::string& name) {
-  const at::Tensor y = x.mm(w.at(name + ".weight").t());
-  return w.contains(name + ".bias") ? y + w.at(name + ".bias") : y;
 }
 
 at::Tensor activated(const at::Tensor& x, ops::Activation kind) {
@@ -175,20 +168,6 @@ VisionShape deepstack_shape() {
   return shape;
 }
 
-FullTensors random_weights(const VisionShape& shape) {
-  FullTensors weights;
-  testing::run_ranks(1, [&](const testing::Rank& r) {
-    ParameterSet set(at::kFloat, at::kCPU);
-    const VisionTower tower(ParameterScope(set), shape, {.group = r.world.world()});
-    uint64_t seed = 10;
-    for (const auto& parameter : set.all())
-      for (const auto& part : parameter->spec.parts)
-        weights[part.name] =
-            random_tensor(part.global_shape, seed++, 0.3) + (part.name.ends_with("norm.weight") ? 1 : 0);
-  });
-  return weights;
-}
-
 at::Tensor side_by_side(const VisionRows& out) {
   std::vector<at::Tensor> all{out.rows};
   all.insert(all.end(), out.deepstack.begin(), out.deepstack.end());
@@ -219,7 +198,7 @@ const std::vector<TowerCase>& cases() {
 TEST(VisionTower, EqualsItsDefinition) {
   for (const TowerCase& c : cases()) {
     SCOPED_TRACE(c.name);
-    const FullTensors weights = random_weights(c.shape);
+    const FullTensors weights = random_weights<VisionTower>(c.shape);
     const int64_t patches = total_patches(c.grids), levels = 1 + static_cast<int64_t>(c.shape.deepstack_blocks.size());
     const at::Tensor pixels = random_tensor({patches, c.shape.patch_pixels()}, 1);
     const at::Tensor dy = random_tensor({patches / c.shape.merged(), levels * c.shape.out_width}, 2);
@@ -245,7 +224,7 @@ TEST(VisionTower, EqualsItsDefinition) {
 // The indices of a list are made once; a second list does not disturb the first.
 TEST(VisionTower, ListsOfImagesFollowEachOther) {
   const VisionShape shape = windowed_shape();
-  const FullTensors weights = random_weights(shape);
+  const FullTensors weights = random_weights<VisionTower>(shape);
   testing::run_ranks(1, [&](const testing::Rank& r) {
     ParameterSet set(at::kFloat, at::kCPU);
     const VisionTower tower(ParameterScope(set), shape, {.group = r.world.world()});
@@ -254,10 +233,8 @@ TEST(VisionTower, ListsOfImagesFollowEachOther) {
       for (int64_t height = 2; height <= 16; height += 2) {
         const std::vector<ImageGrid> grids{{1, height, 6}};
         const at::Tensor pixels = random_tensor({height * 6, shape.patch_pixels()}, 3);
-        FullTensors exact;
-        for (const auto& [name, value] : weights) exact[name] = value.to(at::kDouble);
-        expect_close(tower.forward(pixels, grids).rows, definition(shape, grids, pixels.to(at::kDouble), exact),
-                     "rows");
+        expect_close(tower.forward(pixels, grids).rows,
+                     definition(shape, grids, pixels.to(at::kDouble), in_double(weights)), "rows");
       }
   });
 }
@@ -265,7 +242,7 @@ TEST(VisionTower, ListsOfImagesFollowEachOther) {
 // A frozen tower leaves no graph, also if recomputation is on; with a trained merger the graph starts there.
 TEST(VisionTower, FrozenPartsHaveNoGraph) {
   const VisionShape shape = deepstack_shape();
-  const FullTensors weights = random_weights(shape);
+  const FullTensors weights = random_weights<VisionTower>(shape);
   testing::run_ranks(1, [&](const testing::Rank& r) {
     ParameterSet set(at::kFloat, at::kCPU);
     const VisionTower tower(ParameterScope(set), shape, {.group = r.world.world()});
@@ -285,48 +262,26 @@ TEST(VisionTower, FrozenPartsHaveNoGraph) {
   });
 }
 
-TEST(VisionTower, ParametersOfRanksAreReplicas) {
-  testing::run_ranks(2, [&](const testing::Rank& r) {
-    ParameterSet set(at::kFloat, at::kMeta);
-    const VisionTower tower(ParameterScope(set), deepstack_shape(), {.group = r.world.world()});
-    for (const auto& parameter : set.all()) {
-      EXPECT_TRUE(parameter->spec.partial_grad_over_tp) << parameter->spec.name;
-      EXPECT_FALSE(parameter->spec.split_over_tp) << parameter->spec.name;
-      EXPECT_EQ(parameter->spec.replica, r.rank) << parameter->spec.name;
-    }
-  });
-}
+TEST(VisionTower, ParametersOfRanksAreReplicas) { expect_replicas_on_ranks<VisionTower>(deepstack_shape()); }
 
-// The planner's list of parameters is that of the tower.
 TEST(VisionTower, FootprintListsTheParameters) {
   for (const VisionShape& shape : {plain_shape(), windowed_shape(), deepstack_shape()})
-    testing::run_ranks(1, [&](const testing::Rank& r) {
-      ParameterSet set(at::kFloat, at::kMeta);
-      const VisionTower tower(ParameterScope(set), shape, {.group = r.world.world()});
-      ParameterSizes sizes;
-      const RankSizes rank{};
-      add_parameters(FootprintScope(rank, nullptr, sizes), shape, {});
-      ASSERT_EQ(sizes.weights.size(), set.all().size());
-      for (size_t i = 0; i < sizes.weights.size(); ++i)
-        EXPECT_EQ(sizes.weights[i].numel, set.all()[i]->value.numel()) << set.all()[i]->spec.name;
-    });
+    expect_listed<VisionTower>(shape, [&](const FootprintScope& scope) { add_parameters(scope, shape, {}); });
 }
 
 // bf16 differs from fp32 by its rounding alone.
 TEST(VisionTower, RunsInBf16) {
   const VisionShape shape = deepstack_shape();
-  const FullTensors weights = random_weights(shape);
+  const FullTensors weights = random_weights<VisionTower>(shape);
   const std::vector<ImageGrid> grids{{1, 8, 6}};
   const at::Tensor pixels = random_tensor({48, shape.patch_pixels()}, 1);
-  FullTensors exact;
-  for (const auto& [name, value] : weights) exact[name] = value.to(at::kDouble);
   testing::run_ranks(1, [&](const testing::Rank& r) {
     ParameterSet set(at::kBFloat16, at::kCPU);
     const VisionTower tower(ParameterScope(set), shape, {.group = r.world.world()});
     load(set, weights);
     const at::Tensor y = side_by_side(tower.forward(pixels, grids));
     EXPECT_EQ(y.scalar_type(), at::kBFloat16);
-    expect_close(y, definition(shape, grids, pixels.to(at::kDouble), exact), "rows", 0.05);
+    expect_close(y, definition(shape, grids, pixels.to(at::kDouble), in_double(weights)), "rows", 0.05);
   });
 }
 
