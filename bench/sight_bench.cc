@@ -12,7 +12,7 @@
 // ready on the device; it runs with the Python in MEGALITH_PYTHON. Prints one JSON line per case: medians over rounds
 // of the medians over steps, and images decoded per second by one thread and by eight, as a collator does it.
 #include <fmt/format.h>
-// jpeglib.h needs these.
+// The header of libjpeg needs these.
 #include <jpeglib.h>
 #include <cstddef>
 #include <cstdio>

@@ -29,7 +29,7 @@ inline Image decode_file(const std::filesystem::path& path) {
   return decode_image(io::read_text_file(path, 1 << 30), path.string());
 }
 
-// Returns the largest difference between some of the rows, whose numbers are given, and the same rows one after another.
+// Returns the largest difference between some of the rows, whose numbers are given, and the same rows side by side.
 inline float largest_difference(std::span<const float> rows, int64_t width, const nlohmann::json& numbers,
                                 std::span<const float> expected) {
   EXPECT_EQ(numbers.size() * static_cast<size_t>(width), expected.size());

@@ -374,6 +374,16 @@ TEST(PlannedMemory, NamesAdaptersThatAreNotCounted) {
   };
   refused("--lora_target=embed_tokens");
   refused("--additional_target=model.norm");
+  model::ModelConfig seeing = testing::plan_model("llama");
+  seeing.vision = small_tower(false);
+  const MemoryCase how = memory_case("tower", seeing, {"--finetuning_type=lora"}, 1, 64);
+  RunShape run = how.shape();
+  run.options.freeze = {.vision_tower = true, .projector = true};
+  EXPECT_TRUE(layout_problems(run).empty());
+  run.options.freeze = {.vision_tower = true};
+  const std::vector<std::string> problems = layout_problems(run);
+  ASSERT_EQ(problems.size(), 1U);
+  testing::expect_contains(problems[0], "adapters of a vision tower and its merger are not planned");
 }
 
 // Each layer on the host frees what it keeps; two of them are on the device at a time.
