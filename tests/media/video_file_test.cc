@@ -35,7 +35,43 @@ void expect_frame(const Image& frame, const std::string& file) {
   EXPECT_LE(worst, 1) << file;
 }
 
+TEST(VideoFile, ContainersAreToldByTheirBeginning) {
+  for (const char* name : {"clip.mp4", "clip.mkv", "clip.webm", "sound.mp4"})
+    EXPECT_TRUE(is_video_container(io::read_text_file(video(name), 1 << 20))) << name;
+  for (const char* name : {"clip.mp4.0.png", "sound.mp4.wav"})
+    EXPECT_FALSE(is_video_container(io::read_text_file(video(name), 1 << 20))) << name;
+  EXPECT_FALSE(is_video_container(""));
+  EXPECT_FALSE(is_video_container("RIFF"));
+}
+
 #ifdef MEGALITH_VIDEO
+// The mean of both channels, as PyAV decodes them; FFmpeg's versions may round differently.
+TEST(VideoFile, SoundIsThatOfPyAv) {
+  const auto header = read_video_sound_header(video("sound.mp4"));
+  ASSERT_TRUE(header.has_value());
+  EXPECT_EQ(header->rate, 8000);
+  EXPECT_EQ(header->channels, 2);
+  EXPECT_EQ(header->samples, 13'024);
+  const Sound sound = decode_video_sound(video("sound.mp4"));
+  const Sound expected = decode_sound(io::read_text_file(video("sound.mp4.wav"), 1 << 20), "sound.mp4.wav");
+  EXPECT_EQ(sound.rate, 8000);
+  ASSERT_EQ(std::ssize(sound.samples), 13'024);
+  double loudest = 0;
+  for (size_t i = 0; i < sound.samples.size(); ++i) {
+    ASSERT_NEAR(sound.samples[i], expected.samples[i], 1e-3) << i;
+    loudest = std::max(loudest, std::abs(static_cast<double>(sound.samples[i])));
+  }
+  EXPECT_GT(loudest, 0.2);
+}
+
+TEST(VideoFile, FilesWithoutSoundSaySo) {
+  EXPECT_FALSE(read_video_sound_header(video("clip.mp4")).has_value());
+  testing::expect_error<DataError>([] { decode_video_sound(video("clip.mp4")); }, {"clip.mp4: the file has no sound"});
+  const testing::TempFolder folder;
+  std::ofstream(folder / "no.mp4") << "nothing of the kind";
+  testing::expect_error<DataError>([&] { read_video_sound_header(folder / "no.mp4"); }, {"no.mp4"});
+}
+
 TEST(VideoFile, SaysHowLongItIs) {
   const VideoInfo mp4 = read_video_info(video("clip.mp4"));
   EXPECT_EQ(mp4.frames, 13);

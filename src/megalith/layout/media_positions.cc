@@ -67,11 +67,13 @@ void append(std::span<const Point> points, TokenPositions& to) {
   }
 }
 
-// Merges the two streams by time, the video's tokens first where they are equal. As in transformers, what follows
-// continues after the part of one stream that is left when the other has ended.
-void append_merged(std::span<const Point> video, std::span<const Point> audio, TokenPositions& to) {
-  while (!video.empty() && !audio.empty()) {
-    std::span<const Point>& first = video.front().time <= audio.front().time ? video : audio;
+// Takes the streams in their merged order. As in transformers, what follows continues after the part of one stream that
+// is left when the other has ended.
+void append_merged(const std::vector<bool>& order, std::span<const Point> video, std::span<const Point> audio,
+                   TokenPositions& to) {
+  for (const bool sound : order) {
+    if (video.empty() || audio.empty()) break;
+    std::span<const Point>& first = sound ? audio : video;
     append(first.first(1), to);
     first = first.subspan(1);
   }
@@ -89,12 +91,24 @@ int64_t tokens_in(const TokenSegment& segment, const PositionSettings& settings)
   return in_grid + (counts ? segment.tokens : 0);
 }
 
+std::vector<bool> merged_order(const TokenSegment& segment, const PositionSettings& settings) {
+  const std::vector<Point> video = grid_points(segment, settings, 0);
+  std::vector<bool> order;
+  int64_t sounds = 0;
+  for (const Point& point : video) {
+    for (; sounds < segment.tokens && static_cast<float>(sounds) < point.time; ++sounds) order.push_back(true);
+    order.push_back(false);
+  }
+  order.resize(video.size() + static_cast<size_t>(segment.tokens), true);
+  return order;
+}
+
 TokenPositions token_positions(std::span<const TokenSegment> segments, const PositionSettings& settings) {
   TokenPositions positions;
   for (const TokenSegment& segment : segments) {
     if (segment.kind == TokenSegment::Kind::kAudioInVideo) {
-      append_merged(grid_points(segment, settings, positions.next), line_points(segment.tokens, positions.next),
-                    positions);
+      append_merged(merged_order(segment, settings), grid_points(segment, settings, positions.next),
+                    line_points(segment.tokens, positions.next), positions);
       continue;
     }
     const std::vector<Point> points = is_grid(segment.kind) ? grid_points(segment, settings, positions.next)

@@ -55,6 +55,11 @@ struct TokenSegment {
 // Returns the number of tokens of a segment.
 int64_t tokens_in(const TokenSegment& segment, const PositionSettings& settings);
 
+// Returns for each token of a video with sound whether it stands for sound. The streams are merged by time, the video's
+// tokens first where they are equal. Counted from the segment's own start, so that the order is that of the text,
+// whatever stands before it.
+std::vector<bool> merged_order(const TokenSegment& segment, const PositionSettings& settings);
+
 // The coordinates of a sample's tokens, in their order.
 struct TokenPositions {
   std::vector<float> time, height, width;

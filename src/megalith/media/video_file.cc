@@ -7,12 +7,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <string>
 
 #include "megalith/base/error.h"
+#include "megalith/media/audio_internal.h"
 #include "megalith/media/video_stream_internal.h"
 
 namespace megalith::media {
@@ -21,17 +24,19 @@ namespace {
 
 constexpr const char* kVideoPluginName = "libmegalith_video.so";
 
-OpenVideoStream video_plugin(const std::string& name) {
+// Returns a function of the plug-in; `name` is that of the file to be read.
+template <typename Function>
+Function plugin_function(const char* function_name, const std::string& name) {
   void* const library = ::dlopen(kVideoPluginName, RTLD_NOW | RTLD_LOCAL);
   check<ConfigError>(library != nullptr,
                      "{}: video files are read with FFmpeg's libraries, and this installation lacks them ({}). Install "
                      "libavformat-dev, libavcodec-dev and libswscale-dev and build again; or give the video as a list "
                      "of images: ffmpeg -i {} -vf fps=2 frame-%03d.png",
                      name, ::dlerror(), name);
-  void* const function = ::dlsym(library, kOpenVideoStreamName);
+  void* const function = ::dlsym(library, function_name);
   check<ConfigError>(function != nullptr, "the {} that was found belongs to another version of Megalith ({})",
                      kVideoPluginName, ::dlerror());
-  return reinterpret_cast<OpenVideoStream>(function);
+  return reinterpret_cast<Function>(function);
 }
 
 // A file in memory with these bytes, gone with the object.
@@ -58,14 +63,37 @@ class MemoryFile {
   const int descriptor_;
 };
 
-std::unique_ptr<VideoStream> open_stream(const std::filesystem::path& path, const std::string& name) {
+template <typename Stream, typename Function>
+std::unique_ptr<Stream> open_with(const char* function_name, const std::filesystem::path& path,
+                                  const std::string& name) {
   check<DataError>(std::filesystem::is_regular_file(path), "{}: the video does not exist", name);
-  const OpenVideoStream open = video_plugin(name);
+  const auto open = plugin_function<Function>(function_name, name);
   try {
-    return std::unique_ptr<VideoStream>(open(path.c_str()));
+    return std::unique_ptr<Stream>(open(path.c_str()));
   } catch (const std::exception& error) {
     throw DataError(fmt::format("{}: {}", name, error.what()));
   }
+}
+
+std::unique_ptr<VideoStream> open_stream(const std::filesystem::path& path, const std::string& name) {
+  return open_with<VideoStream, OpenVideoStream>(kOpenVideoStreamName, path, name);
+}
+
+// Returns nullptr for a file without sound.
+std::unique_ptr<SoundStream> open_sound(const std::filesystem::path& path, const std::string& name) {
+  return open_with<SoundStream, OpenSoundStream>(kOpenSoundStreamName, path, name);
+}
+
+SoundHeader header_of(const SoundStream& stream, const std::string& name) {
+  check<DataError>(stream.seconds() > 0,
+                   "{}: the file does not say how long its sound is; write it again: ffmpeg -i {} -c copy OUT.mp4",
+                   name, name);
+  const double samples = std::round(stream.seconds() * static_cast<double>(stream.rate()));
+  const SoundHeader header{
+      stream.rate(), stream.channels(),
+      samples <= static_cast<double>(kMaxSamples) ? static_cast<int64_t>(samples) : kMaxSamples + 1};
+  check_sound_header(header, name);
+  return header;
 }
 
 void check_pixels(int64_t width, int64_t height, const std::string& name) {
@@ -106,6 +134,29 @@ void read_frames(const std::filesystem::path& path, const std::string& name, std
   }
 }
 
+std::optional<SoundHeader> sound_header_of(const std::filesystem::path& path, const std::string& name) {
+  const auto stream = open_sound(path, name);
+  if (!stream) return std::nullopt;
+  return header_of(*stream, name);
+}
+
+Sound decode_sound_of(const std::filesystem::path& path, const std::string& name) {
+  const auto stream = open_sound(path, name);
+  check<DataError>(stream != nullptr, "{}: the file has no sound", name);
+  const SoundHeader header = header_of(*stream, name);
+  Sound sound{.rate = header.rate};
+  try {
+    while (std::ssize(sound.samples) < header.samples && stream->next())
+      sound.samples.insert(sound.samples.end(), stream->samples(), stream->samples() + stream->count());
+  } catch (const std::exception& error) {
+    throw DataError(fmt::format("{}: its sound: {}", name, error.what()));
+  }
+  for (const float sample : sound.samples)
+    if (!std::isfinite(sample)) refuse_damaged_sound(name, "a sample is not a number");
+  sound.samples.resize(static_cast<size_t>(header.samples));
+  return sound;
+}
+
 }  // namespace
 
 VideoInfo read_video_info(const std::filesystem::path& path) { return info_of(path, path.string()); }
@@ -124,6 +175,28 @@ void read_video_frames(std::string_view bytes, const std::string& name, std::spa
                        const std::function<void(size_t i, Image frame)>& take) {
   const MemoryFile file(bytes, name);
   read_frames(file.path(), name, numbers, take);
+}
+
+bool is_video_container(std::string_view bytes) {
+  return bytes.substr(0, 12).substr(std::min<size_t>(4, bytes.size())).starts_with("ftyp") ||
+         bytes.starts_with("\x1A\x45\xDF\xA3") ||
+         (bytes.starts_with("RIFF") && bytes.size() >= 12 && bytes.substr(8, 4) == "AVI ");
+}
+
+std::optional<SoundHeader> read_video_sound_header(const std::filesystem::path& path) {
+  return sound_header_of(path, path.string());
+}
+
+std::optional<SoundHeader> read_video_sound_header(std::string_view bytes, const std::string& name) {
+  const MemoryFile file(bytes, name);
+  return sound_header_of(file.path(), name);
+}
+
+Sound decode_video_sound(const std::filesystem::path& path) { return decode_sound_of(path, path.string()); }
+
+Sound decode_video_sound(std::string_view bytes, const std::string& name) {
+  const MemoryFile file(bytes, name);
+  return decode_sound_of(file.path(), name);
 }
 
 }  // namespace megalith::media

@@ -1,14 +1,16 @@
-// Frames of video files (MP4, Matroska, WebM, AVI and others that FFmpeg reads), through the plug-in
+// Frames and sound of video files (MP4, Matroska, WebM, AVI and others that FFmpeg reads), through the plug-in
 // libmegalith_video.so.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "megalith/media/audio.h"
 #include "megalith/media/image_processor.h"
 
 namespace megalith::media {
@@ -35,5 +37,18 @@ void read_video_frames(const std::filesystem::path& path, std::span<const int64_
 // The same for the bytes of a file.
 void read_video_frames(std::string_view bytes, const std::string& name, std::span<const int64_t> numbers,
                        const std::function<void(size_t i, Image frame)>& take);
+
+// Whether the bytes begin as the files do that hold both streams: MP4 and its kin, Matroska, WebM, AVI.
+bool is_video_container(std::string_view bytes);
+
+// Returns the size of a file's first stream of sound, as the file says it; std::nullopt if it has none. Throws like
+// read_video_info, and a DataError for a sound beyond the limits of audio.h or of unknown length.
+std::optional<SoundHeader> read_video_sound_header(const std::filesystem::path& path);
+std::optional<SoundHeader> read_video_sound_header(std::string_view bytes, const std::string& name);
+
+// Decodes that stream; channels are averaged. A stream that is longer or shorter than the file says is cut, or filled
+// up with silence. Throws a DataError that names the file for a sound that is missing or damaged.
+Sound decode_video_sound(const std::filesystem::path& path);
+Sound decode_video_sound(std::string_view bytes, const std::string& name);
 
 }  // namespace megalith::media

@@ -1,4 +1,4 @@
-// The interface of libmegalith_video.so, which reads video files.
+// The interface of libmegalith_video.so, which reads video files and the sound in them.
 //
 // It is a library of its own, opened when the first such file is: FFmpeg's libraries pull in a hundred others, and
 // programs that read no videos should neither load nor need them. Only this header is shared. Errors are
@@ -31,8 +31,25 @@ class VideoStream {
   virtual void copy_rgb(uint8_t* pixels) = 0;
 };
 
-// Type and name of the function that the library exports. The number changes with anything in this header.
+// The first stream of sound in a file, from its beginning to its end. Not thread-safe.
+class SoundStream {
+ public:
+  virtual ~SoundStream() = default;
+  virtual int64_t rate() const = 0;      // samples per second
+  virtual int64_t channels() const = 0;  // that are averaged
+  virtual double seconds() const = 0;    // its length as the file says; 0: not said
+  // Decodes the next samples; returns false at the end.
+  virtual bool next() = 0;
+  // Those samples, one channel, and their number.
+  virtual const float* samples() const = 0;
+  virtual int64_t count() const = 0;
+};
+
+// Types and names of the functions that the library exports. The numbers change with anything in this header. The
+// second one returns nullptr for a file without sound.
 using OpenVideoStream = VideoStream* (*)(const char* path);
-constexpr const char* kOpenVideoStreamName = "megalith_open_video_stream_1";
+constexpr const char* kOpenVideoStreamName = "megalith_open_video_stream_2";
+using OpenSoundStream = SoundStream* (*)(const char* path);
+constexpr const char* kOpenSoundStreamName = "megalith_open_sound_stream_2";
 
 }  // namespace megalith::media

@@ -1,4 +1,6 @@
-"""Small video files, and some of their frames as PyAV converts them: python3 make_videos.py (PyAV 18.1, Pillow, numpy)."""
+"""Small video files, and some of their frames and their sound as PyAV converts them: python3 make_videos.py (PyAV 18.1,
+Pillow, numpy)."""
+import wave
 from pathlib import Path
 
 import av
@@ -35,3 +37,28 @@ def write(name, codec, frames, rate, kept, container_options=None, **options):
 write("clip.mp4", "libx264", 13, 4, [0, 6, 12], {"movflags": "faststart"}, crf="30", bf="2")
 write("clip.mkv", "ffv1", 6, 3, [5])
 write("clip.webm", "libvpx", 9, 5, [8], crf="30")
+
+
+# A video with sound: two channels, of which the WAV beside it holds the mean.
+def write_with_sound(name, frames, rate, sound_rate):
+    samples = np.arange(int(frames / rate * sound_rate)) / sound_rate
+    both = np.stack([0.4 * np.sin(2 * np.pi * 220 * samples), 0.2 * np.sin(2 * np.pi * 660 * samples)]).astype(np.float32)
+    with av.open(str(folder / name), "w") as container:
+        stream = container.add_stream("libx264", rate=rate, options={"crf": "30"})
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        sound = container.add_stream("aac", rate=sound_rate, layout="stereo", bit_rate=24000)
+        for i in range(frames):
+            container.mux(stream.encode(av.VideoFrame.from_image(picture(i))))
+        container.mux(stream.encode())
+        frame = av.AudioFrame.from_ndarray(both, format="fltp", layout="stereo")
+        frame.sample_rate = sound_rate
+        container.mux(sound.encode(frame))
+        container.mux(sound.encode())
+    with av.open(str(folder / name)) as container:
+        heard = np.concatenate([f.to_ndarray() for f in container.decode(container.streams.audio[0])], 1)
+    with wave.open(str(folder / (name + ".wav")), "wb") as out:
+        out.setnchannels(1), out.setsampwidth(2), out.setframerate(sound_rate)
+        out.writeframes(np.round(heard.mean(0) * 32768).clip(-32768, 32767).astype("<i2").tobytes())
+
+
+write_with_sound("sound.mp4", 6, 4, 8000)
