@@ -7,6 +7,7 @@
 #include "megalith/data/sft/packing.h"
 #include "megalith/data/token_table.h"
 #include "megalith/media/image_processor.h"
+#include "megalith/media/sound_processor.h"
 #include "megalith/media/video_processor.h"
 #include "tests/support/close.h"
 #include "tests/support/golden.h"
@@ -26,29 +27,48 @@ class GoldenCoordinates : public ::testing::TestWithParam<std::string> {
     golden_ = testing::read_golden_media(GetParam());
     options_ = {.images = std::make_shared<const media::ImageProcessor>(media::ImageProcessorSettings{}),
                 .videos = std::make_shared<const media::VideoProcessor>(media::VideoProcessorSettings{}),
+                .sounds = std::make_shared<const media::SoundProcessor>(media::SoundProcessorSettings{}),
                 .positions = golden_.settings};
   }
 
-  // Row `index` of the batch, without its padding. The tokens of sound count as text.
+  // Gives the row the media of the segments, which begin at its first token. A video with sound is told by its ids.
+  void add_media(const std::vector<TokenSegment>& segments, Sequence& row) const {
+    int64_t first = 0;
+    for (const TokenSegment& segment : segments) {
+      const int64_t tokens = layout::tokens_in(segment, golden_.settings);
+      const bool both = segment.kind == Kind::kAudioInVideo;
+      const int64_t heard = both || segment.kind == Kind::kAudio ? segment.tokens : 0;
+      const std::vector<MediaSource> sources{{.file = "medium " + std::to_string(first)}};
+      if (segment.kind == Kind::kImage || segment.kind == Kind::kVideo || both)
+        row.media.push_back({.sources = sources,
+                             .grid = {segment.frames, segment.rows, segment.columns},
+                             .first = first,
+                             .tokens = tokens - heard,
+                             .kind = segment.kind == Kind::kImage ? MediaKind::kImage : MediaKind::kVideo,
+                             .seconds = segment.seconds});
+      if (heard > 0)
+        row.media.push_back({.sources = sources,
+                             .grid = {8 * heard, 1, 1},
+                             .first = first,
+                             .tokens = heard,
+                             .kind = both ? MediaKind::kSoundOfVideo : MediaKind::kSound});
+      if (both) {
+        int64_t token = first;
+        for (const bool sound : layout::merged_order(segment, golden_.settings))
+          row.ids[static_cast<size_t>(token++)] = sound ? 2 : 1;
+      }
+      first += tokens;
+    }
+  }
+
+  // Row `index` of the batch, without its padding.
   Sequence row_of(const testing::GoldenMediaBatch& batch, size_t index, bool shifted = false) const {
     const auto at = static_cast<int64_t>(index);
     Sequence row{.shifted = shifted};
     for (int64_t i = 0; i < batch.attention_mask[at].sum().item<int64_t>(); ++i)
       row.ids.push_back(batch.input_ids[at][i].item<int32_t>());
     row.labels = row.ids;
-    int64_t first = 0;
-    for (const TokenSegment& segment : batch.rows[index]) {
-      const int64_t tokens = layout::tokens_in(segment, golden_.settings);
-      if (segment.kind == Kind::kImage || segment.kind == Kind::kVideo) {
-        row.media.push_back({.sources = {{.file = "medium " + std::to_string(first)}},
-                             .grid = {segment.frames, segment.rows, segment.columns},
-                             .first = first,
-                             .tokens = tokens,
-                             .video = segment.kind == Kind::kVideo,
-                             .seconds = segment.seconds});
-      }
-      first += tokens;
-    }
+    add_media(batch.rows[index], row);
     return row;
   }
   static at::Tensor expected(const testing::GoldenMediaBatch& batch, size_t index, int64_t tokens) {
@@ -71,6 +91,36 @@ TEST_P(GoldenCoordinates, OfPaddedRows) {
     for (size_t i = 0; i < samples.size(); ++i) {
       const auto tokens = std::ssize(samples[i].row.ids);
       expect_identical(made.narrow(1, static_cast<int64_t>(i) * length, tokens), expected(*batch, i, tokens), "row");
+    }
+  }
+}
+
+// Prompts without weights, among them videos with sound, where tokens of both streams alternate.
+TEST_P(GoldenCoordinates, OfPrompts) {
+  for (const testing::GoldenPrompt& prompt : golden_.prompts) {
+    Sequence row{.ids = std::vector<int32_t>(prompt.positions[0].size(), 5), .shifted = true};
+    row.labels = row.ids;
+    add_media(prompt.segments, row);
+    const MicroBatch batch = Collator(options_).collate(std::vector<Sample>{{row, {}}}, CollateParts::kLayoutOnly);
+    const at::Tensor positions = batch.layout.has_coordinates() ? batch.layout.coordinates(at::kCPU)
+                                                                : batch.layout.positions(at::kCPU).repeat({3, 1});
+    for (int64_t axis = 0; axis < 3; ++axis)
+      for (int64_t i = 0; i < std::ssize(row.ids); ++i)
+        // The file has fractions rounded to a few digits.
+        ASSERT_NEAR(positions[axis][i].to(at::kFloat).item<float>(),
+                    prompt.positions[static_cast<size_t>(axis)][static_cast<size_t>(i)], 1e-4)
+            << "axis " << axis << ", token " << i;
+    // Every token of a medium has a row of its tower, in order.
+    for (const bool sound : {false, true}) {
+      const at::Tensor& rows = sound ? batch.audio_rows : batch.visual_rows;
+      int64_t expected = 0, next = 0;
+      for (const MediaReference& medium : row.media) expected += medium.is_sound() == sound ? medium.tokens : 0;
+      for (int64_t i = 0; rows.defined() && i < rows.numel(); ++i) {
+        const auto output = rows[i].item<int64_t>();
+        if (output < 0) continue;
+        EXPECT_EQ(output, next++);
+      }
+      EXPECT_EQ(next, expected);
     }
   }
 }
@@ -116,7 +166,7 @@ TEST_P(GoldenCoordinates, OfPairs) {
 // Without settings a model has one position per token, and text alone needs no coordinates.
 TEST_P(GoldenCoordinates, OnlyWhereTheyAreNeeded) {
   const std::vector<Sample> seen = {{row_of(golden_.main, 0), {}}};
-  EXPECT_FALSE(Collator({.images = options_.images, .videos = options_.videos})
+  EXPECT_FALSE(Collator({.images = options_.images, .videos = options_.videos, .sounds = options_.sounds})
                    .collate(seen, CollateParts::kLayoutOnly)
                    .layout.has_coordinates());
   Sample text = seen[0];

@@ -1,5 +1,5 @@
 // Coordinates of a micro-batch: each strip is one sample, or several that attend to one another (plain packing), where
-// positions still restart in each. The media of a sample cut it into segments of text, images and videos, from which
+// positions still restart in each. The media of a sample cut it into segments of text and media, from which
 // layout::token_positions counts.
 #include "megalith/data/collate_coordinates_internal.h"
 
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "megalith/base/error.h"
+#include "megalith/data/media_segment_internal.h"
 
 namespace megalith::data {
 namespace {
@@ -22,17 +23,15 @@ std::vector<TokenSegment> segments_of(const Sequence& row, int64_t begin, int64_
   const auto add_text = [&](int64_t tokens) {
     if (tokens > 0) segments.push_back({.kind = TokenSegment::Kind::kText, .tokens = tokens});
   };
-  for (const MediaReference& medium : row.media) {
-    if (medium.first < begin || medium.first >= end) continue;
+  for (size_t i = 0; i < row.media.size(); ++i) {
+    const MediaReference& medium = row.media[i];
+    if (medium.first < begin || medium.first >= end || medium.kind == MediaKind::kSoundOfVideo) continue;
+    const MediaReference* const sound = sound_of(row.media, i);
     add_text(medium.first - begin);
-    segments.push_back({.kind = medium.video ? TokenSegment::Kind::kVideo : TokenSegment::Kind::kImage,
-                        .frames = medium.grid[0],
-                        .rows = medium.grid[1],
-                        .columns = medium.grid[2],
-                        .seconds = medium.seconds});
-    begin = medium.first + medium.tokens;
+    segments.push_back(segment_of(medium, sound));
+    begin = medium.first + medium.tokens + (sound != nullptr ? sound->tokens : 0);
   }
-  check(begin <= end, "an image at the end of a sequence");
+  check(begin <= end, "a medium at the end of a sequence");
   add_text(end - begin);
   return segments;
 }
@@ -75,7 +74,9 @@ void write_given(const Strip& strip, float* out, int64_t total) {
 ops::SequenceLayout with_coordinates(const ops::SequenceLayout& layout, std::span<const Strip> strips,
                                      const std::optional<PositionSettings>& settings) {
   const auto given = [](const Strip& strip) { return !strip.row->coordinates.empty(); };
-  const auto from_media = [&](const Strip& strip) { return settings && !strip.row->media.empty(); };
+  // Positions of sounds alone are those of text.
+  const auto counts = [](const MediaReference& medium) { return medium.kind != MediaKind::kSound; };
+  const auto from_media = [&](const Strip& strip) { return settings && std::ranges::any_of(strip.row->media, counts); };
   const auto any = [&](const Strip& strip) { return given(strip) || from_media(strip); };
   if (std::ranges::none_of(strips, any)) return layout;
   at::Tensor coordinates = layout.positions(at::kCPU).to(at::kFloat).repeat({3, 1});

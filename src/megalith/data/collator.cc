@@ -189,8 +189,8 @@ MicroBatch Collator::collate_built_in(std::span<const Sample> samples, CollatePa
   batch.sequences = std::ssize(strips);
   batch.reference = reference_of(samples);
   batch.extras = collate_fields(rows, strips, total);
-  collate_media(rows, strips, total, parts == CollateParts::kAll, {options_.images.get(), options_.videos.get()},
-                options_.media_threads, batch);
+  collate_media(rows, strips, total, parts == CollateParts::kAll,
+                {options_.images.get(), options_.videos.get(), options_.sounds.get()}, options_.media_threads, batch);
   // The fill is a sequence of its own: appended to the last strip it would change that one's length for cp.
   if (total > filled) lengths.push_back(total - filled);
   const ops::SequenceLayout layout =

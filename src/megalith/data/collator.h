@@ -20,6 +20,7 @@
 
 namespace megalith::media {
 class ImageProcessor;
+class SoundProcessor;
 class VideoProcessor;
 }  // namespace megalith::media
 
@@ -42,6 +43,7 @@ struct CollatorOptions {
   int64_t tp = 1;               // the total becomes a multiple of cp·tp
   std::shared_ptr<const media::ImageProcessor> images{};  // nullptr: samples with images are refused
   std::shared_ptr<const media::VideoProcessor> videos{};  // likewise
+  std::shared_ptr<const media::SoundProcessor> sounds{};  // likewise
   int media_threads = 1;                                  // that decode the media of a micro-batch
   // How the model counts the coordinates of tokens in rows with media (ModelConfig::media); std::nullopt: it has one
   // position per token.

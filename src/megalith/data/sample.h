@@ -53,7 +53,7 @@ struct Sequence {
   std::vector<float> coordinates{};
   // By name. All rows of a micro-batch must have the same fields; token tables cannot hold them.
   std::map<std::string, Field> fields{};
-  // The images and videos of the row, in the order of their tokens. Those of a piece lie within it.
+  // The images, videos and sounds of the row, in the order of their tokens. Those of a piece lie within it.
   std::vector<MediaReference> media{};
   bool operator==(const Sequence&) const = default;
 };

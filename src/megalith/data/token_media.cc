@@ -52,14 +52,22 @@ bool MediaColumns::fit(std::span<const int64_t> row_ends) const {
   }
   const auto numbers = values_of(numbers_), ends = this->ends();
   if (ends.size() != row_ends.size()) return false;
+  const auto n_of = [&](int64_t i) { return numbers.subspan(static_cast<size_t>(i * kNumbers), kNumbers); };
   int64_t row_begin = 0, medium = 0;
   for (size_t row = 0; row < row_ends.size(); ++row) {
     if (ends[row] < medium || ends[row] > numbers_count_) return false;
     const int64_t room = row_ends[row] - row_begin;
-    for (; medium < ends[row]; ++medium) {
-      const auto n = numbers.subspan(static_cast<size_t>(medium * kNumbers), kNumbers);
+    for (const int64_t row_first = medium; medium < ends[row]; ++medium) {
+      const auto n = n_of(medium);
       if (n[0] < 0 || n[1] <= n[0] || n[1] > source_count_) return false;
       if (n[6] < 0 || n[7] < 0 || n[7] > room || n[6] > room - n[7]) return false;
+      if (n[2] < 0 || n[2] > static_cast<int64_t>(MediaKind::kSoundOfVideo)) return false;
+      if (n[2] != static_cast<int64_t>(MediaKind::kSoundOfVideo)) continue;
+      // Both streams have the tokens after the first one.
+      const auto video = medium == row_first ? std::span<const int64_t>{} : n_of(medium - 1);
+      if (video.empty() || video[2] != static_cast<int64_t>(MediaKind::kVideo) || video[6] != n[6] ||
+          n[7] > room - n[6] - video[7])
+        return false;
     }
     row_begin = row_ends[row];
   }
@@ -71,7 +79,7 @@ MediaReference MediaColumns::medium(int64_t index) const {
   MediaReference medium{.grid = {n[3], n[4], n[5]},
                         .first = n[6],
                         .tokens = n[7],
-                        .video = n[2] != 0,
+                        .kind = static_cast<MediaKind>(n[2]),
                         .seconds = std::bit_cast<double>(n[8])};
   for (int64_t i = n[0]; i < n[1]; ++i) {
     const auto s = values_of(sources_).subspan(static_cast<size_t>(i * kSourceNumbers), kSourceNumbers);
@@ -130,8 +138,9 @@ void MediaWriter::append(std::span<const MediaReference> media, std::vector<int6
       ++source_count_;
     }
     numbers.insert(numbers.end(),
-                   {begin, source_count_, medium.video ? 1 : 0, medium.grid[0], medium.grid[1], medium.grid[2],
-                    medium.first, medium.tokens, std::bit_cast<int64_t>(medium.seconds)});
+                   {begin, source_count_, static_cast<int64_t>(medium.kind), medium.grid[0], medium.grid[1],
+                    medium.grid[2], medium.first, medium.tokens, std::bit_cast<int64_t>(medium.seconds)});
+    any_sound_ = any_sound_ || medium.is_sound();
   }
   ends.resize(static_cast<size_t>(rows), std::ssize(media));
   for (int64_t& end : ends) end += count_;

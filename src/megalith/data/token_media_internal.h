@@ -1,6 +1,6 @@
-// The images and videos of a token folder: the columns of their references, and the bytes of those that have no file.
+// The media of a token folder: the columns of their references, and the bytes of those that have no file.
 //
-//   media.bin          nine int64 per medium: begin and end of its sources, 1 for a video, grid, first token, tokens,
+//   media.bin          nine int64 per medium: begin and end of its sources, kind, grid, first token, tokens,
 //                      seconds of a time patch (the bits of a double)
 //   media_sources.bin  five int64 per source: begin and end of its file's name, offset, bytes, frame
 //   media_names.bin    the names, one after the other
@@ -49,8 +49,9 @@ class MediaWriter {
 
   // Appends the media of `rows` rows; `ends` are relative to their start, and may be short or empty.
   void append(std::span<const MediaReference> media, std::vector<int64_t> ends, int64_t rows);
-  // Whether there was any medium.
+  // Whether there was any medium, and any sound.
   bool any() const { return count_ > 0; }
+  bool any_sound() const { return any_sound_; }
   void sync();
 
  private:
@@ -66,6 +67,7 @@ class MediaWriter {
   std::filesystem::path folder_;
   Column numbers_, sources_, names_, ends_, stored_;
   int64_t count_ = 0, source_count_ = 0, rows_ = 0;
+  bool any_sound_ = false;
   // The last name and the last bytes, which the next source often shares.
   std::string last_name_;
   std::array<int64_t, 2> last_name_place_{};

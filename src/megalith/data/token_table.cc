@@ -25,6 +25,7 @@ static_assert(std::endian::native == std::endian::little, "token folders hold li
 // Stored on disk: must not change. A new format gets the next version number.
 constexpr int64_t kTokenTableVersion = 1;
 constexpr int64_t kMediaTableVersion = 3;  // with the files of media; others are written as version 1
+constexpr int64_t kSoundTableVersion = 4;  // with sounds among them, which version 3 takes for videos
 constexpr const char* kFormat = "megalith tokens";
 
 // The arrays of a TokenTable, wherever they are stored.
@@ -271,7 +272,9 @@ void TokenFolderWriter::append(const TokenTable& rows) {
 void TokenFolderWriter::finish(const TokenTableInfo& info) {
   for (const Column* column : {&ids_, &labels_, &row_ends_, &pieces_, &piece_ends_}) column->file.sync();
   media_->sync();
-  const int64_t version = media_->any() ? kMediaTableVersion : kTokenTableVersion;
+  const int64_t version = media_->any_sound() ? kSoundTableVersion
+                          : media_->any()     ? kMediaTableVersion
+                                              : kTokenTableVersion;
   const io::Json document = {{"format", kFormat},     {"version", version},    {"rows", rows_},
                              {"tokens", tokens_},     {"pairs", info.pairs},   {"pieces_attend", info.pieces_attend},
                              {"max_id", info.max_id}, {"report", info.report}, {"left_out", info.left_out}};
@@ -296,16 +299,16 @@ OpenedTokens open_token_folder(const fs::path& folder) {
   const io::JsonFields fields = file.fields();
   if (fields.required<std::string>("format") != kFormat) fields.refuse("format", fmt::format("be \"{}\"", kFormat));
   const auto version = fields.required<int64_t>("version");
-  if (version != kTokenTableVersion && version != kMediaTableVersion)
-    fields.refuse("version", fmt::format("be {} or {}: another version of Megalith wrote it", kTokenTableVersion,
-                                         kMediaTableVersion));
+  if (version != kTokenTableVersion && version != kMediaTableVersion && version != kSoundTableVersion)
+    fields.refuse("version", fmt::format("be {}, {} or {}: another version of Megalith wrote it", kTokenTableVersion,
+                                         kMediaTableVersion, kSoundTableVersion));
   TokenTableInfo info{.pairs = fields.required<bool>("pairs"),
                       .pieces_attend = fields.required<bool>("pieces_attend"),
                       .max_id = fields.required<int64_t>("max_id"),
                       .report = fields.required<std::string>("report"),
                       .left_out = fields.optional<int64_t>("left_out").value_or(0)};
   const auto owner = std::make_shared<const MappedTable>(
-      folder, version == kMediaTableVersion);  // unmapped with the last copy of the dataset
+      folder, version != kTokenTableVersion);  // unmapped with the last copy of the dataset
   check_columns(owner->columns(), fields.required<int64_t>("rows"), info.pairs, folder);
   auto dataset = std::make_shared<TokenDataset>(owner->columns(), info, owner);
   return {std::move(dataset), std::move(info)};

@@ -33,10 +33,17 @@ TEST(DatasetInfo, listed_columns_and_tags_unset_all_others) {
   EXPECT_EQ(entry(R"({"formatting": "openai"})").tags, openai_tags());
 }
 
+TEST(DatasetInfo, columns_of_media) {
+  const Columns columns = entry(R"({"columns": {"images": "i", "videos": "v", "audios": "a"}})").columns;
+  EXPECT_EQ(columns.images, "i");
+  EXPECT_EQ(columns.videos, "v");
+  EXPECT_EQ(columns.audios, "a");
+}
+
 TEST(DatasetInfo, bad_entries_are_named) {
   expect_contains(error_of([] { entry(R"({"formatting": "csv"})"); }), "alpaca, sharegpt or openai");
   expect_contains(error_of([] { entry(R"({"split": "test"})"); }), "\"split\"");
-  expect_contains(error_of([] { entry(R"({"columns": {"audios": "v"}})"); }), "audios");
+  expect_contains(error_of([] { entry(R"({"columns": {"kto_tag": "v"}})"); }), "kto_tag");
   expect_contains(error_of([] { entry(R"({"num_samples": 0})"); }), "num_samples");
   expect_contains(error_of([] { entry(R"({"columns": {"prompt": 3}})"); }), "columns.prompt");
 }

@@ -136,13 +136,14 @@ TEST(GoldenMedia, ConversationsWithImagesAndVideos) {
     ASSERT_EQ(row.media.size(), grids.size());
     for (size_t i = 0; i < grids.size(); ++i) {
       const MediaReference& medium = row.media[i];
-      const int32_t pad = medium.video ? video : image;
+      const bool is_video = medium.kind == MediaKind::kVideo;
+      const int32_t pad = is_video ? video : image;
       EXPECT_EQ(json(medium.grid), grids[i]);
       EXPECT_EQ(row.ids[static_cast<size_t>(medium.first)], pad);
       EXPECT_NE(row.ids[static_cast<size_t>(medium.first) - 1], pad);
       EXPECT_NE(row.ids[static_cast<size_t>(medium.first + medium.tokens)], pad);
-      with_videos += medium.video ? 1 : 0;
-      if (medium.video && c.contains("second_per_grid_ts")) {
+      with_videos += is_video ? 1 : 0;
+      if (is_video && c.contains("second_per_grid_ts")) {
         EXPECT_EQ(medium.seconds, c.at("second_per_grid_ts").at(0).get<double>());
       }
     }
@@ -233,7 +234,7 @@ TEST_F(MediaRecords, PairsShareTheirImages) {
                              encode(R"({"prompt": "?", "chosen": "<image>", "rejected": "b", "images": ["rgb16.png"]})",
                                     2048, false, false, SampleKind::kPreference);
                            }),
-                           "images and videos belong to the prompt");
+                           "media belong to the prompt");
   EXPECT_FALSE(encode(R"({"prompt": "<image>?", "chosen": "a", "rejected": "b", "images": ["rgb16.png"]})", 14, false,
                       false, SampleKind::kPreference)
                    .sample);
@@ -243,8 +244,9 @@ TEST_F(MediaRecords, AModelWithoutTowerRefusesImages) {
   const tokenizer::Tokenizer& tokenizer = tokenizer_called("qwen2_5");
   const RecordEncoder encoder({}, std::make_shared<const Template>("qwen2_vl", tokenizer), tokenizer);
   const io::Json record = io::parse_json(two_turns, "record");
-  testing::expect_error<DataError>([&] { encoder.encode(record, infer_format(record, "a"), "a.jsonl:7"); },
-                                   {"a.jsonl:7: the record has 2 image(s) and 0 video(s)", "no vision tower"});
+  testing::expect_error<DataError>(
+      [&] { encoder.encode(record, infer_format(record, "a"), "a.jsonl:7"); },
+      {"a.jsonl:7: the record has 2 image(s), 0 video(s) and 0 sound(s)", "no vision tower"});
 }
 
 }  // namespace

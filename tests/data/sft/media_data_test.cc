@@ -286,15 +286,15 @@ TEST_F(OddImages, SkippedOnesAreCounted) {
   const TokenizedData data = load_tokenized_data(made);
   EXPECT_EQ(data.train->size(), 2);
   expect_contains(data.report, "2 samples of 6 records");
-  expect_contains(data.report, "; 4 records were left out because an image or a video cannot be read");
+  expect_contains(data.report, "; 4 records were left out because an image, a video or a sound cannot be read");
   // A long image that does not fit, beside one that does.
   fs::copy_file(testing::golden_dir() / "hf/vision/images/large_1400x1000.jpg", folder_.path() / "large.jpg");
   made = request({"one.png", "large.jpg", "gone.png"}, true);
   made.data.cutoff_len = 100;
   const std::string report = load_tokenized_data(made).report;
   expect_contains(report, "1 samples of 3 records");
-  expect_contains(report, "; 1 records were left out because cutoff_len would cut an image or a video");
-  expect_contains(report, "; 1 records were left out because an image or a video cannot be read");
+  expect_contains(report, "; 1 records were left out because cutoff_len would cut an image, a video or a sound");
+  expect_contains(report, "; 1 records were left out because an image, a video or a sound cannot be read");
   EXPECT_EQ(report.find("invalid"), std::string::npos);
 }
 
@@ -339,10 +339,10 @@ TEST(MediaData, VideosOfFrames) {
     std::vector<bool> videos;
     int64_t last = 0;
     for (const MediaReference& medium : row) {
-      videos.push_back(medium.video);
+      videos.push_back(medium.kind == MediaKind::kVideo);
       EXPECT_GT(medium.first, last);
       last = medium.first;
-      EXPECT_EQ(medium.video && blocks ? 1 : medium.grid[0], medium.grid[0]);
+      EXPECT_EQ(medium.kind == MediaKind::kVideo && blocks ? 1 : medium.grid[0], medium.grid[0]);
     }
     EXPECT_EQ(videos, blocks ? std::vector<bool>({false, true, true, true, true, false})
                              : std::vector<bool>({false, true, true, false}));
@@ -446,7 +446,7 @@ TEST(MediaData, BadVideoFilesAreNamedOrSkipped) {
   const TokenizedData data = load_tokenized_data(request);
   EXPECT_EQ(data.train->size(), 1);
   expect_contains(data.report, "1 samples of 3 records");
-  expect_contains(data.report, "2 records were left out because an image or a video cannot be read");
+  expect_contains(data.report, "2 records were left out because an image, a video or a sound cannot be read");
 }
 #endif
 

@@ -26,10 +26,13 @@ struct Conversation {
   std::vector<Message> responses;  // sft: one; preference pairs: chosen, rejected; pt: none
   std::string system;
   std::string tools;  // JSON text; empty for none
-  // In the order of the markers <image> and <video> in the text. A video is a list of frames, or one source with frame
-  // 0: a video file.
+  // In the order of the markers <image>, <video> and <audio> in the text. A video is a list of frames, or one source
+  // with frame 0: a video file.
   std::vector<MediaSource> images;
   std::vector<std::vector<MediaSource>> videos;
+  std::vector<MediaSource> sounds;
+
+  bool has_media() const { return !images.empty() || !videos.empty() || !sounds.empty(); }
   bool operator==(const Conversation&) const = default;
 };
 

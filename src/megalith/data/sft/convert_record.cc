@@ -32,8 +32,9 @@ class Converter {
 
   Conversation convert() const {
     Conversation conversation = texts();
-    conversation.images = images();
+    conversation.images = media_in(columns_.images, "an image");
     conversation.videos = videos();
+    conversation.sounds = media_in(columns_.audios, "a sound");
     return conversation;
   }
 
@@ -54,7 +55,7 @@ class Converter {
     throw InternalError("records with ids have no conversation");
   }
 
-  // An image: its path, or {"bytes": …, "path": …} as the package `datasets` stores it, where one of both may be null.
+  // A medium: its path, or {"bytes": …, "path": …} as the package `datasets` stores it, where one of both may be null.
   MediaSource source_of(const Json& value, const std::string& what) const {
     if (value.is_string()) return {.file = value.get<std::string>()};
     check<DataError>(value.is_object() && (value.contains("bytes") || value.contains("path")),
@@ -85,14 +86,14 @@ class Converter {
     return value == object.end() || value->is_null() ? nullptr : &*value;
   }
 
-  // An image or a list of images.
-  std::vector<MediaSource> images() const {
-    const Json* value = find(columns_.images);
+  // Images or sounds: one, or a list of them.
+  std::vector<MediaSource> media_in(const std::string& column, const std::string& kind) const {
+    const Json* value = find(column);
     if (value == nullptr) return {};
-    const std::string what = "an image in column \"" + columns_.images + "\"";
+    const std::string what = kind + " in column \"" + column + "\"";
     if (!value->is_array()) return {source_of(*value, what)};
     std::vector<MediaSource> sources;
-    for (const Json& image : *value) sources.push_back(source_of(image, what));
+    for (const Json& medium : *value) sources.push_back(source_of(medium, what));
     return sources;
   }
 

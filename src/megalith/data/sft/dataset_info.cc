@@ -26,8 +26,7 @@ T read_names(const io::JsonFields& fields, std::initializer_list<std::pair<const
 
 // Columns that would change what a sample is must not be ignored silently.
 Columns read_columns(const io::JsonFields& fields) {
-  for (const char* media : {"audios", "kto_tag"})
-    if (fields.has(media)) fields.refuse(media, "be left out: such columns are not supported");
+  if (fields.has("kto_tag")) fields.refuse("kto_tag", "be left out: such columns are not supported");
   return read_names<Columns>(fields, {{"prompt", &Columns::prompt},
                                       {"query", &Columns::query},
                                       {"response", &Columns::response},
@@ -38,7 +37,8 @@ Columns read_columns(const io::JsonFields& fields) {
                                       {"chosen", &Columns::chosen},
                                       {"rejected", &Columns::rejected},
                                       {"images", &Columns::images},
-                                      {"videos", &Columns::videos}});
+                                      {"videos", &Columns::videos},
+                                      {"audios", &Columns::audios}});
 }
 
 // "tags": {"role_tag": "role", …}; roles that are not listed do not occur in the dataset.
@@ -183,6 +183,7 @@ DatasetDescription infer_format(const Json& first_record, const std::string& pla
   columns.tools = when("tools");
   columns.images = when("images");
   columns.videos = when("videos");
+  columns.audios = when("audios");
   result.tags = openai_tags();
   if (has("input_ids") || has("chosen_input_ids")) {
     result.formatting = Formatting::kPretokenized;

@@ -30,7 +30,7 @@ struct Columns {
   std::string query = "input";
   std::string response = "output";
   std::string messages = "conversations";
-  std::string history, system, tools, chosen, rejected, images, videos;
+  std::string history, system, tools, chosen, rejected, images, videos, audios;
   bool operator==(const Columns&) const = default;
 };
 

@@ -1,4 +1,4 @@
-// The number of tokens follows from the headers of images and videos alone. Times of frames are LLaMA-Factory's: a list
+// The number of tokens follows from the headers of the files alone. Times of frames are LLaMA-Factory's: a list
 // of images counts as sampled with video_fps, a frame of a file has the time that its number has at the average rate,
 // and a time patch is named by the mean of the times of its first and last frame.
 #include "megalith/data/sft/media_text.h"
@@ -9,8 +9,10 @@
 
 #include "megalith/base/error.h"
 #include "megalith/data/decode_media_internal.h"
+#include "megalith/data/media_segment_internal.h"
 #include "megalith/media/image_header.h"
 #include "megalith/media/image_processor.h"
+#include "megalith/media/sound_processor.h"
 #include "megalith/media/video_file.h"
 #include "megalith/media/video_processor.h"
 
@@ -63,9 +65,9 @@ Frames frames_of_list(const std::vector<MediaSource>& sources, const MediaSettin
 
 Frames frames_of_file(const MediaSource& given, const MediaSettings& settings) {
   const MediaSource file = find_source(given, "video", settings.media_dir);
-  const media::VideoInfo info =
-      file.held ? media::read_video_info(*file.held, name_of(file)) : media::read_video_info(fs::path(file.file));
-  Frames frames{.size = info.size, .name = name_of(file)};
+  const media::VideoInfo info = file.held ? media::read_video_info(*file.held, name_of(file, "a video"))
+                                          : media::read_video_info(fs::path(file.file));
+  Frames frames{.size = info.size, .name = name_of(file, "a video")};
   for (const int64_t number :
        media::sampled_frames(info.frames, info.seconds, settings.video_fps, settings.video_maxlen)) {
     frames.sources.push_back(file);
@@ -89,6 +91,7 @@ struct PlacedMedium {
 
 // Both throw a DataError that names the file for one that is missing or cannot be read.
 PlacedMedium place_image(const MediaSource& given, const MediaSettings& settings) {
+  check<DataError>(settings.images != nullptr, "the record has an image, and this run's model takes none");
   const MediaSource source = find_source(given, "image", settings.media_dir);
   const media::PatchGrid grid = settings.images->grid(size_of(source), name_of(source));
   return {.medium = {.sources = {source}, .grid = {grid.t, grid.h, grid.w}, .tokens = settings.images->tokens(grid)}};
@@ -106,7 +109,7 @@ std::vector<PlacedMedium> place_video(const std::vector<MediaSource>& sources, c
     return {{.medium = {.sources = frames.sources,
                         .grid = {grid.t, grid.h, grid.w},
                         .tokens = settings.videos->tokens(grid),
-                        .video = true,
+                        .kind = MediaKind::kVideo,
                         .seconds = seconds}}};
   std::vector<PlacedMedium> blocks;
   for (int64_t first = 0; first < count; first += per_patch) {
@@ -116,10 +119,35 @@ std::vector<PlacedMedium> place_video(const std::vector<MediaSource>& sources, c
                       .medium = {.sources = {frames.sources.begin() + first, frames.sources.begin() + last + 1},
                                  .grid = {1, grid.h, grid.w},
                                  .tokens = settings.videos->tokens({1, grid.h, grid.w}),
-                                 .video = true,
+                                 .kind = MediaKind::kVideo,
                                  .seconds = seconds}});
   }
   return blocks;
+}
+
+MediaReference sound_of_size(MediaSource source, const media::SoundHeader& header, const MediaSettings& settings) {
+  const int64_t frames = settings.sounds->frames(header, name_of(source, "a sound"));
+  return {.sources = {std::move(source)},
+          .grid = {frames, 1, 1},
+          .tokens = settings.sounds->tokens(frames),
+          .kind = MediaKind::kSound};
+}
+
+MediaReference place_sound(const MediaSource& given, const MediaSettings& settings) {
+  check<DataError>(settings.sounds != nullptr, "the record has a sound, and this run's model takes none");
+  MediaSource source = find_source(given, "sound", settings.media_dir);
+  const media::SoundHeader header = sound_header(source);
+  return sound_of_size(std::move(source), header, settings);
+}
+
+// Returns the sound of a video's own file; std::nullopt if it has none, or is a list of images.
+std::optional<MediaReference> sound_in_file(const MediaReference& video, const MediaSettings& settings) {
+  MediaSource file = video.sources.front();
+  if (file.frame < 0) return std::nullopt;
+  const std::optional<media::SoundHeader> header = sound_in_video(file);
+  if (!header) return std::nullopt;
+  file.frame = 0;
+  return sound_of_size(std::move(file), *header, settings);
 }
 
 int64_t count_markers(const std::string& text, std::string_view marker) {
@@ -135,64 +163,138 @@ void check_markers(const std::vector<Message*>& messages, std::string_view marke
                    markers == 1 ? "marker" : "markers", marker, media, what);
 }
 
+// The markers that stand for media of this run.
+std::vector<std::string_view> taken_markers(const MediaSettings& settings) {
+  std::vector<std::string_view> markers;
+  if (settings.images) markers.push_back(kImageMarker);
+  if (settings.videos) markers.push_back(kVideoMarker);
+  if (settings.sounds) markers.push_back(kSoundMarker);
+  return markers;
+}
+
 // Takes the media of a conversation as their markers occur.
 class Expansion {
  public:
   Expansion(const Conversation& conversation, const MediaSettings& settings)
-      : conversation_(conversation), settings_(settings) {}
+      : conversation_(conversation),
+        settings_(settings),
+        pairs_sounds_(settings.audio_in_video && !conversation.videos.empty() && !conversation.sounds.empty()) {
+    check<DataError>(!pairs_sounds_ || conversation.videos.size() == conversation.sounds.size(),
+                     "the record has {} video(s) and {} sound(s); with use_audio_in_video each video has its sound, or "
+                     "none has and those of the files are taken",
+                     conversation.videos.size(), conversation.sounds.size());
+  }
 
   std::string expand(const std::string& content) {
     std::string text;
     size_t from = 0;
     while (true) {
-      const size_t image = content.find(kImageMarker, from), video = content.find(kVideoMarker, from);
-      const size_t at = std::min(image, video);
+      // Markers of media that the record does not have are text.
+      const size_t image = find(content, kImageMarker, conversation_.images, from);
+      const size_t video = find(content, kVideoMarker, conversation_.videos, from);
+      const size_t sound = find(content, kSoundMarker, conversation_.sounds, from);
+      const size_t at = std::min({image, video, sound});
       if (at == std::string::npos) return text.append(content, from);
       text.append(content, from, at - from);
-      if (image < video) {
+      from = at + (at == image ? kImageMarker : at == video ? kVideoMarker : kSoundMarker).size();
+      if (at == image) {
         add(place_image(conversation_.images[images_++], settings_), text);
+      } else if (at == video) {
+        from = add_video(content, from, text);
       } else {
-        for (PlacedMedium& block : place_video(conversation_.videos[videos_++], settings_)) add(std::move(block), text);
+        check<DataError>(!pairs_sounds_, "an <audio> follows no <video>, although use_audio_in_video pairs them");
+        add({.medium = place_sound(conversation_.sounds[sounds_++], settings_)}, text);
       }
-      from = at + (image < video ? kImageMarker : kVideoMarker).size();
     }
   }
   std::vector<MediaReference> media() && { return std::move(media_); }
 
  private:
+  template <typename Media>
+  static size_t find(const std::string& content, std::string_view marker, const Media& media, size_t from) {
+    return media.empty() ? std::string::npos : content.find(marker, from);
+  }
+
+  // Adds a video, with its sound if it has one. Returns where the text continues.
+  size_t add_video(const std::string& content, size_t from, std::string& text) {
+    std::vector<PlacedMedium> blocks = place_video(conversation_.videos[videos_++], settings_);
+    if (!pairs_sounds_) {
+      std::optional<MediaReference> own;
+      if (settings_.audio_in_video) own = sound_in_file(blocks.front().medium, settings_);
+      if (own) add_merged(std::move(blocks.front().medium), std::move(*own), text);
+      for (size_t i = own ? 1 : 0; i < blocks.size(); ++i) add(std::move(blocks[i]), text);
+      return from;
+    }
+    // Blanks may stand between both markers, and stay in the text.
+    const size_t next = content.find_first_not_of(" \t\r\n", from);
+    check<DataError>(next != std::string::npos && content.compare(next, kSoundMarker.size(), kSoundMarker) == 0,
+                     "a <video> is not followed by its <audio>, which use_audio_in_video needs: write <video><audio>");
+    add_merged(std::move(blocks.front().medium), place_sound(conversation_.sounds[sounds_++], settings_), text);
+    text.append(content, from, next - from);
+    return next + kSoundMarker.size();
+  }
+
   void add(PlacedMedium placed, std::string& text) {
-    if (settings_.decode_all || settings_.skip_broken) check_decodes(placed.medium);
-    text.append(placed.before).append(settings_.start);
-    for (int64_t i = 0; i < placed.medium.tokens; ++i)
-      text += placed.medium.video ? settings_.video_pad : settings_.image_pad;
-    text += settings_.end;
+    look_at(placed.medium);
+    const MediaReference& medium = placed.medium;
+    text.append(placed.before).append(medium.is_sound() ? settings_.sound_start : settings_.start);
+    for (int64_t i = 0; i < medium.tokens; ++i)
+      text += medium.is_sound()                  ? settings_.sound_pad
+              : medium.kind == MediaKind::kVideo ? settings_.video_pad
+                                                 : settings_.image_pad;
+    text += medium.is_sound() ? settings_.sound_end : settings_.end;
     media_.push_back(std::move(placed.medium));
+  }
+
+  // As Hugging Face's processor writes both streams: <|vision_start|><|audio_start|>…<|audio_end|><|vision_end|>.
+  void add_merged(MediaReference video, MediaReference sound, std::string& text) {
+    sound.kind = MediaKind::kSoundOfVideo;
+    look_at(video);
+    look_at(sound);
+    text.append(settings_.start).append(settings_.sound_start);
+    for (const bool is_sound : layout::merged_order(segment_of(video, &sound), settings_.positions))
+      text += is_sound ? settings_.sound_pad : settings_.video_pad;
+    text.append(settings_.sound_end).append(settings_.end);
+    media_.push_back(std::move(video));
+    media_.push_back(std::move(sound));
+  }
+
+  void look_at(const MediaReference& medium) const {
+    if (settings_.decode_all || settings_.skip_broken) check_decodes(medium);
   }
 
   const Conversation& conversation_;
   const MediaSettings& settings_;
-  size_t images_ = 0, videos_ = 0;  // taken
+  const bool pairs_sounds_;                      // each video takes the sound whose marker follows its own
+  size_t images_ = 0, videos_ = 0, sounds_ = 0;  // taken
   std::vector<MediaReference> media_;
 };
 
-// The runs of a token: where each begins, and how long it is.
+// A run of placeholders: where it begins, and how many it has of each kind.
 struct Run {
   int64_t first = 0;
-  int64_t tokens = 0;
-  bool video = false;
+  int64_t images = 0, videos = 0, sounds = 0;
+  int64_t tokens() const { return images + videos + sounds; }
 };
 
+// Placeholders beside one another are one run, for two media never touch: each has a start and an end.
 std::vector<Run> runs_of(const std::vector<int32_t>& ids, const MediaPads& pads) {
   std::vector<Run> runs;
   for (int64_t i = 0; i < std::ssize(ids); ++i) {
     const int32_t id = ids[static_cast<size_t>(i)];
-    if (id != pads.image && id != pads.video) continue;
-    const bool video = id == pads.video;
-    const bool continues = !runs.empty() && runs.back().first + runs.back().tokens == i && runs.back().video == video;
-    if (!continues) runs.push_back({i, 0, video});
-    ++runs.back().tokens;
+    if (id != pads.image && id != pads.video && id != pads.sound) continue;
+    if (runs.empty() || runs.back().first + runs.back().tokens() != i) runs.push_back({.first = i});
+    ++(id == pads.image ? runs.back().images : id == pads.video ? runs.back().videos : runs.back().sounds);
   }
   return runs;
+}
+
+// The run that a medium becomes, with its sound if it has one.
+Run run_of(const MediaReference& medium, const MediaReference* sound) {
+  Run run{.first = medium.first};
+  (medium.is_sound() ? run.sounds : medium.kind == MediaKind::kVideo ? run.videos : run.images) = medium.tokens;
+  if (sound != nullptr) run.sounds = sound->tokens;
+  return run;
 }
 
 }  // namespace
@@ -202,39 +304,64 @@ std::vector<MediaReference> expand_media(Conversation& conversation, const Media
   for (Message& message : conversation.prompt) messages.push_back(&message);
   const bool pair = conversation.responses.size() > 1;
   for (Message& response : conversation.responses) {
-    for (const std::string_view marker : {kImageMarker, kVideoMarker})
+    for (const std::string_view marker : taken_markers(settings))
       check<DataError>(!pair || count_markers(response.content, marker) == 0,
-                       "an answer of a preference pair holds {}; images and videos belong to the prompt, which both "
-                       "answers share",
+                       "an answer of a preference pair holds {}; media belong to the prompt, which both answers share",
                        marker);
     if (!pair) messages.push_back(&response);
   }
-  check_markers(messages, kImageMarker, conversation.images.size(), "image");
-  // A text may hold <video> where the model takes none.
+  // A text may hold the marker of what the model does not take.
+  if (settings.images || !conversation.images.empty())
+    check_markers(messages, kImageMarker, conversation.images.size(), "image");
   if (settings.videos || !conversation.videos.empty())
     check_markers(messages, kVideoMarker, conversation.videos.size(), "video");
-  if (conversation.images.empty() && conversation.videos.empty()) return {};
+  if (settings.sounds || !conversation.sounds.empty())
+    check_markers(messages, kSoundMarker, conversation.sounds.size(), "sound");
+  if (!conversation.has_media()) return {};
   Expansion expansion(conversation, settings);
   for (Message* message : messages) message->content = expansion.expand(message->content);
   return std::move(expansion).media();
 }
 
+std::vector<int32_t> MediaPads::all() const {
+  std::vector<int32_t> pads;
+  for (const int32_t pad : {image, video, sound})
+    if (pad >= 0) pads.push_back(pad);
+  return pads;
+}
+
 int64_t count_runs(const std::vector<int32_t>& ids, const MediaPads& pads) { return std::ssize(runs_of(ids, pads)); }
+
+int64_t count_runs(std::span<const MediaReference> media) {
+  return std::ranges::count_if(media,
+                               [](const MediaReference& medium) { return medium.kind != MediaKind::kSoundOfVideo; });
+}
 
 void attach_media(Sequence& row, std::vector<MediaReference> media, const MediaPads& pads, bool from_the_end) {
   const std::vector<Run> runs = runs_of(row.ids, pads);
   const auto foreign =
-      "a text holds the placeholder token of images or videos itself; only the markers <image> and <video> stand for "
+      "a text holds the placeholder token of a medium itself; only the markers <image>, <video> and <audio> stand for "
       "media";
-  check<DataError>(runs.size() <= media.size(), "{}", foreign);
-  if (from_the_end) media.erase(media.begin(), media.end() - std::ssize(runs));
-  media.resize(runs.size());
-  for (size_t i = 0; i < runs.size(); ++i) {
-    check<DataError>(runs[i].tokens == media[i].tokens && runs[i].video == media[i].video, "{}", foreign);
-    media[i].first = runs[i].first;
-    std::fill_n(row.labels.begin() + runs[i].first, runs[i].tokens, kIgnoredLabel);
+  const int64_t surplus = count_runs(media) - std::ssize(runs);
+  check<DataError>(surplus >= 0, "{}", foreign);
+  size_t run = 0;
+  int64_t skipped = from_the_end ? surplus : 0;
+  row.media.clear();
+  for (size_t i = 0; i < media.size() && (run < runs.size() || skipped > 0); ++i) {
+    if (media[i].kind == MediaKind::kSoundOfVideo) continue;  // taken with its video
+    if (skipped-- > 0) continue;
+    const MediaReference* const sound = sound_of(media, i);
+    const Run& found = runs[run++];
+    const Run expected = run_of(media[i], sound);
+    check<DataError>(
+        found.images == expected.images && found.videos == expected.videos && found.sounds == expected.sounds, "{}",
+        foreign);
+    std::fill_n(row.labels.begin() + found.first, found.tokens(), kIgnoredLabel);
+    for (size_t j = i; j <= (sound != nullptr ? i + 1 : i); ++j) {
+      media[j].first = found.first;
+      row.media.push_back(media[j]);
+    }
   }
-  row.media = std::move(media);
 }
 
 }  // namespace megalith::data

@@ -1,11 +1,11 @@
-// Images and videos in conversations: markers in the text become placeholder tokens, as many as the vision tower will
-// have rows.
+// Media in conversations: markers in the text become placeholder tokens, as many as the tower will have rows.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,24 +13,29 @@
 #include "megalith/data/media_reference.h"
 #include "megalith/data/sample.h"
 #include "megalith/data/sft/conversation.h"
+#include "megalith/layout/media_positions.h"
 
 namespace megalith::media {
 class ImageProcessor;
+class SoundProcessor;
 class VideoProcessor;
 }  // namespace megalith::media
 
 namespace megalith::data {
 
-// The texts that stand for an image and a video in a record, as in LLaMA-Factory.
+// The texts that stand for an image, a video and a sound in a record, as in LLaMA-Factory.
 inline constexpr std::string_view kImageMarker = "<image>";
 inline constexpr std::string_view kVideoMarker = "<video>";
+inline constexpr std::string_view kSoundMarker = "<audio>";
 
-// How images and videos become tokens. The texts are tokens of the tokenizer, and those of all Qwen families.
+// How media become tokens. The texts are tokens of the tokenizer, and those of all Qwen families.
 struct MediaSettings {
-  std::shared_ptr<const media::ImageProcessor> images;
-  std::shared_ptr<const media::VideoProcessor> videos{};  // nullptr: records with videos are refused
-  std::filesystem::path media_dir;                        // relative paths are looked up here first
-  bool skip_broken = false;  // a record whose media are missing or damaged is left out; otherwise it is an error
+  // nullptr: records with such media are refused.
+  std::shared_ptr<const media::ImageProcessor> images{};
+  std::shared_ptr<const media::VideoProcessor> videos{};
+  std::shared_ptr<const media::SoundProcessor> sounds{};
+  std::filesystem::path media_dir;  // relative paths are looked up here first
+  bool skip_broken = false;         // a record whose media are missing or damaged is left out; otherwise it is an error
   // Decode all media while tokenizing, so that damage after a header shows there, with the record's file and line,
   // instead of in the middle of training. Done also with skip_broken.
   bool decode_all = false;
@@ -39,16 +44,27 @@ struct MediaSettings {
   // Whether each time patch of a video is a block of its own after a text with its time, as in Qwen3-VL and Qwen3.5
   // (layout::TimeRule::kBlocks).
   bool video_blocks = false;
+  // Videos are read with sound, which is merged with their frames by time: the sound of the <audio> that follows the
+  // marker where the record has as many sounds as videos, and otherwise that of the file. Needs `sounds`.
+  bool audio_in_video = false;
+  layout::PositionSettings positions{};  // the model's rule, by which sound and frames are merged
   std::string start = "<|vision_start|>";
   std::string image_pad = "<|image_pad|>";
   std::string video_pad = "<|video_pad|>";
   std::string end = "<|vision_end|>";
+  std::string sound_start = "<|audio_start|>";
+  std::string sound_pad = "<|audio_pad|>";
+  std::string sound_end = "<|audio_end|>";
 };
 
 // The ids of the placeholders.
 struct MediaPads {
   int32_t image = -1;
   int32_t video = -1;
+  int32_t sound = -1;
+
+  // Returns those that there are.
+  std::vector<int32_t> all() const;
 };
 
 // Replaces the markers in the prompt and in a single answer by start, placeholders and end; returns the media in the
@@ -56,12 +72,13 @@ struct MediaPads {
 // of the media, when a medium cannot be read, and for markers in the answers of a pair, which share their media.
 std::vector<MediaReference> expand_media(Conversation& conversation, const MediaSettings& settings);
 
-// Gives a row its media. Each run of a placeholder is one of them. If the row has fewer runs than there are media, it
-// was cut, and has the first ones (the last ones with `from_the_end`). Placeholders lose their labels. Throws a
-// DataError when a run has another length than its medium, because a text holds the token itself.
+// Gives a row its media. Each run of placeholders is one of them, or a video with its sound. If the row has fewer runs
+// than there are media, it was cut, and has the first ones (the last ones with `from_the_end`). Placeholders lose their
+// labels. Throws a DataError when a run has another length than its medium, because a text holds the token itself.
 void attach_media(Sequence& row, std::vector<MediaReference> media, const MediaPads& pads, bool from_the_end);
 
-// Returns the number of runs of placeholders.
+// Returns the number of runs of placeholders, in a row and of the media of a whole one.
 int64_t count_runs(const std::vector<int32_t>& ids, const MediaPads& pads);
+int64_t count_runs(std::span<const MediaReference> media);
 
 }  // namespace megalith::data

@@ -19,6 +19,7 @@
 #include "megalith/data/sft/packing.h"
 #include "megalith/data/sft/template.h"
 #include "megalith/media/image_processor.h"
+#include "megalith/media/sound_processor.h"
 #include "megalith/media/video_processor.h"
 
 namespace megalith::data {
@@ -54,16 +55,27 @@ void check_answers(const Sample& pair, bool cut, int64_t cutoff_len, const std::
   }
 }
 
-// Everything about images and videos that decides tokens.
+// Everything about media that decides tokens.
 std::string media_words(const MediaSettings& media) {
   const auto model = [](const media::ImageProcessorSettings& part) {
     return fmt::format("{} {} {} {} to {}", part.patch_size, part.temporal_patch_size, part.merge_size, part.min_pixels,
                        part.max_pixels);
   };
-  const auto& images = media.images->settings();
-  std::string words = fmt::format(" images {}, before {} to {}, in {}, skip {}{}", model(images),
-                                  images.image_min_pixels, images.image_max_pixels, media.media_dir.string(),
-                                  media.skip_broken, media.decode_all ? ", all decoded" : "");
+  std::string words;
+  if (media.images) {
+    const auto& images = media.images->settings();
+    words = fmt::format(" images {}, before {} to {}, in {}, skip {}{}", model(images), images.image_min_pixels,
+                        images.image_max_pixels, media.media_dir.string(), media.skip_broken,
+                        media.decode_all ? ", all decoded" : "");
+  }
+  if (media.sounds) {
+    const auto& sounds = media.sounds->settings();
+    words += fmt::format(" sounds {} {}, in {}, skip {}{}", sounds.bins, sounds.chunk, media.media_dir.string(),
+                         media.skip_broken, media.decode_all ? ", all decoded" : "");
+  }
+  if (media.audio_in_video)
+    words += fmt::format(", in videos, {} per second, merged {}", media.positions.positions_per_second,
+                         media.positions.merge);
   if (!media.videos) return words;
   const auto& videos = media.videos->settings();
   return words + fmt::format(" videos {} {}, before {} to {}, {} fps, {} frames, blocks {}", model(videos.model),
@@ -136,9 +148,10 @@ std::string BuildReport::text() const {
   if (too_long > 0) text += fmt::format("; {} did not fit into a row and were left out", too_long);
   if (left_out > 0) text += fmt::format("; {} records are invalid and were left out", left_out);
   if (cut_media > 0)
-    text += fmt::format("; {} records were left out because cutoff_len would cut an image or a video", cut_media);
+    text +=
+        fmt::format("; {} records were left out because cutoff_len would cut an image, a video or a sound", cut_media);
   if (broken_media > 0)
-    text += fmt::format("; {} records were left out because an image or a video cannot be read", broken_media);
+    text += fmt::format("; {} records were left out because an image, a video or a sound cannot be read", broken_media);
   return text;
 }
 
@@ -157,20 +170,25 @@ RecordEncoder::RecordEncoder(RecordEncoderOptions options, std::shared_ptr<const
   if (tokenizer_ && options_.vocab_size) check_vocabulary();
   if (!options_.media || !tokenizer_) return;
   check_media();
-  pads_.image = *tokenizer_->id_of(options_.media->image_pad);
+  if (options_.media->images) pads_.image = *tokenizer_->id_of(options_.media->image_pad);
   if (options_.media->videos) pads_.video = *tokenizer_->id_of(options_.media->video_pad);
+  if (options_.media->sounds) pads_.sound = *tokenizer_->id_of(options_.media->sound_pad);
 }
 
 void RecordEncoder::check_media() const {
   const MediaSettings& media = *options_.media;
   check<ConfigError>(media.video_fps > 0 && media.video_maxlen > 0,
                      "video_fps is {} and video_maxlen {}; both must be positive", media.video_fps, media.video_maxlen);
-  for (const std::string* token : {&media.start, &media.image_pad, &media.end, &media.video_pad}) {
-    if (token == &media.video_pad && !media.videos) continue;
-    const std::optional<int32_t> id = tokenizer_->id_of(*token);
-    check<ConfigError>(id && tokenizer_->encode(*token) == std::vector<int32_t>{*id},
-                       "the tokenizer has no token {}, which stands for images or videos; it belongs to another model",
-                       *token);
+  std::vector<std::string> tokens;
+  if (media.images) tokens = {media.start, media.image_pad, media.end};
+  if (media.videos) tokens.push_back(media.video_pad);
+  const size_t visual = tokens.size();
+  if (media.sounds) tokens.insert(tokens.end(), {media.sound_start, media.sound_pad, media.sound_end});
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const std::optional<int32_t> id = tokenizer_->id_of(tokens[i]);
+    check<ConfigError>(id && tokenizer_->encode(tokens[i]) == std::vector<int32_t>{*id},
+                       "the tokenizer has no token {}, which stands for {}; it belongs to another model", tokens[i],
+                       i < visual ? "images or videos" : "sounds");
   }
 }
 
@@ -229,7 +247,7 @@ void RecordEncoder::check_ids(const Sequence& row, const std::string& place) con
 }
 
 Sample RecordEncoder::encode_text(const Conversation& conversation, bool* cut) const {
-  const EncodeSettings settings{options_.plan.cutoff, options_.train_on_prompt, options_.mask_history, media_pads()};
+  const EncodeSettings settings{options_.plan.cutoff, options_.train_on_prompt, options_.mask_history, pads_.all()};
   switch (options_.plan.kind) {
     case SampleKind::kConversation:
       return {encode_conversation(conversation, *turns_, settings, cut), std::nullopt};
@@ -245,24 +263,18 @@ Sample RecordEncoder::encode_text(const Conversation& conversation, bool* cut) c
   return {whole_document(text, *tokenizer_, tokens_), std::nullopt};
 }
 
-std::vector<int32_t> RecordEncoder::media_pads() const {
-  if (pads_.image < 0) return {};
-  return pads_.video < 0 ? std::vector{pads_.image} : std::vector{pads_.image, pads_.video};
-}
-
 EncodedRecord RecordEncoder::encode_with_media(Conversation conversation) const {
   EncodedRecord result;
   if (!options_.media) {
-    check<DataError>(conversation.images.empty() && conversation.videos.empty(),
-                     "the record has {} image(s) and {} video(s), and this run's model takes none: it has no vision "
-                     "tower. Train a model that has one, or leave the column out",
-                     conversation.images.size(), conversation.videos.size());
+    check<DataError>(!conversation.has_media(),
+                     "the record has {} image(s), {} video(s) and {} sound(s), and this run's model takes none: it has "
+                     "no vision tower and no audio tower. Train a model that has one, or leave the column out",
+                     conversation.images.size(), conversation.videos.size(), conversation.sounds.size());
     result.sample = encode_text(conversation, &result.cut);
     return result;
   }
-  check<DataError>(
-      (conversation.images.empty() && conversation.videos.empty()) || options_.plan.kind != SampleKind::kDocument,
-      "the record has images or videos, which stage pt does not take; use stage sft");
+  check<DataError>(!conversation.has_media() || options_.plan.kind != SampleKind::kDocument,
+                   "the record has images, videos or sounds, which stage pt does not take; use stage sft");
   std::vector<MediaReference> media;
   try {
     media = expand_media(conversation, *options_.media);
@@ -272,13 +284,13 @@ EncodedRecord RecordEncoder::encode_with_media(Conversation conversation) const 
   }
   Sample sample = encode_text(conversation, &result.cut);
   if (!media.empty() && sample.row.ids.empty())
-    return {.problem = fmt::format("cutoff_len {} would cut an image or a video; the sample needs more room",
+    return {.problem = fmt::format("cutoff_len {} would cut an image, a video or a sound; the sample needs more room",
                                    options_.plan.cutoff - (options_.plan.packing ? 0 : 1)),
             .because = LeftOutBecause::kCutMedium};
   check<DataError>(
-      result.cut || count_runs(sample.row.ids, pads_) >= std::ssize(media),
-      "the placeholders of images were not recognized as tokens; split_special_tokens and images or videos do not go "
-      "together");
+      result.cut || count_runs(sample.row.ids, pads_) >= count_runs(media),
+      "the placeholders of media were not recognized as tokens; split_special_tokens and images, videos or sounds do "
+      "not go together");
   if (sample.rejected) attach_media(*sample.rejected, media, pads_, options_.mask_history);
   attach_media(sample.row, std::move(media), pads_, options_.mask_history);
   result.sample = std::move(sample);
@@ -289,10 +301,10 @@ EncodedRecord RecordEncoder::encode(const io::Json& record, const DatasetDescrip
                                     const std::string& place) const {
   EncodedRecord result;
   if (dataset.formatting == Formatting::kPretokenized) {
-    for (const std::string* column : {&dataset.columns.images, &dataset.columns.videos}) {
+    for (const std::string* column : {&dataset.columns.images, &dataset.columns.videos, &dataset.columns.audios}) {
       const auto media = record.find(*column);
       check<DataError>(column->empty() || media == record.end() || media->empty(),
-                       "{}: a record with ids cannot have images or videos; give the text", place);
+                       "{}: a record with ids cannot have images, videos or sounds; give the text", place);
     }
     result.sample = pretokenized_sample(record, options_.plan.kind, place);
     if (!has_tokens(*result.sample)) return {std::nullopt, "no tokens"};
@@ -328,8 +340,7 @@ bool RecordEncoder::is_complete(const io::Json& record, const DatasetDescription
     return has_tokens(pretokenized_sample(record, options_.plan.kind, place));
   const ConvertedRecord converted = convert_record(record, dataset, options_.plan.kind, place);
   // Whether media are readable, and whether they fit, shows only when the record is encoded.
-  if (options_.media && converted.conversation &&
-      !(converted.conversation->images.empty() && converted.conversation->videos.empty()))
+  if (options_.media && converted.conversation && converted.conversation->has_media())
     return encode(record, dataset, place).sample.has_value();
   return converted.conversation.has_value();
 }

@@ -28,8 +28,8 @@ RowPlan row_plan(const SftSettings& settings);
 // Why a record gives no sample.
 enum class LeftOutBecause {
   kInvalid,      // it is not a conversation, or lacks an answer
-  kCutMedium,    // cutoff_len would cut an image or a video
-  kBrokenMedium  // an image or a video cannot be read, and such records are skipped
+  kCutMedium,    // cutoff_len would cut a medium
+  kBrokenMedium  // a medium cannot be read, and such records are skipped
 };
 
 // The result of encoding one record.
@@ -44,8 +44,8 @@ struct EncodedRecord {
 struct BuildReport {
   int64_t records = 0;       // records read
   int64_t left_out = 0;      // invalid records; the next two are not among them
-  int64_t cut_media = 0;     // records left out because the cutoff would cut an image or a video
-  int64_t broken_media = 0;  // records left out because an image or a video cannot be read
+  int64_t cut_media = 0;     // records left out because the cutoff would cut a medium
+  int64_t broken_media = 0;  // records left out because a medium cannot be read
   int64_t cut = 0;           // samples that were longer than the cutoff
   int64_t too_long = 0;      // samples that did not fit into a packed row
   int64_t samples = 0;       // rows, or pairs
@@ -105,10 +105,9 @@ class RecordEncoder {
 
  private:
   Sample encode_text(const Conversation& conversation, bool* cut) const;
-  // Encodes a conversation with its images and videos; a result without sample says why it is left out.
+  // Encodes a conversation with its media; a result without sample says why it is left out.
   EncodedRecord encode_with_media(Conversation conversation) const;
   void check_media() const;
-  std::vector<int32_t> media_pads() const;
   void check_vocabulary() const;
   void check_ids(const Sequence& row, const std::string& place) const;
 

@@ -177,6 +177,8 @@ std::vector<TemplateSpec> make_specs() {
       qwen2_vl(),
       reasoning(qwen_like("qwen3")),
       qwen_like("qwen3_nothink"),
+      reasoning(qwen_like("qwen3_omni")),
+      qwen_like("qwen3_omni_nothink"),
       reasoning(qwen_like("qwen3_vl")),
       qwen_like("qwen3_vl_nothink"),
       seed_oss(),

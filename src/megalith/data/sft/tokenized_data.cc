@@ -186,6 +186,7 @@ std::string cache_key(const DataRequest& request, const RecordEncoder& encoder, 
       key.add(*name);
     if (!c.images.empty()) key.add("images").add(c.images);
     if (!c.videos.empty()) key.add("videos").add(c.videos);
+    if (!c.audios.empty()) key.add("audios").add(c.audios);
     for (const fs::path& file : dataset.files) key.add(file.extension().string()).add_file(file, read);
   }
   if (request.tokenizer) add_tokenizer(request, key);
