@@ -31,7 +31,7 @@ json score(const std::string& model, const fs::path& input, const fs::path& outp
 // The golden file of a model is a batch as it stands.
 TEST(MediaCommands, ScoreGivesTheLibrarysLoss) {
   const TempFolder temp;
-  for (const std::string model : {"qwen2_5_vl", "qwen3_vl"}) {
+  for (const std::string model : {"qwen2_5_vl", "qwen3_vl", "qwen3_omni_moe"}) {
     const fs::path folder = golden_media_model(model);
     const double loss = json::parse(std::ifstream(folder / "golden.json")).at("loss");
     for (const std::vector<std::string>& layout :
@@ -62,15 +62,6 @@ TEST(MediaCommands, ScoreOfTextLeavesTheTowerOut) {
                                  (temp / "out").string(), "--use_cpu", "--nproc", "2", "--pp", "2"});
   EXPECT_NE(refused.exit_code, 0);
   expect_contains(refused.err, "the first pipeline chunk has only 2");
-}
-
-TEST(MediaCommands, ScoreRefusesSound) {
-  const TempFolder temp;
-  const auto refused = megalith({"score", "--model", golden_media_model("qwen3_omni_moe").string(), "--input",
-                                 (golden_media_model("qwen3_omni_moe") / "golden.safetensors").string(), "--output",
-                                 (temp / "out").string(), "--use_cpu"});
-  EXPECT_NE(refused.exit_code, 0);
-  expect_contains(refused.err, "input_features is sound, which score does not take");
 }
 
 // A model folder with a small tokenizer, a chat template and an image processor.

@@ -392,7 +392,7 @@ TEST_F(SightCommand, BadMediaAreNamedOrCounted) {
   expect_refused(train(base, "no", {"--media_dir=" + path("")}), "photo_320x240.jpg does not exist");
   const auto skipped = train(base, "skipped", {"--dataset=broken", "--skip_broken_media"});
   ASSERT_EQ(skipped.exit_code, 0) << skipped.err;
-  expect_contains(skipped.err, "1 records were left out because an image or a video cannot be read");
+  expect_contains(skipped.err, "1 records were left out because an image, a video or a sound cannot be read");
   std::ifstream metrics(folder_ / "skipped" / "metrics.jsonl");
   std::string line;
   ASSERT_TRUE(std::getline(metrics, line));

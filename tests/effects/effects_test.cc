@@ -111,6 +111,7 @@ std::vector<ShownElsewhere> effects_shown_elsewhere() {
       {"video_min_pixels", "tests/cli/sight_command_test.cc", "SightCommand, LimitsOfVideosDecideTokensAndPositions"},
       {"video_maxlen", "tests/cli/sight_command_test.cc", "SightCommand, FramesOfVideoFilesAreLimited"},
       {"video_fps", "tests/cli/sight_command_test.cc", "SightCommand, LimitsOfVideosDecideTokensAndPositions"},
+      {"use_audio_in_video", "tests/cli/sound_command_test.cc", "SoundCommand, VideosAreReadWithTheirSound"},
       {"media_dir", "tests/cli/sight_command_test.cc", "SightCommand, BadMediaAreNamedOrCounted"},
       {"verify_media", "tests/cli/sight_command_test.cc", "SightCommand, DamageIsNamedBeforeTraining"},
       {"skip_broken_media", "tests/cli/sight_command_test.cc", "SightCommand, BadMediaAreNamedOrCounted"},

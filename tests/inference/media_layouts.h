@@ -1,4 +1,4 @@
-// Golden models that see, on rank threads in several layouts.
+// Golden models that see or hear, on rank threads in several layouts.
 #pragma once
 
 #include <fmt/format.h>

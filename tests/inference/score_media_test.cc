@@ -34,7 +34,9 @@ GoldenScores read_scores(const std::string& name, const std::string& prefix) {
                         .grids = get("image_grid_thw"),
                         .video_pixels = get("pixel_values_videos"),
                         .video_grids = get("video_grid_thw"),
-                        .video_seconds = get("second_per_grid_ts")};
+                        .video_seconds = get("second_per_grid_ts"),
+                        .sounds = get("input_features"),
+                        .sound_lengths = get("audio_feature_lengths")};
   const at::Tensor labeled = scores.batch.labels.narrow(1, 1, scores.batch.labels.size(1) - 1).ne(-100);
   scores.loss = (scores.token_losses.sum(at::kDouble) / labeled.sum()).item<double>();
   return scores;
@@ -94,9 +96,45 @@ TEST_P(ScoreMedia, RowsAndPaddingDoNotMatter) {
   EXPECT_EQ(losses.narrow(1, 0, 3).abs().sum().item<double>(), 0);
 }
 
+// Sounds are said where they do not fit.
+TEST(ScoreSounds, MistakesAreNamed) {
+  const GoldenScores golden = read_scores("qwen3_omni_moe", "");
+  const model::ModelConfig config = model::read_model_config(golden_folder("qwen3_omni_moe"));
+  const auto refused = [&](const std::function<void(inference::MediaInput&)>& change, const std::string& part,
+                           const model::ModelConfig& of) {
+    inference::MediaInput media = golden.batch.media;
+    change(media);
+    try {
+      inference::place_media(golden.batch.input_ids, golden.batch.attention_mask, media, of);
+      ADD_FAILURE() << "nothing was refused: " << part;
+    } catch (const Error& error) {
+      expect_contains(error.what(), part);
+    }
+  };
+  using Input = inference::MediaInput;
+  refused([](Input& media) { media.sound_lengths = media.sound_lengths.add(8); }, "sound 0 has", config);
+  refused([](Input& media) { media.sound_lengths = media.sound_lengths.sub(16); }, "which are", config);
+  refused([](Input& media) { media.sound_lengths = at::Tensor(); }, "belong together", config);
+  refused([](Input& media) { media.sounds = media.sounds.narrow(1, 0, 8); }, "bands of each sound", config);
+  refused(
+      [](Input& media) {
+        media.sounds = media.sounds.narrow(0, 0, 1);
+        media.sound_lengths = media.sound_lengths.narrow(0, 0, 1);
+      },
+      "has only 1", config);
+  refused(
+      [](Input& media) {
+        media.sounds = at::cat({media.sounds, media.sounds});
+        media.sound_lengths = at::cat({media.sound_lengths, media.sound_lengths});
+      },
+      "placeholders for 2 of the 4 sounds", config);
+  refused([](Input&) {}, "have no audio tower here", model::with_towers(config, {.audio = false}));
+}
+
 // Text needs no tower, and scores in layouts that the tower does not allow.
 TEST_P(ScoreMedia, TextAloneNeedsNoTower) {
   const GoldenScores golden = read_scores(GetParam(), "mixed.");
+  if (golden.batch.media.hears()) return;  // the row without pictures has a sound
   const auto row = [](const at::Tensor& t) { return t.narrow(0, 1, 1); };  // the row of text
   const inference::ScoreBatch text{row(golden.batch.input_ids), row(golden.batch.attention_mask),
                                    row(golden.batch.labels)};
@@ -111,7 +149,7 @@ TEST_P(ScoreMedia, TextAloneNeedsNoTower) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, ScoreMedia, ::testing::ValuesIn(golden_or_none(seeing_models())),
+INSTANTIATE_TEST_SUITE_P(, ScoreMedia, ::testing::ValuesIn(golden_or_none(supported_media_models())),
                          golden_test_name<::testing::TestParamInfo<std::string>>);
 
 // Every disagreement is named with both counts.

@@ -230,7 +230,7 @@ int run_generate(Words words) {
     inference::check_token_ids(ids, command.model());
     inference::place_media(ids.unsqueeze(0), {}, one.media, command.model());
   }
-  if (!reader) command.leave_towers_out();
+  command.keep_towers({.vision = reader.has_value(), .audio = false});
   std::vector<inference::TextRequest> requests;
   for (const Prompt& one : prompts)
     for (int64_t text = 0; text < texts; ++text) requests.push_back({one.ids, requests.size(), one.media});

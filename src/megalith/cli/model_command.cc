@@ -55,10 +55,10 @@ void ModelCommand::keep_tokens_whole() {
   args_.parallel.tp_comm_overlap = false;
 }
 
-void ModelCommand::leave_towers_out() {
+void ModelCommand::keep_towers(const model::TowerChoice& needed) {
   if (plan_.adapter) return;
-  towers_ = false;
-  plan_.config = model::without_towers(plan_.config);
+  towers_ = needed;
+  plan_.config = model::with_towers(plan_.config, towers_);
 }
 
 // Every rank loads its part of the model itself; the plan has been checked, so loading is all that can still fail.

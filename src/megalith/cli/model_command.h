@@ -32,9 +32,9 @@ class ModelCommand {
   // split as before.
   void keep_tokens_whole();
 
-  // Leaves the towers of a model that sees out, for input of text alone: any layout takes it then. An adapter may be on
-  // the towers, so a model with one keeps them.
-  void leave_towers_out();
+  // Leaves out the towers that the input does not need: for text alone, any layout takes the model then. An adapter may
+  // be on the towers, so a model with one keeps them all.
+  void keep_towers(const model::TowerChoice& needed);
 
   // Starts the ranks, loads the model on them and runs `work` on each. Returns an exit code.
   int run(const std::function<void(model::VirtualModels&)>& work) const;
@@ -44,7 +44,7 @@ class ModelCommand {
   std::optional<std::string> model_;
   config::TrainingArguments args_;
   run::ModelPlan plan_;
-  bool towers_ = true;
+  model::TowerChoice towers_{};
 };
 
 }  // namespace megalith::cli

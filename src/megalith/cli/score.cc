@@ -26,7 +26,9 @@ mean over labeled tokens) and, with --logits, logits [b, s, v].
 For a model that sees, the file may hold pixel_values [patches, numbers] with image_grid_thw [images, 3] and
 pixel_values_videos with video_grid_thw [videos, 3] and second_per_grid_ts [videos], as processors of transformers
 return them, in the order in which the rows use them. The ids have a placeholder for each row of the tower. Positions
-follow from ids and grids, unless the file has position_ids [3, b, s]. Without labels, placeholders have none.
+follow from ids and grids, unless the file has position_ids [3, b, s]. Without labels, placeholders have none. For one
+that hears, input_features [sounds, mel bins, frames] with feature_attention_mask [sounds, frames], or with
+audio_feature_lengths [sounds].
 
   --model MODEL                        folder, or a hub name that has been downloaded
   --logits                             write the logits, too
@@ -71,15 +73,23 @@ class BatchFile {
   const hf::SafetensorsFile file_;
 };
 
+// Returns the frames of each sound; undefined if the file says nothing about them.
+at::Tensor sound_lengths(const BatchFile& file) {
+  const at::Tensor lengths = file.integers("audio_feature_lengths", 1, "[sounds]");
+  if (lengths.defined()) return lengths;
+  const at::Tensor mask = file.integers("feature_attention_mask", 2, "[sounds, frames]");
+  return mask.defined() ? mask.ne(0).sum(1) : mask;
+}
+
 inference::MediaInput read_media(const BatchFile& file) {
-  check<DataError>(!file.any("input_features").defined(),
-                   "{}: input_features is sound, which score does not take; leave it out", file.path());
   inference::MediaInput media{.pixels = file.numbers("pixel_values"),
                               .grids = file.grids("image_grid_thw"),
                               .video_pixels = file.numbers("pixel_values_videos"),
                               .video_grids = file.grids("video_grid_thw"),
                               .video_seconds = file.numbers("second_per_grid_ts"),
-                              .coordinates = file.any("position_ids")};
+                              .coordinates = file.any("position_ids"),
+                              .sounds = file.numbers("input_features"),
+                              .sound_lengths = sound_lengths(file)};
   // Positions of plain text are ignored, as they always were: they follow from the mask.
   if (media.coordinates.defined() && media.coordinates.dim() != 3) media.coordinates = at::Tensor();
   return media;
@@ -116,7 +126,7 @@ int run_score(Words words) {
   const inference::ScoreBatch batch = read_batch(*input);
   inference::check_token_ids(batch.input_ids, command.model());
   inference::place_media(batch.input_ids, batch.attention_mask, batch.media, command.model());
-  if (!batch.media.any()) command.leave_towers_out();
+  command.keep_towers({.vision = batch.media.sees(), .audio = batch.media.hears()});
   return command.run([&](model::VirtualModels& models) {
     // Every rank computes its sequences, and the file is written by all of them together.
     const int64_t rows = command.args().batch.eval_micro_batch_size.value_or(8);

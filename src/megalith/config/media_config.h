@@ -23,6 +23,7 @@ struct MediaConfig {
   int64_t video_min_pixels = 16 * 16;
   double video_fps = 2;
   int64_t video_maxlen = 128;
+  bool use_audio_in_video = false;
   bool operator==(const MediaConfig&) const = default;
 };
 

@@ -133,11 +133,20 @@ class Round {
     const int64_t tokens = input.layout.tokens();
     input.layout =
         input.layout.with_coordinates(at::constant_pad_nd(text.coordinates(first, tokens - padding), {0, padding}));
-    if (first > 0 || !chunk.place().embedding || !text.media.grids.defined()) return;
-    input.pixels = text.media.pixels;
-    input.grids = text.media.grids;
-    const at::Tensor& rows = text.media.visual_rows;  // [1, prompt]
-    input.visual_rows = at::constant_pad_nd(rows[0], {0, tokens - rows.size(1)}, -1);
+    if (first > 0 || !chunk.place().embedding) return;
+    const auto padded = [&](const at::Tensor& rows) {  // [1, prompt]
+      return at::constant_pad_nd(rows[0], {0, tokens - rows.size(1)}, -1);
+    };
+    if (text.media.grids.defined()) {
+      input.pixels = text.media.pixels;
+      input.grids = text.media.grids;
+      input.visual_rows = padded(text.media.visual_rows);
+    }
+    if (text.media.audio_lengths.defined()) {
+      input.audio_features = text.media.audio_features;
+      input.audio_lengths = text.media.audio_lengths;
+      input.audio_rows = padded(text.media.audio_rows);
+    }
   }
 
   // Returns hidden states [tokens, h], or with the head this rank's columns of the last token's logits [1, v/tp].

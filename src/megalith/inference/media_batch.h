@@ -1,10 +1,12 @@
-// Images and videos of token rows: which output row of the vision tower each placeholder takes, and where in time,
-// height and width every token stands.
+// Media of token rows: which output row of its tower each placeholder takes, and where in time, height and width every
+// token stands.
 //
 //   ids          5 | image image image image | 7       a run of placeholders is one image, one video, or one time patch
-//   visual_rows -1 |   0     1     2     3   | -1      of a video (families that count time in blocks)
+//   visual_rows -1 |   0     1     2     3   | -1      of a video (families that count time in blocks); one of
+//                                                      placeholders of sound is one sound, and one of both kinds is a
+//                                                      video with its sound
 //
-// Legend: b rows, s tokens of a row, p patches of all media, c numbers of a patch.
+// Legend: b rows, s tokens of a row, p patches of all media, c numbers of a patch, f frames of all sounds, m mel bins.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,8 +26,12 @@ struct MediaInput {
   at::Tensor video_grids = {};    // video_grid_thw, int64 [videos, 3]
   at::Tensor video_seconds = {};  // second_per_grid_ts [videos]: seconds that a time patch covers; undefined = 1 each
   at::Tensor coordinates = {};    // position_ids [3, b, s], int64 or fp32; undefined = computed
+  at::Tensor sounds = {};         // input_features [sounds, m, frames], padded at their ends
+  at::Tensor sound_lengths = {};  // int64 [sounds]: frames of each that are not padding
 
-  bool any() const { return grids.defined() || video_grids.defined(); }
+  bool sees() const { return grids.defined() || video_grids.defined(); }
+  bool hears() const { return sounds.defined(); }
+  bool any() const { return sees() || hears(); }
 };
 
 // The media of some rows in the form that a model takes.
@@ -35,11 +41,19 @@ struct MediaBatch {
   at::Tensor grids = {};        // int64 [media, 3]
   at::Tensor visual_rows = {};  // int64 [b, s], -1 for text
   at::Tensor coordinates = {};  // int64 or fp32 [3, b, s]; 0 for padding. Undefined without any media
-  // Numbers of media, patches and output rows before each row, and at the end those of all rows.
+  // Sounds likewise; audio_rows is defined with them.
+  at::Tensor audio_features = {};  // [f, m]
+  at::Tensor audio_lengths = {};   // int64 [sounds]
+  at::Tensor audio_rows = {};      // int64 [b, s], -1 for others
+  // Numbers of media, patches and output rows before each row, and of sounds, their frames and output rows; at the end
+  // those of all rows.
   struct Begin {
     int64_t media = 0;
     int64_t patches = 0;
     int64_t outputs = 0;
+    int64_t sounds = 0;
+    int64_t frames = 0;
+    int64_t sound_outputs = 0;
   };
   std::vector<Begin> begins = {};
 

@@ -36,7 +36,8 @@ struct Rows {
 struct FlatRows {
   ops::SequenceLayout layout;
   at::Tensor ids, labels;  // int64 [t]; 0 and -100 for padding
-  at::Tensor visual_rows;  // int64 [t]; -1 for padding and text. Undefined without media
+  // int64 [t]; -1 for padding and text. Undefined without such media.
+  at::Tensor visual_rows, audio_rows;
   // int64: the tokens that are not padding, and their cells in [b, s].
   at::Tensor tokens, cells;
 };
@@ -90,6 +91,8 @@ FlatRows flatten(const Rows& rows, int64_t length, int64_t total) {
   flat.layout = ops::SequenceLayout::packed(lengths).with_positions(spread(flat.cells.remainder(s), 0));
   if (rows.media.visual_rows.defined())
     flat.visual_rows = spread(rows.media.visual_rows.reshape({-1}).index_select(0, flat.cells), -1);
+  if (rows.media.audio_rows.defined())
+    flat.audio_rows = spread(rows.media.audio_rows.reshape({-1}).index_select(0, flat.cells), -1);
   if (!rows.media.coordinates.defined()) return flat;
   const at::Tensor given = rows.media.coordinates.reshape({3, -1}).index_select(1, flat.cells);
   flat.layout = flat.layout.with_coordinates(at::zeros({3, all}, given.options()).index_copy_(1, flat.tokens, given));
@@ -103,7 +106,8 @@ Rows rows_of(const ScoreBatch& batch, const model::ModelConfig& config) {
   if (rows.labels.defined()) return rows;
   rows.labels = rows.input_ids;
   if (rows.attention_mask.defined()) rows.labels = rows.labels.masked_fill(rows.attention_mask.eq(0), -100);
-  if (rows.media.visual_rows.defined()) rows.labels = rows.labels.masked_fill(rows.media.visual_rows.ge(0), -100);
+  for (const at::Tensor& placed : {rows.media.visual_rows, rows.media.audio_rows})
+    if (placed.defined()) rows.labels = rows.labels.masked_fill(placed.ge(0), -100);
   return rows;
 }
 
@@ -137,6 +141,11 @@ class Scorer {
         input.pixels = batches[number].media.pixels;
         input.grids = batches[number].media.grids;
         input.visual_rows = slice(flat[number].visual_rows, flat[number], chunk);
+      }
+      if (chunk.place().embedding && flat[number].audio_rows.defined()) {
+        input.audio_features = batches[number].media.audio_features;
+        input.audio_lengths = batches[number].media.audio_lengths;
+        input.audio_rows = slice(flat[number].audio_rows, flat[number], chunk);
       }
       if (!chunk.place().head) return chunk.forward(input);
       take(number, score(chunk, flat[number], batches[number], input));

@@ -47,7 +47,7 @@ void apply_overrides(const RouterOverrides& overrides, nn::RouterShape& router) 
 }  // namespace
 
 ModelConfig ModelOverrides::applied_to(ModelConfig in_files) const {
-  ModelConfig config = towers ? std::move(in_files) : without_towers(std::move(in_files));
+  ModelConfig config = with_towers(std::move(in_files), towers);
   override_with(hidden_dropout, config.hidden_dropout);
   // Megatron's hidden_dropout also acts on the embedding, so one option sets both.
   override_with(hidden_dropout, config.embedding_dropout);

@@ -53,7 +53,7 @@ struct ModelOverrides {
   // Rows of embedding and head to which the vocabulary grows; one that is as large already stays as it is.
   std::optional<int64_t> vocab_size;
   RouterOverrides router;  // for models with experts
-  bool towers = true;      // false leaves out the towers of a model that sees or hears (without_towers)
+  TowerChoice towers{};    // the towers that are kept of a model that sees or hears
 
   // Returns the configuration of the files with these changes; idempotent. Throws ConfigError for
   // multi-token-prediction layers in a family that has none, and with every problem of the result.

@@ -53,6 +53,7 @@ Json to_json(const TrainingLog::Totals& log) {
                  {"real_tokens", log.real_tokens},
                  {"trained_tokens", log.trained_tokens},
                  {"media", log.media},
+                 {"sounds", log.sounds},
                  {"media_tokens", log.media_tokens},
                  {"vision_flops", log.vision_flops},
                  {"all_steps", to_json(log.all_steps)}});
@@ -68,6 +69,7 @@ TrainingLog::Totals log_of(const io::JsonFields& fields) {
   log.real_tokens = fields.required<int64_t>("real_tokens");
   log.trained_tokens = fields.required<int64_t>("trained_tokens");
   log.media = fields.optional<int64_t>("media").value_or(0);
+  log.sounds = fields.optional<int64_t>("sounds").value_or(0);
   log.media_tokens = fields.optional<int64_t>("media_tokens").value_or(0);
   log.vision_flops = fields.optional<double>("vision_flops").value_or(0);  // older checkpoints have none
   log.all_steps = total_of(fields.object("all_steps"));

@@ -29,7 +29,8 @@ constexpr const char* kLossSum = "loss";
 constexpr const char* kTokens = "tokens of the step";  // sum: without padding, weight: with
 constexpr const char* kTrained = "tokens with a label";
 constexpr const char* kVision = "FLOPs of the vision tower";
-constexpr const char* kMedia = "images and videos";  // sum: of the step, weight: tokens that stand for them
+constexpr const char* kMedia = "images and videos";  // sum: of the step, weight: tokens that stand for any medium
+constexpr const char* kSounds = "sounds";
 constexpr const char* kStop = "stop requests";
 constexpr const char* kClock = "clocks of all ranks";
 
@@ -49,7 +50,10 @@ std::optional<int64_t> trained_tokens(const std::vector<MicrobatchLoss>& losses,
 
 // On the host, like all of a micro-batch that its collator made.
 int64_t media_tokens_of(const data::MicroBatch& batch) {
-  return batch.visual_rows.defined() ? batch.visual_rows.ge(0).sum().item<int64_t>() : 0;
+  int64_t count = 0;
+  for (const at::Tensor& rows : {batch.visual_rows, batch.audio_rows})
+    if (rows.defined()) count += rows.ge(0).sum().item<int64_t>();
+  return count;
 }
 
 // Collects this rank's share of all reported numbers. Every rank adds those of its routers. On the last stage every
@@ -58,7 +62,7 @@ int64_t media_tokens_of(const data::MicroBatch& batch) {
 // rank saw.
 MetricSums sums_of(const model::VirtualModels& models, const std::vector<MicrobatchLoss>& losses,
                    const data::StepBatch& batch, const MicrobatchRunner& runner, const StopFlag* stop) {
-  std::vector<std::string> names{kLossSum, kTokens, kTrained, kVision, kMedia, kStop, kClock};
+  std::vector<std::string> names{kLossSum, kTokens, kTrained, kVision, kMedia, kSounds, kStop, kClock};
   for (std::string& key : runner.objective().metrics_keys(Phase::kTraining)) names.push_back(std::move(key));
   for (std::string& name : runner.attached_losses()) names.push_back(std::move(name));
   const bool per_layer = runner.router_losses_by_layer();
@@ -85,12 +89,14 @@ MetricSums sums_of(const model::VirtualModels& models, const std::vector<Microba
     sums.add(kTokens, counts * static_cast<double>(microbatch.real_tokens),
              counts * static_cast<double>(microbatch.tokens()));
     sums.add(kTrained, counts * static_cast<double>(microbatch.loss_tokens), counts);
-    // Micro-batches that only fill up a step repeat images.
-    if (microbatch.real_tokens == 0 || !microbatch.grids.defined()) continue;
+    // Micro-batches that only fill up a step repeat media.
+    const auto count = [](const at::Tensor& list) { return list.defined() ? static_cast<double>(list.size(0)) : 0; };
+    const double images = count(microbatch.grids), sounds = count(microbatch.audio_lengths);
+    if (microbatch.real_tokens == 0 || images + sounds == 0) continue;
     sums.add(kVision, counts * model::vision_flops(models.config(), models[0].options().freeze, microbatch.grids),
              counts);
-    sums.add(kMedia, counts * static_cast<double>(microbatch.grids.size(0)),
-             counts * static_cast<double>(media_tokens_of(microbatch)));
+    sums.add(kMedia, counts * images, counts * static_cast<double>(media_tokens_of(microbatch)));
+    sums.add(kSounds, counts * sounds, counts);
   }
   return sums;
 }
@@ -104,9 +110,10 @@ void read_totals(std::vector<MetricTotal> totals, StepReport& report) {
   report.vision_flops = totals[3].sum;
   report.media = static_cast<int64_t>(totals[4].sum);
   report.media_tokens = static_cast<int64_t>(totals[4].weight);
-  report.stop = totals[5].sum > 0;
-  report.clock_seconds = totals[6].mean();
-  report.metrics.assign(std::make_move_iterator(totals.begin() + 7), std::make_move_iterator(totals.end()));
+  report.sounds = static_cast<int64_t>(totals[5].sum);
+  report.stop = totals[6].sum > 0;
+  report.clock_seconds = totals[7].mean();
+  report.metrics.assign(std::make_move_iterator(totals.begin() + 8), std::make_move_iterator(totals.end()));
 }
 
 // Hooks may be empty.

@@ -32,7 +32,8 @@ struct StepReport {
   int64_t real_tokens = 0;     // on all ranks, without padding
   int64_t trained_tokens = 0;  // on all ranks, with a label
   int64_t media = 0;           // images and videos, on all ranks
-  int64_t media_tokens = 0;    // tokens that stand for them; a part of real_tokens
+  int64_t sounds = 0;          // on all ranks
+  int64_t media_tokens = 0;    // tokens that stand for images, videos and sounds; a part of real_tokens
   double vision_flops = 0;     // work of the vision tower on all ranks; 0 without images
   bool stop = false;           // some rank has requested a stop
   double clock_seconds = 0;    // mean of all ranks' clocks at the end of the step; only differences have a meaning

@@ -60,6 +60,7 @@ void TrainingLog::add(const StepReport& report, const StepTiming& timing) {
   totals_.real_tokens += report.real_tokens;
   totals_.trained_tokens += report.trained_tokens;
   totals_.media += report.media;
+  totals_.sounds += report.sounds;
   totals_.media_tokens += report.media_tokens;
   totals_.vision_flops += report.vision_flops;
   last_ = report;
@@ -81,11 +82,11 @@ MetricList TrainingLog::line() {
   line.set("tokens_per_second", static_cast<double>(totals_.real_tokens) / totals_.seconds);
   if (options_.effective_tokens)
     line.set("effective_tokens_per_second", static_cast<double>(totals_.trained_tokens) / totals_.seconds);
-  if (totals_.media > 0) {
-    line.set("images_per_second", static_cast<double>(totals_.media) / totals_.seconds);
+  if (totals_.media > 0) line.set("images_per_second", static_cast<double>(totals_.media) / totals_.seconds);
+  if (totals_.sounds > 0) line.set("sounds_per_second", static_cast<double>(totals_.sounds) / totals_.seconds);
+  if (totals_.media + totals_.sounds > 0)
     line.set("media_token_share", static_cast<double>(totals_.media_tokens) /
                                       static_cast<double>(std::max<int64_t>(totals_.real_tokens, 1)));
-  }
   if (totals_.vision_flops > 0) line.set("vision_flops_per_second", totals_.vision_flops / totals_.seconds);
   // Starts the next line; only the totals of the run are kept.
   Totals next;

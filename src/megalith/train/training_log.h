@@ -41,7 +41,7 @@ class TrainingLog {
     int64_t nan_steps = 0;  // steps of both kinds whose loss is NaN or infinite
     double seconds = 0;
     int64_t real_tokens = 0, trained_tokens = 0;
-    int64_t media = 0, media_tokens = 0;
+    int64_t media = 0, sounds = 0, media_tokens = 0;
     double vision_flops = 0;
     // Since the beginning.
     MetricTotal all_steps{};
@@ -71,6 +71,7 @@ class TrainingLog {
   //   tokens_per_second             tokens of all ranks without padding, divided by the seconds since the last line
   //   effective_tokens_per_second   the labeled ones among them; if enabled
   //   images_per_second             images and videos of all ranks, divided by the same seconds; absent without any
+  //   sounds_per_second             likewise
   //   media_token_share             share of tokens_per_second that stands for them; likewise
   //   vision_flops_per_second       operations of the vision tower on all ranks, divided by the same seconds; absent
   //                                 without images

@@ -5,7 +5,7 @@
 namespace megalith::config {
 
 void add_media_options(OptionList& list) {
-  list.topic("Images and videos");
+  list.topic("Images, videos and sounds");
   auto media = list.part(&TrainingArguments::media);
   media.add("media_dir", &MediaConfig::media_dir, "folder of media with relative paths (none: dataset_dir)")
       .train_only();
@@ -39,14 +39,19 @@ void add_media_options(OptionList& list) {
       .at_least(1)
       .train_only();
 
+  media
+      .add("use_audio_in_video", &MediaConfig::use_audio_in_video,
+           "read videos with sound: that of the <audio> after each <video>, or of the video's file")
+      .train_only();
+
   auto towers = list.part(&TrainingArguments::towers);
   towers
       .add("freeze_vision_tower", &TowerConfig::freeze_vision_tower,
-           "do not train the vision tower: patches, positions, blocks, deepstack mergers")
+           "do not train vision and audio tower: patches, positions, convolutions, blocks, deepstack mergers")
       .train_only();
   towers
       .add("freeze_multi_modal_projector", &TowerConfig::freeze_multi_modal_projector,
-           "do not train the merger between vision tower and language model")
+           "do not train the merger between vision tower and language model, and the audio tower's projector")
       .train_only();
   towers
       .add("freeze_language_model", &TowerConfig::freeze_language_model,

@@ -77,14 +77,14 @@ const io::Json* config_value(const ModelConfig& config, std::string_view key) {
   return value;
 }
 
-ModelConfig without_towers(ModelConfig config) {
-  config.vision.reset();
-  return without_audio(std::move(config));
+ModelConfig with_towers(ModelConfig config, const TowerChoice& kept) {
+  if (!kept.vision) config.vision.reset();
+  if (!kept.audio) config.audio.reset();
+  return config;
 }
 
-ModelConfig without_audio(ModelConfig config) {
-  config.audio.reset();
-  return config;
+ModelConfig without_towers(ModelConfig config) {
+  return with_towers(std::move(config), {.vision = false, .audio = false});
 }
 
 std::vector<std::string> problems(const ModelConfig& c) {

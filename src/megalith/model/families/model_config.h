@@ -163,10 +163,16 @@ struct ModelConfig {
 // there is none, or null.
 const io::Json* config_value(const ModelConfig& config, std::string_view key);
 
-// Returns the text model alone, whose files keep the tensors of the towers.
+// The towers of a model that sees or hears that a run keeps. The tensors of the others stay in the model's files.
+struct TowerChoice {
+  bool vision = true;
+  bool audio = true;
+  bool operator==(const TowerChoice&) const = default;
+};
+// Returns the model with no other towers than these.
+ModelConfig with_towers(ModelConfig config, const TowerChoice& kept);
+// Returns the text model alone.
 ModelConfig without_towers(ModelConfig config);
-// Returns the model without its audio tower: for data without sounds.
-ModelConfig without_audio(ModelConfig config);
 
 // Returns one message per inconsistent field, each with the allowed values; empty if all is well.
 std::vector<std::string> problems(const ModelConfig& config);

@@ -1,4 +1,4 @@
-// Media of a run: whether its data has some, and how files of pictures become the input of the model's towers.
+// Media of a run: whether its data has some, and how files of media become the input of the model's towers.
 #pragma once
 
 #include <filesystem>
@@ -11,17 +11,18 @@
 
 namespace megalith::run {
 
-// Returns whether any dataset of the run, for training or evaluation, has a column of media. Throws like
-// data::find_datasets.
-bool reads_media(const config::DataConfig& data);
+// Returns the towers that the run's data needs: whether any dataset, for training or evaluation, has a column of images
+// or videos, or one of sounds (with use_audio_in_video, also one of videos). Throws like data::find_datasets.
+model::TowerChoice towers_for(const config::TrainingArguments& args);
 
-// Throws ConfigError for options that have no effect: media for a model without towers, parts to freeze or to train
-// that the model does not have, or that no medium of the data reaches. `media` says whether the data has some.
-void check_towers(const config::TrainingArguments& args, const model::ModelConfig& in_files, bool media);
+// Throws ConfigError for options that have no effect: media for a model without the tower, parts to freeze or to train
+// that the model does not have, or that no medium of the data reaches. `media` are the towers that the data needs.
+void check_towers(const config::TrainingArguments& args, const model::ModelConfig& in_files,
+                  const model::TowerChoice& media);
 
-// Returns how records with media become tokens of a model with towers: the processor of its folder, within the limits
-// of the options. Throws ConfigError for a tokenizer whose placeholders are not those of config.json, and DataError for
-// a folder without its processor's files.
+// Returns how records with media become tokens of a model with towers: the processors of its folder for the towers that
+// it has here, within the limits of the options. Throws ConfigError for a tokenizer whose placeholders are not those of
+// config.json, and DataError for a folder without its processor's files, or with those of another model.
 data::MediaSettings media_settings(const config::TrainingArguments& args, const std::filesystem::path& folder,
                                    const model::ModelConfig& config,
                                    const std::optional<tokenizer::Tokenizer>& tokenizer);

@@ -88,10 +88,9 @@ fs::path find_model(const std::string& path_or_name, bool weights) {
 }
 
 ModelPlan model_plan(const fs::path& folder, const TrainingArguments& args,
-                     const std::shared_ptr<const model::Family>& own, bool reads_tokenizer, bool towers) {
-  model::ModelConfig in_files = model::read_model_config(folder, own);
-  // No dataset has sounds yet, so the tower for them would only cost memory, and decay.
-  in_files = towers ? model::without_audio(std::move(in_files)) : model::without_towers(std::move(in_files));
+                     const std::shared_ptr<const model::Family>& own, bool reads_tokenizer,
+                     const model::TowerChoice& towers) {
+  const model::ModelConfig in_files = model::with_towers(model::read_model_config(folder, own), towers);
   ModelPlan plan{
       .folder = folder, .config = model_overrides(args).applied_to(in_files), .fresh = args.source.train_from_scratch};
   if (trains_adapter(args)) plan.adapter = adapter_source(args);
@@ -143,6 +142,7 @@ DataPlan data_plan(const TrainingArguments& args, const DataTools& tools) {
   if (tools.media) {
     plan.collator.images = tools.media->images;
     plan.collator.videos = tools.media->videos;
+    plan.collator.sounds = tools.media->sounds;
     plan.collator.positions = tools.positions;
   }
   plan.collate = tools.collate;

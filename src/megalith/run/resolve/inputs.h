@@ -19,10 +19,10 @@ std::filesystem::path find_model(const std::string& path_or_name, bool weights =
 // and below; for `own` see OwnParts::family. Throws ConfigError for an adapter that does not exist or does not fit the
 // model, and the errors of run_vocabulary. Commands that take token ids need no tokenizer.
 //
-// Without `towers` the model is the text model alone.
+// The model has no other towers than `towers`.
 ModelPlan model_plan(const std::filesystem::path& folder, const config::TrainingArguments& args,
                      const std::shared_ptr<const model::Family>& own = {}, bool reads_tokenizer = true,
-                     bool towers = true);
+                     const model::TowerChoice& towers = {});
 
 // Plans the reference model of stage dpo, which must have the vocabulary of the model; std::nullopt for other stages.
 // Throws ConfigError or DataError.

@@ -274,12 +274,12 @@ void find_fine_tuning(const RunRequest& request, const TrainingArguments& args, 
   findings.attempt([&] { check_experts(in_files, plan.settings.runtime.grid); });
   // Towers that no data reaches are left out: they cost memory, and may not fit into a pipeline's first chunk. Whether
   // a program's own collator brings media, only the program knows.
-  bool media = false;
+  model::TowerChoice media{.vision = false, .audio = false};
   findings.attempt([&] {
-    media = reads_media(args.data);
+    media = towers_for(args);
     if (!request.own.collate) check_towers(args, in_files, media);
   });
-  const bool towers = media || request.own.collate;
+  const model::TowerChoice towers = request.own.collate ? model::TowerChoice{} : media;
   plan.settings.model.overrides.towers = towers;
   const bool model_fits = findings.attempt([&] {
     plan.model = model_plan(folder, plan.options, request.own.family, /*reads_tokenizer=*/true, towers);
@@ -300,9 +300,10 @@ void find_fine_tuning(const RunRequest& request, const TrainingArguments& args, 
   findings.attempt([&] {
     DataTools tools = data_tools(plan.model.vocabulary);
     tools.collate = request.own.collate;
-    if (model_fits && media && plan.model.config.vision) {
-      tools.media = media_settings(plan.options, folder, plan.model.config, plan.model.vocabulary.tokenizer);
-      tools.positions = plan.model.config.media->positions;
+    const model::ModelConfig& model = plan.model.config;
+    if (model_fits && ((media.vision && model.vision) || (media.audio && model.audio))) {
+      tools.media = media_settings(plan.options, folder, model, plan.model.vocabulary.tokenizer);
+      tools.positions = model.media->positions;
     }
     plan.data = data_plan(plan.options, tools);
   });
