@@ -134,7 +134,7 @@ TEST(ScoreSounds, MistakesAreNamed) {
 // Text needs no tower, and scores in layouts that the tower does not allow.
 TEST_P(ScoreMedia, TextAloneNeedsNoTower) {
   const GoldenScores golden = read_scores(GetParam(), "mixed.");
-  if (golden.batch.media.hears()) return;  // the row without pictures has a sound
+  if (golden.batch.media.hears()) return;                                  // the row without pictures has a sound
   const auto row = [](const at::Tensor& t) { return t.narrow(0, 1, 1); };  // the row of text
   const inference::ScoreBatch text{row(golden.batch.input_ids), row(golden.batch.attention_mask),
                                    row(golden.batch.labels)};
