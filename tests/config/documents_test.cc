@@ -25,6 +25,19 @@ TEST(Documents, OptionsPageIsTheTable) {
       << kOptionsPage << " differs from the option table; write it again: MEGALITH_UPDATE_DOCS=1 ctest -R Documents";
 }
 
+// Python programs complete option names from this file.
+TEST(Documents, PythonStubIsTheTable) {
+  constexpr const char* kStub = "python/megalith/arguments.pyi";
+  if (env_flag("MEGALITH_UPDATE_DOCS")) std::ofstream(kStub) << python_stub();
+  std::ifstream file(kStub);
+  std::ostringstream text;
+  text << file.rdbuf();
+  EXPECT_TRUE(text.str() == python_stub())
+      << kStub << " differs from the option table; write it again: MEGALITH_UPDATE_DOCS=1 ctest -R Documents";
+  for (const Option& option : OptionTable::instance().options())
+    EXPECT_TRUE(contains(python_stub(), fmt::format("\n        {}: ", option.name))) << option.name;
+}
+
 // Whether a help text has an entry for the option.
 bool lists(const std::string& help, const Option& option) {
   const std::string entry = "\n  --" + option.name;

@@ -53,6 +53,43 @@ TEST(Parser, BothSpellingsOfOneThingSetOneField) {
   EXPECT_EQ(args_of({"--evaluation_strategy", "epoch"}).eval.strategy, Interval::kEpoch);
 }
 
+RawValue word(const std::string& text) { return {RawValue::Kind::kWords, {text}}; }
+
+// The form in which bindings pass on what a program has written.
+TEST(Parser, TakesOptionsByNameFromAProgram) {
+  const std::vector<NamedValue> values{{"tp", word("2")},
+                                       {"output_dir", {RawValue::Kind::kNull, {}}},
+                                       {"run_name", word("null")},
+                                       {"lora_target", word("[a]")},
+                                       {"dataset", {RawValue::Kind::kWords, {"a", "b"}}},
+                                       {"lr_scheduler_kwargs", {RawValue::Kind::kJson, {R"({"min_lr": 1e-6})"}}}};
+  const TrainingArguments args = parse_named(Dialect::kTrain, values).args;
+  EXPECT_EQ(args.parallel.tp, 2);
+  EXPECT_EQ(args.save.output_dir, std::nullopt);
+  EXPECT_EQ(args.logging.run_name, "null");
+  EXPECT_EQ(args.data.dataset, (std::vector<std::string>{"a", "b"}));
+
+  const TempFile file("run.yaml", "tp: 4\nseed: 7\n");
+  const TrainingArguments both = parse_named(Dialect::kTrain, values, file.path()).args;
+  EXPECT_EQ(both.parallel.tp, 2) << "what the program gives wins";
+  EXPECT_EQ(both.seeds.seed, 7);
+}
+
+TEST(Parser, RefusesWrongOptionsOfAProgramTogether) {
+  const std::vector<NamedValue> values{
+      {"lerning_rate", word("1")}, {"seed", word("soon")}, {"no_delay_grad_reduce", word("true")}};
+  std::string message;
+  try {
+    parse_named(Dialect::kTrain, values);
+  } catch (const ConfigError& error) {
+    message = error.what();
+  }
+  EXPECT_TRUE(contains(message, "unknown option lerning_rate; did you mean learning_rate?"));
+  EXPECT_TRUE(contains(message, "seed is \"soon\"; expected a whole number"));
+  EXPECT_TRUE(contains(message, "no_delay_grad_reduce"));
+  EXPECT_THROW(parse_named(Dialect::kTrain, {}, "run.txt"), ConfigError);
+}
+
 struct BoolCase {
   Words words;
   bool expected;

@@ -1,10 +1,11 @@
 // Everything that people read about options is generated from the table, so it cannot drift from the program. A test
 // compares docs/options.md with options_markdown().
 //
-// Three forms of one row:
+// Four forms of one row:
 //   --help       --names <type> [default] (status), and the meaning under it
 //   options.md   | `name`, `alias` | type | train / pretrain default | status | meaning |
 //   args.yaml    name: value
+//   the stub     name: type = …, and the meaning
 #include "megalith/config/help_and_yaml.h"
 
 #include <fmt/format.h>
@@ -156,6 +157,97 @@ std::vector<std::string> chosen_topics(const std::optional<std::string>& topic) 
   return chosen;
 }
 
+// The stub file of Python's TrainingArguments, up to its options and between its two lists of them.
+constexpr const char* kStubHead =
+    R"(# Generated from the option table in src/megalith/config; do not edit. `make docs` writes it again.
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any, Literal
+
+class TrainingArguments:
+    """The options of a run, by the names of docs/options.md. An option that is not given has its default."""
+
+    def __init__(
+        self,
+        *,
+)";
+
+constexpr const char* kStubMethods = R"(    ) -> None: ...
+    @classmethod
+    def from_file(cls, path: str | PathLike[str], **options: Any) -> TrainingArguments:
+        """Reads a file of options, as `megalith train FILE` does; options that are given win over it."""
+    def given(self) -> dict[str, Any]:
+        """Returns the options that were given, under the names that were used."""
+    def to_dict(self) -> dict[str, Any]:
+        """Returns every option with a value, defaults included."""
+    def to_json_string(self) -> str:
+        """Returns to_dict() as JSON."""
+    def to_yaml(self) -> str:
+        """Returns every option as the text of a file that from_file() and `megalith train` read."""
+
+)";
+
+// Text in Python's quotes.
+std::string quoted(const std::string& text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') result += '\\';
+    result += c;
+  }
+  return result + "\"";
+}
+
+// Returns the union of the values that are allowed where an option takes only some words.
+std::string literal_of(const Option& option) {
+  std::vector<std::string> words;
+  for (const std::string& choice : option.choices) words.push_back(quoted(choice));
+  return fmt::format("Literal[{}]", fmt::join(words, ", "));
+}
+
+std::string python_type(const Option& option) {
+  const std::string text = option.choices.empty() ? "str" : literal_of(option);
+  switch (option.type) {
+    case ValueType::kBool:
+      return "bool";
+    case ValueType::kInt:
+      return "int";
+    case ValueType::kFloat:
+      return "float";
+    case ValueType::kText:
+      return option.bool_words.empty() ? text : text + " | bool";
+    case ValueType::kTextList:
+      return fmt::format("Sequence[{}]", text);
+    case ValueType::kCommaList:
+      return fmt::format("str | Sequence[{}]", text);
+    case ValueType::kIntList:
+      return "Sequence[int]";
+    case ValueType::kFloatList:
+      return "Sequence[float]";
+    case ValueType::kDict:
+      return "Mapping[str, Any] | str";
+  }
+  return "Any";
+}
+
+std::string type_of_option(const Option& option) {
+  return option.optional ? python_type(option) + " | None" : python_type(option);
+}
+
+// Returns the help text as one line of a docstring.
+std::string docstring(const Option& option) {
+  std::string text = option.help;
+  if (option.status != OptionStatus::kImplemented) {
+    if (!text.empty()) text += "; ";
+    text += fmt::format("{}: {}", to_string(option.status), option.reason);
+  }
+  std::string escaped;
+  for (const char c : text) {
+    if (c == '\\') escaped += '\\';
+    escaped += c == '"' ? '\'' : c;
+  }
+  return escaped;
+}
+
 }  // namespace
 
 // Only options with a member are written: the others have nothing to reproduce.
@@ -212,6 +304,23 @@ std::string options_markdown() {
     for (const Option& option : table.options())
       if (option.topic == topic) text += markdown_row(option);
   }
+  return text;
+}
+
+// Options are listed twice: as arguments, which editors complete, and as attributes with their meaning.
+std::string python_stub() {
+  std::string text = kStubHead;
+  for (const Option& option : OptionTable::instance().options()) {
+    const std::string type = type_of_option(option);
+    text += fmt::format("        {}: {} = ...,\n", option.name, type);
+    for (const std::string& alias : option.aliases) text += fmt::format("        {}: {} = ...,\n", alias, type);
+  }
+  text += kStubMethods;
+  for (const Option& option : OptionTable::instance().options()) {
+    text += fmt::format("    {}: {}\n", option.name, type_of_option(option));
+    if (const std::string words = docstring(option); !words.empty()) text += fmt::format("    \"\"\"{}\"\"\"\n", words);
+  }
+  text += "\nSeq2SeqTrainingArguments = TrainingArguments\n";
   return text;
 }
 

@@ -1,4 +1,4 @@
-// Texts generated from the option table: args.yaml, --help, docs/options.md.
+// Texts generated from the option table: args.yaml, --help, docs/options.md, the stub for Python.
 #pragma once
 
 #include <optional>
@@ -26,5 +26,8 @@ std::string help_text(Dialect dialect, const std::optional<std::string>& topic =
 
 // Returns the text of docs/options.md.
 std::string options_markdown();
+
+// Returns the text of python/megalith/arguments.pyi, from which editors know the options of Python's TrainingArguments.
+std::string python_stub();
 
 }  // namespace megalith::config

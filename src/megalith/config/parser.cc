@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 
 #include "megalith/base/error.h"
@@ -17,6 +18,9 @@
 
 namespace megalith::config {
 namespace {
+
+// The origin of parse_named's options.
+constexpr const char* kProgram = "program";
 
 // Returns a value for a message, as it was written.
 std::string shown(const RawValue& raw) {
@@ -109,9 +113,9 @@ class Applier {
     uses.push_back(use_of(option, value, result_.args.dialect, assignment.given, assignment.origin));
   }
 
-  // Returns "file:line: " for messages; words on the command line need no place.
+  // Returns "file:line: " for messages; words on the command line and options of a program need no place.
   static std::string place(const Assignment& assignment) {
-    return assignment.origin == "command line" ? "" : assignment.origin + ": ";
+    return assignment.origin == "command line" || assignment.origin == kProgram ? "" : assignment.origin + ": ";
   }
 
   ParseResult& result_;
@@ -119,21 +123,19 @@ class Applier {
   std::map<const Option*, Spelled> spelled_;
 };
 
-}  // namespace
+// Reads the assignments of one source; appends to `problems`, and to `unknown` the messages for unknown names.
+using ReadSource =
+    std::function<std::vector<Assignment>(std::vector<std::string>& problems, std::vector<std::string>& unknown)>;
 
-ParseResult parse_arguments(Dialect dialect, std::span<const std::string> words,
-                            std::span<const CommandOption> command_options, UnknownNames unknown) {
-  if (words.size() == 1 && words.front() == kAskForOwnOptions) throw OwnOptions(command_options);
-  // The file comes first, since what is written after it wins.
+// Applies the file, if there is one, and then `source`, which wins over it.
+ParseResult parse_sources(Dialect dialect, const std::optional<std::string>& file, const ReadSource& source,
+                          UnknownNames unknown) {
   ParseResult result{default_arguments(dialect), {}, {}};
   std::vector<std::string> problems;
   Applier applier(result, problems);
-  if (!words.empty() && is_option_file(words.front())) {
-    applier.apply_source(read_option_file(words.front(), problems));
-    words = words.subspan(1);
-  }
+  if (file) applier.apply_source(read_option_file(*file, problems));
   std::vector<std::string> unknown_names;
-  applier.apply_source(read_words(words, command_options, problems, unknown_names));
+  applier.apply_source(source(problems, unknown_names));
   std::vector<std::string> unknown_configs;
   // additional_configs is itself an option, known only after the words; unknown members are notes and not errors,
   // because the reference passes them on to the model.
@@ -147,6 +149,45 @@ ParseResult parse_arguments(Dialect dialect, std::span<const std::string> words,
   for (const std::string& name : unknown_configs)
     result.notes.push_back(fmt::format("additional_configs: {} is ignored: no option has that name", name));
   return result;
+}
+
+// A negated name counts as unknown, as in a file: no_x=True is not a way to write x=False.
+std::vector<Assignment> named_assignments(std::span<const NamedValue> values, std::vector<std::string>& unknown) {
+  std::vector<Assignment> assignments;
+  for (const NamedValue& each : values) {
+    const auto match = OptionTable::instance().find(each.name);
+    if (match && !match->negated)
+      assignments.push_back({match->option, false, each.value, each.name, each.name, kProgram});
+    else
+      unknown.push_back(unknown_option(each.name, each.name, {}));
+  }
+  return assignments;
+}
+
+}  // namespace
+
+ParseResult parse_arguments(Dialect dialect, std::span<const std::string> words,
+                            std::span<const CommandOption> command_options, UnknownNames unknown) {
+  if (words.size() == 1 && words.front() == kAskForOwnOptions) throw OwnOptions(command_options);
+  // The file comes first, since what is written after it wins.
+  std::optional<std::string> file;
+  if (!words.empty() && is_option_file(words.front())) {
+    file = words.front();
+    words = words.subspan(1);
+  }
+  const auto read = [&](std::vector<std::string>& problems, std::vector<std::string>& unknown_names) {
+    return read_words(words, command_options, problems, unknown_names);
+  };
+  return parse_sources(dialect, file, read, unknown);
+}
+
+ParseResult parse_named(Dialect dialect, std::span<const NamedValue> values, const std::optional<std::string>& file) {
+  check<ConfigError>(!file || is_option_file(*file),
+                     "\"{}\" is not a file of options; its name must end in .yaml, .yml or .json", file.value_or(""));
+  const auto read = [&](std::vector<std::string>&, std::vector<std::string>& unknown_names) {
+    return named_assignments(values, unknown_names);
+  };
+  return parse_sources(dialect, file, read, UnknownNames::kRefuse);
 }
 
 }  // namespace megalith::config

@@ -16,6 +16,7 @@
 
 #include "megalith/config/option_report.h"
 #include "megalith/config/training_arguments.h"
+#include "megalith/config/value.h"
 
 namespace megalith::config {
 
@@ -44,5 +45,15 @@ struct ParseResult {
 ParseResult parse_arguments(Dialect dialect, std::span<const std::string> words,
                             std::span<const CommandOption> command_options = {},
                             UnknownNames unknown = UnknownNames::kRefuse);
+
+// An option that a program gives by its name, with underscores, and a value as it would be in a file.
+struct NamedValue {
+  std::string name;
+  RawValue value;
+};
+// Parses options that a program gives by name. They win over those of `file`, if there is one. Throws like
+// parse_arguments.
+ParseResult parse_named(Dialect dialect, std::span<const NamedValue> values,
+                        const std::optional<std::string>& file = std::nullopt);
 
 }  // namespace megalith::config
