@@ -75,6 +75,29 @@ TEST_F(Resolve, DecidesEverythingAndWritesNothing) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
 }
 
+// A program with its own samples names no dataset, and hears of options that only datasets would read.
+TEST_F(Resolve, PlansTheDataOfAProgram) {
+  const std::string model = "--model_name_or_path=" + (golden_dir() / "hf" / "llama").string();
+  const Words own{model, "--finetuning_type=full", "--max_steps=4", "--use_cpu", "--tp=2", "--sequence_parallel"};
+  RunRequest wanted = request(own, 2);
+  wanted.own_datasets = true;
+  const RunPlan plan = resolve(wanted);
+  EXPECT_EQ(plan.data.collator.tp, 2);
+  EXPECT_EQ(plan.data.collator.padding, data::Padding::kLongest);
+  EXPECT_TRUE(plan.data.order.shuffle);
+  EXPECT_TRUE(plan.data.trains);
+
+  Words packed = own;
+  packed.push_back("--sequence_packing");
+  wanted = request(packed, 2);
+  wanted.own_datasets = true;
+  EXPECT_EQ(resolve(wanted).data.collator.padding, data::Padding::kNone);
+
+  wanted = request(words({"--streaming"}));
+  wanted.own_datasets = true;
+  expect_contains(refusal<ConfigError>(wanted), "the program brings its own data");
+}
+
 // An adapter that is trained further keeps the rank, the targets and the biases of its files, whatever the options say.
 TEST_F(Resolve, PlansTheAdapterOfTheFiles) {
   const RunPlan plan = resolve(request(words(

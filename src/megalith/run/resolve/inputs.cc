@@ -80,6 +80,21 @@ PreferencePlan::Reference reference_of(const config::PreferenceConfig& how, cons
   return model.adapter && !how.ref_model ? Reference::kBelowAdapter : Reference::kModel;
 }
 
+// Rows are padded to a multiple of what splits them along the tokens.
+data::CollatorOptions padding_for(const TrainingArguments& args, data::SampleKind kind, int32_t pad_id) {
+  data::CollatorOptions options = data::collator_options(kind, pad_id);
+  options.tp = args.parallel.sequence_parallel ? args.parallel.tp.value_or(1) : 1;
+  options.cp = args.parallel.cp.value_or(1);
+  return options;
+}
+
+// Takes what does not depend on where samples come from.
+void take_order(const TrainingArguments& args, const DataTools& tools, DataPlan& plan) {
+  plan.collate = tools.collate;
+  plan.order = epoch_sampler(args.sampler, /*size=*/0, config::data_seed(args));
+  plan.trains = config::trains(args.run);
+}
+
 }  // namespace
 
 fs::path find_model(const std::string& path_or_name, bool weights) {
@@ -135,20 +150,36 @@ DataPlan data_plan(const TrainingArguments& args, const DataTools& tools) {
   const auto encoder = data::make_record_encoder(request);
   for (const auto* names : {&args.data.dataset, &args.data.eval_dataset})
     for (const auto& dataset : data::find_datasets(*names, args.data.dataset_dir)) encoder->check_dataset(dataset);
-  plan.collator = data::collator_options(request.data.kind, encoder->pad_id());
-  // Rows are padded to a multiple of what splits them along the tokens.
-  plan.collator.tp = args.parallel.sequence_parallel ? args.parallel.tp.value_or(1) : 1;
-  plan.collator.cp = args.parallel.cp.value_or(1);
+  plan.collator = padding_for(args, request.data.kind, encoder->pad_id());
   if (tools.media) {
     plan.collator.images = tools.media->images;
     plan.collator.videos = tools.media->videos;
     plan.collator.sounds = tools.media->sounds;
     plan.collator.positions = tools.positions;
   }
-  plan.collate = tools.collate;
-  plan.order = epoch_sampler(args.sampler, /*size=*/0, config::data_seed(args));
-  plan.trains = config::trains(args.run);
   plan.streams = args.data.streaming;
+  take_order(args, tools, plan);
+  return plan;
+}
+
+DataPlan own_data_plan(const TrainingArguments& args, const DataTools& tools) {
+  check<ConfigError>(
+      args.data.dataset.empty() && args.data.eval_dataset.empty() && !args.data.tokenized_path,
+      "the program brings its own data, so dataset, eval_dataset and tokenized_path would have no effect;"
+      " leave them out");
+  check<ConfigError>(!args.data.streaming && args.data.val_size == 0 && !args.data.max_samples,
+                     "the program brings its own data, so streaming, val_size and max_samples would have no effect;"
+                     " leave them out");
+  DataPlan plan;
+  plan.request.data = sft_settings(args);
+  const auto& tokenizer = tools.vocabulary.tokenizer;
+  // Padding has no label, so any id will do.
+  const int32_t pad = tokenizer ? tokenizer->pad_id().value_or(tokenizer->eos_id().value_or(0)) : 0;
+  plan.collator = padding_for(args, plan.request.data.kind, pad);
+  // Samples stay as the program makes them: packing means that rows are not padded, and do not attend to one another.
+  if (args.data.packing.value_or(false) || args.data.neat_packing || args.data.sequence_packing)
+    plan.collator.padding = data::Padding::kNone;
+  take_order(args, tools, plan);
   return plan;
 }
 

@@ -41,5 +41,8 @@ DataTools data_tools(RunVocabulary vocabulary);
 
 // Plans the data. Throws ConfigError or DataError for a missing tokenizer, template or dataset.
 DataPlan data_plan(const config::TrainingArguments& args, const DataTools& tools);
+// Plans the order and the padding of samples that the program itself brings (RunRequest::own_datasets). Throws
+// ConfigError for options about datasets, which would have no effect.
+DataPlan own_data_plan(const config::TrainingArguments& args, const DataTools& tools);
 
 }  // namespace megalith::run

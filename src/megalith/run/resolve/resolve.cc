@@ -305,7 +305,7 @@ void find_fine_tuning(const RunRequest& request, const TrainingArguments& args, 
       tools.media = media_settings(plan.options, folder, model, plan.model.vocabulary.tokenizer);
       tools.positions = model.media->positions;
     }
-    plan.data = data_plan(plan.options, tools);
+    plan.data = request.own_datasets ? own_data_plan(plan.options, tools) : data_plan(plan.options, tools);
   });
 }
 

@@ -28,9 +28,10 @@ struct RunRequest {
   bool begins_run = true;  // output_dir must be empty, unless it is to be overwritten or resumed
   bool restarted = false;  // not the first start of this job: its batch size may have grown
   RunSwitches switches;
-  OwnParts own;               // for kTrain and kEvaluate
-  bool own_datasets = false;  // kPretrain: PretrainFunctions brings the data, so options need not name any
-  bool own_model = false;     // kPretrain: PretrainFunctions brings the model; its memory is not checked
+  OwnParts own;  // for kTrain and kEvaluate
+  // The program brings its datasets (kPretrain: PretrainFunctions), so options need not name any.
+  bool own_datasets = false;
+  bool own_model = false;  // kPretrain: PretrainFunctions brings the model; its memory is not checked
 };
 
 // Checks the options together and returns them normalized, without looking at any file. Throws ConfigError that lists
