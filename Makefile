@@ -3,7 +3,8 @@
 #   CXX=…                  another compiler than the GCC that is found
 #   TORCH_DIR=…            another libtorch (a `torch` folder); see scripts/setup.sh for more
 #   FUZZ_SECONDS=…         for fuzz: how long each fuzzer runs (default 60)
-#   PRESET=…               for build, demo, bench and package: a preset of CMakePresets.json. Without it build, demo and bench choose
+#   PYTHON=…               for wheel: another Python than that of scripts/interop.sh
+#   PRESET=…               for build, demo, bench, package and wheel: a preset of CMakePresets.json. Without it build, demo and bench choose
 #                          cuda where an NVIDIA GPU, nvcc and a CUDA libtorch are found, and release elsewhere
 #   MEGALITH_CPU_ONLY=1    as on a machine without a GPU: no CUDA libraries are fetched, and the preset is release
 
@@ -25,7 +26,7 @@ SANITIZED := -LE '^(long|package|tree)$$'
 .DEFAULT_GOAL := build
 .NOTPARALLEL:
 .PHONY: help setup setup-all build demo test test-interop test-all test-release-all test-asan test-tsan test-clang lint \
-        check-headers check-arm64 fuzz format docs bench package clean distclean
+        check-headers check-arm64 fuzz format docs bench package wheel clean distclean
 
 help:          ## this list
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## */  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
@@ -46,9 +47,10 @@ test: setup    ## GCC release and every test but the long ones
 	@scripts/build.sh release
 	@scripts/run_tests.sh build/release $(QUICK)
 
-test-interop: setup ## our files opened in transformers, peft, megatron-core and tensorboard; fetches them into .deps
+test-interop: setup ## our files opened in transformers, peft, megatron-core and tensorboard, and the Python package; fetches them into .deps
 	@scripts/build.sh release
 	@scripts/interop.sh build/release
+	@scripts/wheel.sh release --test
 
 test-all: test-asan test-tsan test-clang lint check-headers fuzz test-release-all test-interop ## test, sanitizers, Clang, clang-tidy, headers, fuzzers, long tests, other programs
 
@@ -83,10 +85,10 @@ fuzz: setup-all ## libFuzzer on what reads other people's files, FUZZ_SECONDS ea
 	@scripts/build.sh fuzz fuzzers
 	@scripts/fuzz.sh build/fuzz
 
-format: setup  ## clang-format over src, tests, bench and fuzz, in place
+format: setup  ## clang-format over src, tests, bench, fuzz and python, in place
 	@scripts/format.sh --fix
 
-docs: setup    ## the pages that are made from code: docs/options.md
+docs: setup    ## the pages that are made from code: docs/options.md, and the stub for Python
 	@scripts/build.sh $(or $(PRESET),release) config_test
 	@MEGALITH_UPDATE_DOCS=1 ctest --test-dir build/$(or $(PRESET),release) -R '^config\.' --output-on-failure >build/docs.log || \
 	  { cat build/docs.log; exit 1; }
@@ -99,6 +101,9 @@ bench: setup   ## every benchmark, one JSON line a case
 package: setup ## dist/megalith-VERSION-linux-ARCH.tar.gz: the binary and every library it needs
 	@MEGALITH_CUDA_ARCHITECTURES="$${MEGALITH_CUDA_ARCHITECTURES:-80;90;100}" scripts/build.sh $(or $(PRESET),release) megalith
 	@scripts/package.sh build/$(or $(PRESET),release) dist
+
+wheel: setup   ## dist/megalith-VERSION-….whl: the program and the library for Python, for the torch of the build
+	@$(CHOOSE) && MEGALITH_CUDA_ARCHITECTURES="$${MEGALITH_CUDA_ARCHITECTURES:-80;90;100}" scripts/wheel.sh $$preset
 
 clean:         ## remove build/ and dist/
 	rm -rf build dist

@@ -2430,3 +2430,5 @@ class TrainingArguments:
     """refused: models of this kind are not part of Megalith"""
     init_method_xavier_uniform: bool
     """refused: models of this kind are not part of Megalith"""
+
+Seq2SeqTrainingArguments = TrainingArguments

@@ -375,7 +375,7 @@ def check(tree, update):
         print(f"{place}: {message}")
 
     allowed = Allowed(tree)
-    folders = ("src", "bench", "examples", "fuzz", "tests")
+    folders = ("src", "bench", "examples", "fuzz", "python", "tests")
     sources = [Source(path, tree.read(path)) for path in tree.sources(*folders, "cmake")]
     read = [source for source in sources if source.path.startswith(tuple(each + "/" for each in folders))]
 
@@ -540,7 +540,7 @@ def measure(tree):
         ("src", lambda path: path.startswith("src/") and path.endswith((".h", ".cc", ".cu", ".cuh"))),
         ("tests", lambda path: path.startswith("tests/") and path.endswith((".h", ".cc", ".cu", ".cuh"))),
     ]
-    sources = [Source(path, tree.read(path)) for path in tree.sources("src", "bench", "examples", "fuzz", "tests")]
+    sources = [Source(path, tree.read(path)) for path in tree.sources("src", "bench", "examples", "fuzz", "python", "tests")]
     print(f"{'files':10} {'number':>7} {'code':>8} {'comments':>9} {'trailing':>9} {'full-line':>10} {'with trailing':>14}")
     for kind, belongs in kinds:
         chosen = [source for source in sources if belongs(source.path)]

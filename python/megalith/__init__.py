@@ -1,0 +1,64 @@
+"""Megalith from Python: what `megalith train` does, with your own datasets, collators, losses and callbacks.
+
+    from megalith import AutoModel, McaTrainer, TrainingArguments
+
+    args = TrainingArguments(output_dir="out", bf16=True, max_steps=100)
+    model = AutoModel.from_pretrained("Qwen/Qwen2.5-0.5B", args)
+    trainer = McaTrainer(model=model, args=args, train_dataset=samples)
+    trainer.train()
+    trainer.save_model()
+
+One process is one rank: start several with torchrun, srun or mpirun. docs/python.md is the manual.
+"""
+
+# Names are imported when they are first used: `python -m megalith` and the program need neither torch nor the library.
+_HOMES = {
+    "AutoModel": "model",
+    "Batch": "objective",
+    "CommError": "errors",
+    "ConfigError": "errors",
+    "DataError": "errors",
+    "DpoTrainer": "trainer",
+    "Error": "errors",
+    "InternalError": "errors",
+    "McaTrainer": "trainer",
+    "Model": "model",
+    "Objective": "objective",
+    "Seq2SeqTrainingArguments": "arguments",
+    "Tokenizer": "tokenizer",
+    "TrainOutput": "trainer",
+    "Trainer": "trainer",
+    "TrainerCallback": "callbacks",
+    "TrainerControl": "callbacks",
+    "TrainerState": "callbacks",
+    "TrainingArguments": "arguments",
+    "convert": "program",
+    "initialize_megatron": "ranks",
+    "is_distribute_initialized": "ranks",
+    "plan": "program",
+    "preview": "program",
+    "program_path": "program",
+    "quiet": "ranks",
+    "run_program": "program",
+    "shutdown_megatron": "ranks",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name):
+    if name == "__version__":
+        from ._version import version
+
+        return version
+    if name not in _HOMES:
+        raise AttributeError(f"module 'megalith' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return [*__all__, "__version__"]

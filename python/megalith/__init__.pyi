@@ -1,0 +1,30 @@
+from .arguments import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
+from .arguments import TrainingArguments as TrainingArguments
+from .callbacks import TrainerCallback as TrainerCallback
+from .callbacks import TrainerControl as TrainerControl
+from .callbacks import TrainerState as TrainerState
+from .errors import CommError as CommError
+from .errors import ConfigError as ConfigError
+from .errors import DataError as DataError
+from .errors import Error as Error
+from .errors import InternalError as InternalError
+from .model import AutoModel as AutoModel
+from .model import Model as Model
+from .objective import Batch as Batch
+from .objective import Objective as Objective
+from .program import convert as convert
+from .program import plan as plan
+from .program import preview as preview
+from .program import program_path as program_path
+from .program import run_program as run_program
+from .ranks import initialize_megatron as initialize_megatron
+from .ranks import is_distribute_initialized as is_distribute_initialized
+from .ranks import quiet as quiet
+from .ranks import shutdown_megatron as shutdown_megatron
+from .tokenizer import Tokenizer as Tokenizer
+from .trainer import DpoTrainer as DpoTrainer
+from .trainer import McaTrainer as McaTrainer
+from .trainer import Trainer as Trainer
+from .trainer import TrainOutput as TrainOutput
+
+__version__: str

@@ -1,0 +1,67 @@
+"""The program `megalith`, which the package brings along, and the commands of it that answer questions. They run in a process of
+their own: nothing of them stays in this one."""
+
+import json
+import os
+import pathlib
+import subprocess
+
+
+def program_path():
+    """Returns the path of the program."""
+    path = pathlib.Path(__file__).parent / "bin" / "megalith"
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; this installation of megalith has no program")
+    return str(path)
+
+
+def _word(value):
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return os.fspath(value) if hasattr(value, "__fspath__") else str(value)
+
+
+def _words(options):
+    """Returns options as words of the command line. None and False leave a switch out."""
+    words = []
+    for name, value in options.items():
+        if value is None or value is False:
+            continue
+        if value is True:
+            words.append(f"--{name}")
+        elif isinstance(value, (list, tuple)):
+            words += [f"--{name}", *map(_word, value)]
+        else:
+            words.append(f"--{name}={_word(value)}")
+    return words
+
+
+def run_program(*words):
+    """Runs `megalith words…` and returns what it has written to stdout. Its progress goes to this process's stderr.
+
+    Raises ConfigError for bad input (exit code 2) and Error for other failures, with the program's own words.
+    """
+    done = subprocess.run([program_path(), *map(_word, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode == 0:
+        return done.stdout
+    from .errors import ConfigError, Error
+
+    # Remarks come before the error.
+    message = f"\n{done.stderr.strip()}".rpartition("\nmegalith: ")[2]
+    raise (ConfigError if done.returncode == 2 else Error)(message or f"megalith ended with exit code {done.returncode}")
+
+
+def plan(model_name_or_path, **options):
+    """Returns the fastest layouts that fit, as `megalith plan --json` describes them: plan("Qwen/Qwen3-8B", gpus=64)."""
+    return json.loads(run_program("plan", "--json", f"--model_name_or_path={os.fspath(model_name_or_path)}", *_words(options)))
+
+
+def preview(topic, **options):
+    """Returns what `megalith preview TOPIC --json` says about a run: groups, layers, batch, lr, pipeline or memory."""
+    return json.loads(run_program("preview", topic, "--json", *_words(options)))
+
+
+def convert(checkpoint_path, output_path, **options):
+    """Converts a model or a checkpoint, as `megalith convert` does, and returns a description of the result."""
+    paths = (f"--checkpoint_path={os.fspath(checkpoint_path)}", f"--output_path={os.fspath(output_path)}")
+    return json.loads(run_program("convert", "--json", *paths, *_words(options)))

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# wheel.sh PRESET [--test]: builds the Python package in build/PRESET and packs it as dist/megalith-*.whl, for the Python of
+# `scripts/interop.sh --python`; PYTHON=… names another one, which must have its headers.
+#
+# --test installs the wheel in a fresh virtual environment, which takes torch from the first one, and runs python/tests with it.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+preset=$1
+build=$root/build/$preset
+python=${PYTHON:-$("$root/scripts/interop.sh" --python)}
+
+"$root/scripts/build.sh" "$preset" --configure-only
+cmake -S "$root" -B "$build" -DMEGALITH_PYTHON=ON "-DPython3_EXECUTABLE=$python" >"$build/python_configure.log" 2>&1 ||
+  { cat "$build/python_configure.log" >&2; echo "wheel: the Python package needs the headers of $python (Debian: python3-dev)" >&2; exit 2; }
+cmake --build "$build" --target megalith_python_package
+"$python" "$root/scripts/wheel.py" "$build" "$root/dist"
+[ "${2:-}" = --test ] || exit 0
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+"$python" -m venv "$work/venv"
+# The packages of the first environment, torch and pytest among them, but not a megalith that it may have.
+"$python" -c 'import sysconfig; print("\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))' \
+  >"$(echo "$work"/venv/lib/python*/site-packages)/first.pth"
+"$work/venv/bin/python" -m pip install -q --disable-pip-version-check --no-index --no-deps "$root"/dist/megalith-*.whl
+cd "$work"
+"$work/venv/bin/python" -m pytest -q -p no:cacheprovider "$root/python/tests"
