@@ -14,7 +14,8 @@ python=${PYTHON:-$("$root/scripts/interop.sh" --python)}
 cmake -S "$root" -B "$build" -DMEGALITH_PYTHON=ON "-DPython3_EXECUTABLE=$python" >"$build/python_configure.log" 2>&1 ||
   { cat "$build/python_configure.log" >&2; echo "wheel: the Python package needs the headers of $python (Debian: python3-dev)" >&2; exit 2; }
 cmake --build "$build" --target megalith_python_package
-"$python" "$root/scripts/wheel.py" "$build" "$root/dist"
+packed=$("$python" "$root/scripts/wheel.py" "$build" "$root/dist")
+echo "$packed"
 [ "${2:-}" = --test ] || exit 0
 
 work=$(mktemp -d)
@@ -23,6 +24,6 @@ trap 'rm -rf "$work"' EXIT
 # The packages of the first environment, torch and pytest among them, but not a megalith that it may have.
 "$python" -c 'import sysconfig; print("\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))' \
   >"$(echo "$work"/venv/lib/python*/site-packages)/first.pth"
-"$work/venv/bin/python" -m pip install -q --disable-pip-version-check --no-index --no-deps "$root"/dist/megalith-*.whl
+"$work/venv/bin/python" -m pip install -q --disable-pip-version-check --no-index --no-deps "${packed% (*}"
 cd "$work"
 "$work/venv/bin/python" -m pytest -q -p no:cacheprovider "$root/python/tests"

@@ -5,11 +5,16 @@ import sys
 
 
 def main():
-    from .program import program_path
+    from .program import environment, program_path
 
-    path = program_path()
-    os.execv(path, [path, *sys.argv[1:]])
+    try:
+        path = program_path()
+        variables = environment()
+    except ImportError as error:
+        print(f"megalith: {error}", file=sys.stderr)
+        return 2
+    os.execve(path, [path, *sys.argv[1:]], variables)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -6,6 +6,8 @@ import os
 import pathlib
 import subprocess
 
+from . import installed_torch
+
 
 def program_path():
     """Returns the path of the program."""
@@ -13,6 +15,20 @@ def program_path():
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; this installation of megalith has no program")
     return str(path)
+
+
+def environment():
+    """Returns the variables that the program is to be started with.
+
+    It looks for torch beside this package; where torch is in another folder, as in an environment that uses the packages of a
+    second one, they tell it. Raises ImportError for another version of torch.
+    """
+    installed_torch.check()
+    libraries = installed_torch.library_folder()
+    if libraries.parent.parent == pathlib.Path(__file__).parent.parent:
+        return dict(os.environ)
+    paths = [str(libraries), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(paths)}
 
 
 def _word(value):
@@ -37,11 +53,12 @@ def _words(options):
 
 
 def run_program(*words):
-    """Runs `megalith words…` and returns what it has written to stdout. Its progress goes to this process's stderr.
+    """Runs `megalith words…` and returns what it has written to stdout.
 
     Raises ConfigError for bad input (exit code 2) and Error for other failures, with the program's own words.
     """
-    done = subprocess.run([program_path(), *map(_word, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [program_path(), *map(_word, words)]
+    done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode == 0:
         return done.stdout
     from .errors import ConfigError, Error

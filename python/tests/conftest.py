@@ -9,6 +9,9 @@ import textwrap
 
 import pytest
 
+# Before torch is imported: several threads on a busy machine mostly wait for one another.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests" / "data" / "golden" / "hf" / "llama"
 
@@ -54,8 +57,10 @@ def free_port():
 
 
 def run_script(script, ranks=1, timeout=300, env=None):
-    """Runs a Python script on so many ranks, and returns what each has written to stdout. Fails with the words of one that fails."""
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(pathlib.Path(__file__).parent), *sys.path]), **(env or {})}
+    """Runs a Python script on so many ranks, and returns what each has written to stdout. Fails with the words of one that
+    fails."""
+    paths = os.pathsep.join([str(pathlib.Path(__file__).parent), *sys.path])
+    variables = {**os.environ, "PYTHONPATH": paths, **(env or {})}
     script = "from conftest import *\n" + textwrap.dedent(script)
     port = free_port()
     processes = []

@@ -26,6 +26,14 @@ def test_the_program_runs_through_python():
     assert megalith.__version__ == version
 
 
+def test_the_program_is_on_the_path():
+    program = pathlib.Path(sys.executable).parent / "megalith"
+    if not program.exists():
+        pytest.skip("the package was not installed by pip")
+    done = subprocess.run([program, "preview", "groups", "--world-size", "4", "--tp", "2"], stdout=subprocess.PIPE, text=True)
+    assert done.returncode == 0 and "tp" in done.stdout
+
+
 def test_importing_takes_no_torch():
     done = python("-c", "import sys, megalith; print('torch' in sys.modules)")
     assert done.stdout.strip() == "False", done.stderr
@@ -34,10 +42,10 @@ def test_importing_takes_no_torch():
 def test_importing_takes_little_time_beyond_torch():
     script = """
         import time, torch
-        start = time.perf_counter()
+        start = time.process_time()  # other processes do not count
         import megalith
         megalith.TrainingArguments, megalith.Trainer, megalith.AutoModel, megalith.Tokenizer
-        print(time.perf_counter() - start)
+        print(time.process_time() - start)
     """
     best = min(float(run_script(script)[0]) for _ in range(3))
     assert best < 0.3
@@ -51,6 +59,10 @@ def test_another_torch_is_refused(tmp_path):
     assert done.returncode == 1
     assert "ImportError: megalith 1.0 was built for torch 1.2.3, and torch 2." in done.stderr
     assert "pip install torch==1.2.3" in done.stderr
+    (folder / "bin").mkdir()
+    (folder / "bin" / "megalith").write_text("")
+    done = python("-m", "megalith", "--version", PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]))
+    assert done.returncode == 2 and done.stderr.startswith("megalith: megalith 1.0 was built for torch 1.2.3, and torch 2.")
 
 
 def test_preview_and_plan():
@@ -82,7 +94,8 @@ def test_names_complete():
 def text_model(tmp_path):
     """A folder with a tokenizer of 300 tokens and a chat template."""
     corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text("".join(json.dumps({"text": f"the king number {i} said what is it that we plough"}) + "\n" for i in range(60)))
+    texts = (f"the king number {i} said what is it that we plough" for i in range(60))
+    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     folder = tmp_path / "tokenizer"
     megalith.run_program("data", "train-tokenizer", corpus, "--vocab_size=300", f"--output={folder}")
     (folder / "chat_template.jinja").write_text(

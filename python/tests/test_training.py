@@ -246,7 +246,7 @@ def test_callbacks_see_and_steer_the_run(tmp_path, model_folder, samples):
 
         def on_log(self, args, state, control, logs=None, **kwargs):
             if "loss" in logs:
-                seen.append(("log", logs["step"] if "step" in logs else state.global_step, state.log_history[-1]["loss"] == logs["loss"]))
+                seen.append(("log", state.global_step, state.log_history[-1]["loss"] == logs["loss"]))
 
         def on_save(self, args, state, control, checkpoint=None, **kwargs):
             seen.append(("save", state.global_step, checkpoint.endswith("checkpoint-2")))
@@ -429,7 +429,8 @@ def test_ctrl_c_saves_and_raises(tmp_path):
                 if state.global_step == 3:
                     os.kill(os.getpid(), signal.SIGINT)
 
-        args = megalith.TrainingArguments(**options(max_steps=1000, output_dir=os.environ["OUT"], save_strategy="steps", save_steps=500))
+        saves = dict(output_dir=os.environ["OUT"], save_strategy="steps", save_steps=500)
+        args = megalith.TrainingArguments(**options(max_steps=1000, **saves))
         trainer = megalith.Trainer(str(MODEL), args, train_dataset=counting_samples(), callbacks=[Interrupt])
         try:
             trainer.train()
