@@ -57,7 +57,7 @@ struct Case {
   json config;
   std::vector<std::string> options;   // our options besides those of all runs
   int accumulation = 1;               // micro-batches per step
-  int mean_length = 0;                // of samples with random lengths, which are packed; 0: each fills a row
+  int mean_length = 0;                // mean of the random lengths of samples, which are packed; 0: each fills a row
   std::vector<std::string> common{};  // options of both runs that are compared
   int ranks = 1;                      // processes that share the GPU, connected by NCCL
 };

@@ -40,7 +40,7 @@ namespace {
 using nlohmann::json;
 using testing::TempFolder;
 
-constexpr int kImages = 8, kWidth = 640, kHeight = 480, kLength = 4096;  // of a row
+constexpr int kImages = 8, kWidth = 640, kHeight = 480, kLength = 4096;  // a row: images of this size, and tokens
 constexpr int kSteps = 14, kWarmUp = 4;
 constexpr int kThreads = 8;
 

@@ -17,8 +17,8 @@ std::vector<std::string> sight_words(const std::string& family);
 std::string sight_obstacle(const std::string& family);
 
 // Writes a Hugging Face folder with random weights and a tokenizer, and
-//   data.jsonl   questions about 3, 0, 0, 0, 0, 5, 0, 0 images, then 1, 0, 0, 0, 0, 2, 0, 0, and so on: with two or four
-//                micro-batches in a step, some have no image, and so has one of two data-parallel ranks
+//   data.jsonl   questions about 3, 0, 0, 0, 0, 5, 0, 0 images, then 1, 0, 0, 0, 0, 2, 0, 0, and so on: with two or
+//                four micro-batches in a step, some have no image, and so has one of two data-parallel ranks
 //   pairs.jsonl  preference pairs with 1, 0 or 2 images
 // the same bytes each time. The towers are those of the golden models, but with heads of the published sizes (80 and
 // 72 channels) and, with windows, an MLP whose width is not a multiple of 8.

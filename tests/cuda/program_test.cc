@@ -250,8 +250,8 @@ TEST_F(OnCuda, EnergyIsThatOfTheDriver) {
   }
 }
 
-// The bytes of weights that stay in fp8 are those that products would cast, so every number of a run is the same. Gradients
-// lie in other buffers, so the partial sums of their norm are added in another order, in fp64.
+// The bytes of weights that stay in fp8 are those that products would cast, so every number of a run is the same.
+// Gradients lie in other buffers, so the partial sums of their norm are added in another order, in fp64.
 TEST_F(OnCuda, WeightsKeptInFp8ChangeNothing) {
   const ProgramCase runs(llama_config({.width = 1024}), equal_lengths(64, 513));
   for (const std::string recipe : {"delayed", "tensorwise", "blockwise"}) {

@@ -53,7 +53,7 @@ std::string line_with(const std::string& text, const std::string& part, size_t f
   return "";
 }
 
-// Which lines count: those from now on, or all, where a fault may have struck already.
+// The lines that count: those from now on, or all, where a fault may have struck already.
 enum class Lines { kFromNow, kAll };
 
 // Waits for the end after a fault that has just happened, and for the line with `expected` that tells of it.

@@ -201,7 +201,7 @@ TEST(SlicedLinear, LeavesRoomForCollectives) {
       constexpr int kRoom = parallel::kOverlappedCtas;
       EXPECT_EQ(gathered, (std::vector<int>{kRoom, kRoom, kRoom, kRoom, kRoom, kRoom, 0, 0}));
       EXPECT_EQ(scattered, (std::vector<int>{0, 0, kRoom, kRoom, kRoom, kRoom, kRoom, kRoom}));
-      // dx of down beside the gathers of dy, then both weight gradients, which are small, beside the scatter of dx of up.
+      // dx of down beside the gathers of dy; then both weight gradients, small ones, beside the scatter of dx of up.
       EXPECT_EQ(std::ranges::count(backward, kRoom), 6 + 2);
       EXPECT_EQ(plans.spared.size(), 0U);
       EXPECT_EQ(plans.GemmPlans::spared(), 0) << "after the layers";

@@ -26,8 +26,8 @@ struct MediaProcessors {
 // Returns the name of a source in messages; `what` is that of bytes without a file, "an image".
 std::string name_of(const MediaSource& source, const char* what = "an image");
 
-// Returns the size of the sound in a video file; std::nullopt if it has none. Throws DataError, naming the file, for one
-// that cannot be read.
+// Returns the size of the sound in a video file; std::nullopt if it has none. Throws DataError, naming the file, for
+// one that cannot be read.
 std::optional<media::SoundHeader> sound_in_video(const MediaSource& source);
 
 // Reads the header of a sound; a file that may hold videos, too, is marked as such (MediaSource::frame). Throws

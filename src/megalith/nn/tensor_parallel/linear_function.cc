@@ -30,8 +30,8 @@
 //
 // Products then stay whole. Slices remain for the first layer of a pass, which finds nothing held.
 //
-// A product beside a collective leaves it the multiprocessors of its thread blocks (SparedMultiprocessors): otherwise the
-// collective could only begin when the product ends.
+// A product beside a collective leaves it the multiprocessors of its thread blocks (SparedMultiprocessors): otherwise
+// the collective could only begin when the product ends.
 #include "megalith/nn/tensor_parallel/linear_function.h"
 
 #include <ATen/ATen.h>

@@ -9,7 +9,7 @@
 namespace megalith::observe {
 
 namespace {
-constexpr size_t kRowsOfScreen = 20, kRowsOfFile = 60;  // of each table
+constexpr size_t kRowsOfScreen = 20, kRowsOfFile = 60;  // most rows of a table
 }  // namespace
 
 ProfileCallback::~ProfileCallback() {

@@ -48,7 +48,7 @@ struct HostWork {
   uint64_t thread = 0;
   int64_t begin_ns = 0, end_ns = 0;
   uint64_t id = 0;                             // differs from that of all others; 0 if unknown
-  std::vector<std::vector<int64_t>> shapes{};  // of its arguments; an argument that is not a tensor has none
+  std::vector<std::vector<int64_t>> shapes{};  // one per argument; none for an argument that is not a tensor
 };
 
 // The sums of one operator; `self_ns` is without the operators that it calls.
@@ -69,7 +69,7 @@ struct ProfileRecord {
 // The sums of one matrix product: of the kernels that operators of one name and one shape start.
 struct ProductCost {
   std::string what;   // "mm 4096 x 1024 x 512": rows, columns, and the size that is summed over
-  int64_t flops = 0;  // of one call
+  int64_t flops = 0;  // work per call
   int64_t calls = 0;
   int64_t total_ns = 0;
 };
