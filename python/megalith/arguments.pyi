@@ -169,7 +169,6 @@ class TrainingArguments:
         export_hub_model_id: str | None = ...,
         image_do_pan_and_scan: bool = ...,
         crop_to_patches: bool = ...,
-        use_audio_in_video: bool = ...,
         audio_sampling_rate: int = ...,
         new_special_tokens_config: str | None = ...,
         init_special_tokens: str = ...,
@@ -564,6 +563,7 @@ class TrainingArguments:
         video_min_pixels: int = ...,
         video_fps: float = ...,
         video_maxlen: int = ...,
+        use_audio_in_video: bool = ...,
         freeze_vision_tower: bool = ...,
         freeze_multi_modal_projector: bool = ...,
         freeze_language_model: bool = ...,
@@ -1138,10 +1138,8 @@ class TrainingArguments:
     """accepted without effect: for Gemma 3, whose images Megalith does not read"""
     crop_to_patches: bool
     """accepted without effect: for InternVL, which is not supported"""
-    use_audio_in_video: bool
-    """accepted without effect: text models only; a dataset with such columns is refused when it is read"""
     audio_sampling_rate: int
-    """accepted without effect: text models only; a dataset with such columns is refused when it is read"""
+    """refused: the audio towers of all models take 16000 samples per second, to which sounds of every rate are resampled; leave it out"""
     new_special_tokens_config: str | None
     """refused: the rows of new tokens start from the mean of the others plus noise; use add_special_tokens"""
     init_special_tokens: str
@@ -1900,10 +1898,12 @@ class TrainingArguments:
     """frames taken of a second of a video file; frames per second of a video that is a list of images"""
     video_maxlen: int
     """the most frames taken of a video file"""
+    use_audio_in_video: bool
+    """read videos with sound: that of the <audio> after each <video>, or of the video's file"""
     freeze_vision_tower: bool
-    """do not train the vision tower: patches, positions, blocks, deepstack mergers"""
+    """do not train vision and audio tower: patches, positions, convolutions, blocks, deepstack mergers"""
     freeze_multi_modal_projector: bool
-    """do not train the merger between vision tower and language model"""
+    """do not train the merger between vision tower and language model, and the audio tower's projector"""
     freeze_language_model: bool
     """do not train embedding, layers, final norm and head"""
     vit_lr: float | None
