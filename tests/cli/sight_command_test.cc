@@ -7,52 +7,27 @@
 
 #include "megalith/hf/weight_files.h"
 #include "megalith/tokenizer/tokenizer.h"
-#include "tests/cli/program_support.h"
+#include "tests/cli/media_command.h"
 #include "tests/cli/run_losses.h"
 #include "tests/support/golden.h"
-#include "tests/support/temp_folder.h"
 
 namespace megalith::testing {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-using Words = std::vector<std::string>;
 
 // The shapes of golden models with a tokenizer of 512 ids, and records with 0, 1, 2 and 5 images.
-class SightCommand : public ::testing::Test {
+class SightCommand : public MediaCommand {
  protected:
   SightCommand() {
     write_data();
     for (const char* name : {"qwen2_5_vl", "qwen3_vl"}) write_model(name);
   }
 
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-
-  // Three steps over all records in one batch, everything trained; `more` wins.
   ProcessResult train(const std::string& model, const std::string& output, const Words& more) const {
-    Words words{"train",
-                "--finetuning_type=full",
-                "--use_cpu",
-                std::string("--template=") + (model.starts_with("qwen3") ? "qwen3_vl_nothink" : "qwen2_vl"),
-                "--model_name_or_path=" + path(model),
-                "--dataset_dir=" + folder_.path().string(),
-                "--media_dir=" + (golden_dir() / "hf/vision/images").string(),
-                "--dataset=seen",
-                "--output_dir=" + path(output),
-                "--image_max_pixels=1024",
-                "--image_min_pixels=64",
-                "--cutoff_len=512",
-                "--per_device_train_batch_size=4",
-                "--max_steps=3",
-                "--learning_rate=1e-3",
-                "--lr_scheduler_type=constant",
-                "--disable_shuffling",
-                "--calculate_per_token_loss",
-                "--logging_steps=1",
-                "--save_strategy=no"};
-    words.insert(words.end(), more.begin(), more.end());
-    return megalith(words, {{"XDG_CACHE_HOME", path("cache")}});
+    return train_steps(model, model.starts_with("qwen3") ? "qwen3_vl_nothink" : "qwen2_vl", output,
+                       with({"--media_dir=" + (golden_dir() / "hf/vision/images").string(), "--dataset=seen"}, more));
   }
   // A model of random weights, trained for three steps, as a start for other runs.
   std::string trained(const std::string& model) const {
@@ -65,32 +40,6 @@ class SightCommand : public ::testing::Test {
     }
     return name;
   }
-
-  static Words with(Words words, const Words& more) {
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
-  }
-  inline static const Words kAll{"--freeze_vision_tower=false", "--freeze_multi_modal_projector=false"};
-
-  // Returns the tensors that differ between two folders, by the first word after the prefix: "visual.blocks".
-  std::set<std::string> changed(const std::string& before, const std::string& after) const {
-    const hf::WeightFiles a(folder_ / before), b(folder_ / after);
-    EXPECT_EQ(a.names(), b.names());
-    std::set<std::string> parts;
-    for (const std::string& name : a.names()) {
-      if (a.tensor(name).equal(b.tensor(name))) continue;
-      const size_t visual = name.find("visual.");
-      if (visual == std::string::npos) {
-        parts.insert("text");
-        continue;
-      }
-      const std::string rest = name.substr(visual);
-      parts.insert(rest.substr(0, rest.find('.', 7)));
-    }
-    return parts;
-  }
-
-  TempFolder folder_;
 
  private:
   void write_data() {

@@ -12,10 +12,9 @@
 #include "megalith/hf/weight_files.h"
 #include "megalith/hf/weight_writer.h"
 #include "megalith/tokenizer/tokenizer.h"
-#include "tests/cli/program_support.h"
+#include "tests/cli/media_command.h"
 #include "tests/cli/run_losses.h"
 #include "tests/support/golden.h"
-#include "tests/support/temp_folder.h"
 #include "tests/support/wav.h"
 
 namespace megalith::testing {
@@ -23,18 +22,10 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-using Words = std::vector<std::string>;
-
-Words with(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
-const Words kAll{"--freeze_vision_tower=false", "--freeze_multi_modal_projector=false"};
 
 // The shape of the golden model with a tokenizer of 512 ids, and records with sounds of several lengths and rates, with
 // an image beside one, and with text alone.
-class SoundCommand : public ::testing::Test {
+class SoundCommand : public MediaCommand {
  protected:
   SoundCommand() {
     write_wav(folder_ / "short.wav", {.rate = 16000, .samples = 3'000});
@@ -45,32 +36,10 @@ class SoundCommand : public ::testing::Test {
     write_model();
   }
 
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-
-  // Three steps over all records in one batch; `more` wins.
+  // Router losses depend on the layout, so they are off.
   ProcessResult train(const std::string& model, const std::string& output, const Words& more) const {
-    return megalith(with({"train",
-                          "--finetuning_type=full",
-                          "--use_cpu",
-                          "--template=qwen3_omni_nothink",
-                          "--model_name_or_path=" + path(model),
-                          "--dataset_dir=" + folder_.path().string(),
-                          "--dataset=heard",
-                          "--output_dir=" + path(output),
-                          "--image_max_pixels=1024",
-                          "--image_min_pixels=64",
-                          "--cutoff_len=512",
-                          "--per_device_train_batch_size=4",
-                          "--max_steps=3",
-                          "--learning_rate=1e-3",
-                          "--lr_scheduler_type=constant",
-                          "--disable_shuffling",
-                          "--calculate_per_token_loss",
-                          "--moe_router_load_balancing_type=none",
-                          "--logging_steps=1",
-                          "--save_strategy=no"},
-                         more),
-                    {{"XDG_CACHE_HOME", path("cache")}});
+    return train_steps(model, "qwen3_omni_nothink", output,
+                       with({"--dataset=heard", "--moe_router_load_balancing_type=none"}, more));
   }
 
   // A trained model with tensors of a talker, which nothing here knows, as a start for other runs.
@@ -85,25 +54,6 @@ class SoundCommand : public ::testing::Test {
     return name;
   }
 
-  // Returns the tensors that differ between two folders, by tower and part: "audio_tower.layers".
-  std::set<std::string> changed(const std::string& before, const std::string& after) const {
-    const hf::WeightFiles a(folder_ / before), b(folder_ / after);
-    EXPECT_EQ(a.names(), b.names());
-    std::set<std::string> parts;
-    for (const std::string& name : a.names()) {
-      if (a.tensor(name).equal(b.tensor(name))) continue;
-      const size_t tower = std::min(name.find("visual."), name.find("audio_tower."));
-      if (tower == std::string::npos) {
-        parts.insert(name.starts_with("thinker.") ? "text" : name);
-        continue;
-      }
-      const std::string rest = name.substr(tower);
-      const size_t part = rest.find('.') + 1;
-      parts.insert(rest.substr(0, rest.find('.', part)));
-    }
-    return parts;
-  }
-
   // Writes a data set with one record beside the others, and names it in dataset_info.json as `heard` is.
   std::string with_record(const std::string& name, const json& record) const {
     std::ofstream(folder_ / (name + ".jsonl")) << record.dump() << "\n";
@@ -113,8 +63,6 @@ class SoundCommand : public ::testing::Test {
     return {{"messages", {{{"role", "user"}, {"content", question}}, {{"role", "assistant"}, {"content", "a bell"}}}},
             {"audios", sounds}};
   }
-
-  TempFolder folder_;
 
  private:
   void write_data() const {

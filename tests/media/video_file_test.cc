@@ -96,6 +96,11 @@ TEST(VideoFile, BytesAreReadLikeFiles) {
   read_video_frames(bytes, "clip", numbers, [&](size_t, Image frame) { frames.push_back(std::move(frame)); });
   ASSERT_EQ(frames.size(), 1U);
   expect_frame(frames[0], "clip.mkv.5.png");
+  const std::string with_sound = io::read_text_file(video("sound.mp4"), 1 << 20);
+  EXPECT_EQ(read_video_sound_header(with_sound, "sound")->samples, 13'024);
+  EXPECT_EQ(decode_video_sound(with_sound, "sound").samples, decode_video_sound(video("sound.mp4")).samples);
+  EXPECT_FALSE(read_video_sound_header(bytes, "clip").has_value());
+  testing::expect_error<DataError>([&] { decode_video_sound(bytes, "clip"); }, {"clip: the file has no sound"});
   testing::expect_error<DataError>([] { read_video_info("no video", "odd"); }, {"odd: "});
   testing::expect_error<DataError>([] { read_video_info("", "empty"); }, {"empty: "});
 }

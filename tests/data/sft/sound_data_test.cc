@@ -134,17 +134,8 @@ TEST_F(SoundData, FramesLengthsAndRows) {
 // Tokens on disk hold references, and the bytes of sounds that came as such.
 TEST_F(SoundData, BytesAndTokenFolders) {
   const std::string bytes = io::read_text_file(folder_ / "slow.wav", 1 << 24);
-  const auto held = [&] {
-    static constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    std::string text;
-    for (size_t i = 0; i < bytes.size(); i += 3) {
-      uint32_t group = 0;
-      for (size_t j = 0; j < 3; ++j)
-        group = group << 8 | (i + j < bytes.size() ? static_cast<uint8_t>(bytes[i + j]) : 0U);
-      for (size_t j = 0; j < 4; ++j) text += i + j > bytes.size() ? '=' : kDigits[group >> (18 - 6 * j) & 63];
-    }
-    return text;
-  }();
+  std::string held;
+  append_base64(bytes, held);
   DataRequest request =
       this->request({record("<audio>", {{{"bytes", {{"base64", held}}}, {"path", nullptr}}}),
                      record("<audio> <audio>", {"short.wav", {{"bytes", nullptr}, {"path", "slow.wav"}}})});
@@ -223,16 +214,28 @@ TEST_F(SoundData, SoundInFiles) {
   json seen = record("<video>", json::array()), quiet = seen;
   seen["videos"] = {clip};
   quiet["videos"] = {silent};
-  DataRequest request = this->request({seen, quiet, record("<audio>", {clip})});
+  // The same file as bytes in the record.
+  std::string held;
+  append_base64(io::read_text_file(clip, 1 << 24), held);
+  const json bytes{{"bytes", {{"base64", held}}}, {"path", nullptr}};
+  json held_video = record("<video>", json::array());
+  held_video["videos"] = {bytes};
+  DataRequest request =
+      this->request({seen, quiet, record("<audio>", {clip}), held_video, record("<audio>", json::array({bytes}))});
   request.media->audio_in_video = true;
   const std::vector<Sample> samples = samples_of(request);
-  ASSERT_EQ(samples.size(), 3U);
+  ASSERT_EQ(samples.size(), 5U);
   ASSERT_EQ(samples[0].row.media.size(), 2U);
   EXPECT_EQ(samples[0].row.media[1].kind, MediaKind::kSoundOfVideo);
   ASSERT_EQ(samples[1].row.media.size(), 1U);
   ASSERT_EQ(samples[2].row.media.size(), 1U);
   EXPECT_EQ(samples[2].row.media[0].kind, MediaKind::kSound);
-  const MicroBatch batch = batch_of(request, samples);
+  EXPECT_EQ(samples[3].row.ids, samples[0].row.ids);
+  EXPECT_EQ(samples[4].row.ids, samples[2].row.ids);
+  const MicroBatch from_bytes = batch_of(request, {samples[3], samples[4]});
+  const MicroBatch batch = batch_of(request, {samples[0], samples[1], samples[2]});
+  EXPECT_TRUE(at::equal(from_bytes.audio_features, batch.audio_features));
+  EXPECT_TRUE(at::equal(from_bytes.audio_lengths, batch.audio_lengths));
   // 13024 samples at 8000 per second.
   EXPECT_EQ(numbers(batch.audio_lengths), (std::vector<int64_t>{162, 162}));
   EXPECT_TRUE(at::equal(batch.audio_features.narrow(0, 0, 162), batch.audio_features.narrow(0, 162, 162)));
