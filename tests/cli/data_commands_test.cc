@@ -188,7 +188,7 @@ TEST_F(DataCommands, VerifyLooksAtTheMediaOfDatasets) {
             {"prompt": "instruction", "response": "output", "images": "images"}}})");
   const auto result = data({"verify", whole, "--media_dir", images});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  expect_contains(result.out, "2 records, 2 images, 0 videos: no fault");
+  expect_contains(result.out, "2 records, 2 images, 0 videos, 0 sounds: no fault");
   const auto facts = data_json({"verify", whole, "--media_dir", images}).at("verified").at(0);
   EXPECT_EQ(facts.at("images"), 2);
   EXPECT_TRUE(facts.at("faults").empty());

@@ -1,6 +1,7 @@
 #include "megalith/run/media/verify_media.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -8,6 +9,7 @@
 #include "megalith/base/error.h"
 #include "tests/support/expect.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/wav.h"
 
 namespace megalith::run {
 namespace {
@@ -54,7 +56,36 @@ TEST(VerifyMedia, NamesEveryRecordWithAFault) {
     expect_contains(found.faults[3], file + ":7");
   }
   expect_contains(error_of([&] { verify_media(records, 1, folder.path(), 1); }),
-                  "dataset read has no column of images or videos");
+                  "dataset read has no column of images, videos or sounds");
+}
+
+// Records with sounds, alone and beside an image.
+TEST(VerifyMedia, ListensToSounds) {
+  const TempFolder folder;
+  testing::write_wav(folder / "bell.wav", {.samples = 4'000});
+  testing::write_wav(folder / "half.wav", {.samples = 4'000});
+  fs::resize_file(folder / "half.wav", fs::file_size(folder / "half.wav") / 2);
+  fs::copy_file(kMedia + "/rgb16.png", folder / "rgb16.png");
+  write(folder / "heard.jsonl",
+        R"({"instruction": "<audio>", "output": "a", "audios": ["bell.wav"], "images": []})"
+        "\n"
+        R"({"instruction": "<audio>", "output": "a", "audios": ["half.wav"], "images": []})"
+        "\n"
+        R"({"instruction": "<image><audio>", "output": "a", "audios": ["bell.wav"], "images": ["rgb16.png"]})"
+        "\n"
+        R"({"instruction": "<audio>", "output": "a", "audios": ["gone.wav"], "images": []})"
+        "\n");
+  write(folder / "dataset_info.json",
+        R"({"heard": {"file_name": "heard.jsonl", "columns": {"prompt": "instruction", "response": "output",
+                   "images": "images", "audios": "audios"}}})");
+  const data::RecordSet records(data::find_datasets({"heard"}, folder.path()));
+  const MediaFindings found = verify_media(records, 0, folder.path(), 1);
+  EXPECT_EQ(found.images, 1);
+  EXPECT_EQ(found.sounds, 4);
+  ASSERT_EQ(found.faults.size(), 2U) << fmt::format("{}", fmt::join(found.faults, "\n"));
+  expect_contains(found.faults[0], "heard.jsonl:2: ");
+  expect_contains(found.faults[0], "half.wav");
+  expect_contains(found.faults[1], "heard.jsonl:4: the sound gone.wav does not exist");
 }
 
 }  // namespace

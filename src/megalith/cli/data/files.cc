@@ -35,7 +35,7 @@ constexpr const char* kInspectUsage =
 )";
 constexpr const char* kVerifyUsage =
     R"(megalith data verify PREFIX…: check every rule of the format, and every token
-megalith data verify DATASET…: find and decode every image and video of fine-tuning data
+megalith data verify DATASET…: find and decode every image, video and sound of fine-tuning data
 
 A DATASET is a name in dataset_info.json, or a file with records. Each record with a fault is named with its file
 and line. Of a PREFIX, the first fault is named with its file and byte. The exit code is then 2.
@@ -129,8 +129,8 @@ bool is_dataset(const std::string& word, const FileFlags& flags) {
 // Prints what was looked at and every fault, and throws if there is one.
 int verify_datasets(const FileFlags& flags) {
   check<ConfigError>(!flags.vocab_size && !flags.tokenizer,
-                     "--vocab_size and --tokenizer are for pairs of .bin/.idx files; of fine-tuning data the images and"
-                     " videos are verified");
+                     "--vocab_size and --tokenizer are for pairs of .bin/.idx files; of fine-tuning data the images,"
+                     " videos and sounds are verified");
   const std::string folder = flags.dataset_dir.value_or(config::DataConfig{}.dataset_dir);
   const data::RecordSet records(data::find_datasets(flags.prefixes, folder));
   ordered_json verified = ordered_json::array();
@@ -145,16 +145,18 @@ int verify_datasets(const FileFlags& flags) {
                         {"records", found.records},
                         {"images", found.images},
                         {"videos", found.videos},
+                        {"sounds", found.sounds},
                         {"faults", found.faults}});
     for (const std::string& fault : found.faults) text += fault + "\n";
-    text += fmt::format("{}: {} records, {} images, {} videos: {}\n", name, found.records, found.images, found.videos,
+    text += fmt::format("{}: {} records, {} images, {} videos, {} sounds: {}\n", name, found.records, found.images,
+                        found.videos, found.sounds,
                         found.faults.empty() ? "no fault" : fmt::format("{} with a fault", found.faults.size()));
     faults += std::ssize(found.faults);
     looked_at += found.records;
   }
   write_stdout(flags.json ? ordered_json{{"verified", verified}}.dump() + "\n" : text);
   check<DataError>(faults == 0,
-                   "{} of {} records have an image or a video that cannot be used; mend them, or train with"
+                   "{} of {} records have an image, a video or a sound that cannot be used; mend them, or train with"
                    " skip_broken_media, which leaves such records out",
                    faults, looked_at);
   return kDone;

@@ -1,5 +1,6 @@
 // The same conversion and expansion as for training, with everything decoded. The limits of pixels are those of
-// Qwen2-VL: they decide how many tokens a medium becomes, not whether it can be read.
+// Qwen2-VL and the bands of sounds those of Qwen3-Omni: they decide how many tokens a medium becomes, not whether it
+// can be read.
 #include "megalith/run/media/verify_media.h"
 
 #include <memory>
@@ -11,6 +12,7 @@
 #include "megalith/data/sft/media_text.h"
 #include "megalith/io/parallel_for.h"
 #include "megalith/media/image_processor.h"
+#include "megalith/media/sound_processor.h"
 #include "megalith/media/video_processor.h"
 
 namespace megalith::run {
@@ -19,7 +21,7 @@ namespace {
 
 // The media of one record; `fault` is empty if all of them can be used.
 struct Look {
-  int64_t images = 0, videos = 0;
+  int64_t images = 0, videos = 0, sounds = 0;
   std::string fault;
 };
 
@@ -34,7 +36,8 @@ Look look_at(const data::RecordSet& records, const data::RecordRef& ref, const d
     return {.fault = error.what()};
   }
   if (!converted.conversation) return {};
-  Look look{std::ssize(converted.conversation->images), std::ssize(converted.conversation->videos), ""};
+  const data::Conversation& conversation = *converted.conversation;
+  Look look{std::ssize(conversation.images), std::ssize(conversation.videos), std::ssize(conversation.sounds), ""};
   try {
     data::expand_media(*converted.conversation, settings);
   } catch (const DataError& error) {
@@ -48,13 +51,14 @@ Look look_at(const data::RecordSet& records, const data::RecordRef& ref, const d
 MediaFindings verify_media(const data::RecordSet& records, size_t dataset, const std::filesystem::path& media_dir,
                            int threads) {
   const data::Columns& columns = records.datasets().at(dataset).columns;
-  check<ConfigError>(!columns.images.empty() || !columns.videos.empty(),
-                     "dataset {} has no column of images or videos (\"images\", \"videos\" in the columns of"
-                     " dataset_info.json), so there is nothing to verify",
+  check<ConfigError>(!columns.images.empty() || !columns.videos.empty() || !columns.audios.empty(),
+                     "dataset {} has no column of images, videos or sounds (\"images\", \"videos\", \"audios\" in the"
+                     " columns of dataset_info.json), so there is nothing to verify",
                      records.datasets()[dataset].name);
   const data::MediaSettings settings{
       .images = std::make_shared<const media::ImageProcessor>(media::ImageProcessorSettings{}),
       .videos = std::make_shared<const media::VideoProcessor>(media::VideoProcessorSettings{}),
+      .sounds = std::make_shared<const media::SoundProcessor>(media::SoundProcessorSettings{}),
       .media_dir = media_dir,
       .decode_all = true};
   std::vector<Look> looks(static_cast<size_t>(records.size(dataset)));
@@ -67,6 +71,7 @@ MediaFindings verify_media(const data::RecordSet& records, size_t dataset, const
   for (Look& look : looks) {
     found.images += look.images;
     found.videos += look.videos;
+    found.sounds += look.sounds;
     if (!look.fault.empty()) found.faults.push_back(std::move(look.fault));
   }
   return found;

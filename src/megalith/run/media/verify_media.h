@@ -1,5 +1,5 @@
-// Verifies the media of datasets without a model: every image and video that a record names is found and decoded, as a
-// run with verify_media does while tokenizing.
+// Verifies the media of datasets without a model: every image, video and sound that a record names is found and
+// decoded, as a run with verify_media does while tokenizing.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,7 @@ struct MediaFindings {
   int64_t records = 0;
   int64_t images = 0;
   int64_t videos = 0;  // lists of frames and files
+  int64_t sounds = 0;
   // "data/train.jsonl:17: …", in the order of the records, one for each record that has a fault: a file that is missing
   // or damaged, or another number of markers than of media.
   std::vector<std::string> faults;

@@ -53,8 +53,8 @@ class MicrobatchRunner {
   std::vector<MicrobatchLoss> train(std::span<const data::MicroBatch> batches, const BackwardPass& pass);
 
   // Makes train() record micro-batches and replay them (graphed_microbatches.h; with several pipeline stages pass by
-  // pass, graphed_stages.h). The current stream must be an OwnStream until stop_graphs(). Returns false, after a warning
-  // that says why, if this run cannot use graphs.
+  // pass, graphed_stages.h). The current stream must be an OwnStream until stop_graphs(). Returns false, after a
+  // warning that says why, if this run cannot use graphs.
   //
   // Gradients are reduced and parameters gathered outside of graphs. Where both overlap with passes, those passes run
   // without a graph: the first micro-batch of a step with overlap_param_gather, the last with overlap_grad_reduce.
