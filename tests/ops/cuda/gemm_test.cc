@@ -56,6 +56,31 @@ TEST_P(CudaKernel, LargeProductsMatchTheirDefinition) {
   at::globalContext().setDeterministicAlgorithms(false, false);
 }
 
+// Packed rows bring another number of tokens in every step: few of them are measured, and few plans are kept.
+TEST_P(CudaKernel, ProductsOfManySizesAreMeasuredSeldom) {
+  if (GetParam() != at::kBFloat16) GTEST_SKIP() << "products in fp32 are not cuBLASLt's";
+  const auto plans = make_gemm_plans();
+  const GemmKernels tuned{.plans = plans.get()};
+  const int64_t in = 1024, out = 2048;
+  const auto options = at::TensorOptions(at::kCUDA).dtype(at::kBFloat16);
+  const Tensor weight = at::randn({out, in}, options), tokens = at::randn({8192, in}, options),
+               dy = at::randn({8192, out}, options), wide = weight.to(at::kFloat);
+  constexpr int kSizes = 40;
+  for (int i = 0; i < kSizes; ++i) {
+    const int64_t t = 7200 + 24 * i;  // one of four classes between 4096 and 8192
+    const Tensor x = tokens.narrow(0, 0, t), exact = x.to(at::kFloat).mm(wide.t());
+    const Tensor y = gemm(x, weight.t(), {}, tuned), grad = at::empty({out, in}, x.options().dtype(at::kFloat));
+    EXPECT_LE((y.to(at::kFloat) - exact).abs().max().item<double>(), 8e-3 * exact.abs().max().item<double>()) << t;
+    const Tensor dyt = dy.narrow(0, 0, t), exact_grad = dyt.to(at::kFloat).t().mm(x.to(at::kFloat));
+    add_gemm(grad, dyt.t(), x, 0, 1, tuned);
+    EXPECT_LE((grad - exact_grad).abs().max().item<double>(), 2e-5 * exact_grad.abs().max().item<double>()) << t;
+  }
+  EXPECT_EQ(plans->counts().trials, 4) << "two sizes each of forward and of the weight's gradient";
+  EXPECT_EQ(plans->counts().kept, 2 * kSizes);
+  for (int64_t t = 8; t <= 8 * 1100; t += 8) gemm(tokens.narrow(0, 0, 4096 + t % 4096), weight.t(), {}, tuned);
+  EXPECT_LE(plans->counts().kept, 1024);
+}
+
 // A kernel that is launched while a product runs, as a collective is, ends before it.
 TEST_P(CudaKernel, ProductsLeaveRoomForOtherKernels) {
   if (GetParam() != at::kBFloat16) GTEST_SKIP() << "products in fp32 are not cuBLASLt's";

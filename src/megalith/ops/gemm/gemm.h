@@ -1,9 +1,10 @@
 // Matrix products for linear layers: [m, k] x [k, n], where either factor may be a transposed view.
 //
 // On CUDA large products of 16-bit numbers go to cuBLASLt, which offers several kernels for each shape and a guess
-// which is the fastest. The first call with a shape times them (some milliseconds), and the fastest is used from then
-// on, so that the last bits may differ from run to run. The choice is kept in the caller's GemmPlans. With
-// at::globalContext().deterministicAlgorithms() (full_determinism) the guess stands. Everything else goes to ATen.
+// which is the fastest. The first call with a shape times them (as long as some forty calls), and the fastest is used
+// from then on, also for sizes like these, so that the last bits may differ from run to run. The choice is kept in the
+// caller's GemmPlans. With at::globalContext().deterministicAlgorithms() (full_determinism) the guess stands.
+// Everything else goes to ATen.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -42,6 +43,12 @@ class GemmPlans {
   // done nothing, if the product is not for cuBLASLt or too small to be worth it.
   virtual bool run(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const Addends& added, double beta,
                    double alpha, KernelChoice choice) = 0;
+
+  // How many shapes have a plan, and for how many kernels were measured.
+  struct Counts {
+    int64_t kept = 0, trials = 0;
+  };
+  virtual Counts counts() const { return {}; }
 
   // Returns how many multiprocessors products leave free now (SparedMultiprocessors).
   int spared() const { return spared_; }

@@ -7,6 +7,10 @@
 // it does not add to its own output; calls that do use the first offer until another call with the same key has
 // measured.
 //
+// Measuring takes as long as some forty calls. Packed rows bring a new number of tokens in every step, so that each
+// step would spend more time on measuring than on itself. Therefore keys of about the same sizes form a class, of which
+// only the first few are measured; the others use the kernel that was chosen last.
+//
 // cuBLASLt stores matrices by columns, we store them by rows: there our matrix is its transpose, and out = a b becomes
 // outᵀ = bᵀ aᵀ. So b is the library's left factor and a its right one, throughout this file.
 //
@@ -20,6 +24,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <limits>
 #include <map>
 #include <memory>
@@ -38,6 +43,7 @@ namespace {
 constexpr int64_t kWorkspace = int64_t{32} << 20;  // bytes that a kernel may use
 constexpr int kMostKernels = 10, kRounds = 3;      // kernels to measure, and timed runs of each
 constexpr float kWorthAChange = 0.985F;            // a later offer must take less than this part of the time
+constexpr int kMostTrials = 2;                     // keys of a class that are measured
 
 #define MEGALITH_TEXT_OF(x) #x
 #define MEGALITH_TEXT(x) MEGALITH_TEXT_OF(x)
@@ -49,11 +55,11 @@ constexpr const char* kLibrary = "libcublasLt.so." MEGALITH_TEXT(CUBLAS_VER_MAJO
 
 // The functions of cuBLASLt that are used here, found in the library that is already loaded.
 struct Library {
-#define MEGALITH_CUBLASLT_FUNCTIONS(each)                                                                       \
-  each(cublasLtCreate) each(cublasLtMatmul) each(cublasLtMatmulAlgoGetHeuristic) each(cublasLtMatmulDescCreate) \
-      each(cublasLtMatmulDescDestroy) each(cublasLtMatmulDescSetAttribute) each(cublasLtMatrixLayoutCreate)     \
-          each(cublasLtMatrixLayoutDestroy) each(cublasLtMatrixLayoutSetAttribute)                              \
-              each(cublasLtMatmulPreferenceCreate) each(cublasLtMatmulPreferenceDestroy)                        \
+#define MEGALITH_CUBLASLT_FUNCTIONS(each)                                                                           \
+  each(cublasLtCreate) each(cublasLtMatmul) each(cublasLtMatmulAlgoCheck) each(cublasLtMatmulAlgoGetHeuristic)      \
+      each(cublasLtMatmulDescCreate) each(cublasLtMatmulDescDestroy) each(cublasLtMatmulDescSetAttribute)           \
+          each(cublasLtMatrixLayoutCreate) each(cublasLtMatrixLayoutDestroy) each(cublasLtMatrixLayoutSetAttribute) \
+              each(cublasLtMatmulPreferenceCreate) each(cublasLtMatmulPreferenceDestroy)                            \
                   each(cublasLtMatmulPreferenceSetAttribute)
 #define MEGALITH_MEMBER(name) decltype(&::name) name = nullptr;
   MEGALITH_CUBLASLT_FUNCTIONS(MEGALITH_MEMBER)
@@ -171,11 +177,35 @@ PlanKey key_of(const Call& call, const Factors& factors) {
           .spared = call.spared};
 }
 
+// Rounds up to one of four sizes per power of two, the factor between which is at most 1.25.
+int64_t rounded_up(int64_t size) {
+  if (size <= 8) return size;
+  const int shift = std::bit_width(static_cast<uint64_t>(size - 1)) - 3;
+  return (((size - 1) >> shift) + 1) << shift;
+}
+
+// Returns what a key has in common with the others of its class.
+PlanKey class_of(PlanKey key) {
+  for (Operand* o : {&key.left, &key.right}) {
+    o->rows = rounded_up(o->rows);
+    o->columns = rounded_up(o->columns);
+    o->block_distance = o->block_distance != 0 ? 1 : 0;
+  }
+  key.out_block_distance = key.out_block_distance != 0 ? 1 : 0;
+  return key;
+}
+
+// What the keys of a class have learned.
+struct Learned {
+  int trials = 0;                              // keys that were measured
+  std::optional<cublasLtMatmulAlgo_t> chosen;  // by the latest of them
+};
+
 // The kernel that a call gets.
 enum class Kernels {
   kFirst,   // the library's first offer, the same in every process
-  kChosen,  // the fastest, or the first offer if none have been measured
-  kTry      // the fastest; measures now if that has not happened, which writes the result several times
+  kChosen,  // the fastest, as far as it is known
+  kTry      // the fastest; may measure now, which writes the result several times
 };
 
 // ---- Plans ----
@@ -189,14 +219,19 @@ class Plan {
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
 
-  void run(const Call& call, Kernels kernels, void* stream);
+  // Reads and adds to what the class of its key has `learned`.
+  void run(const Call& call, Kernels kernels, Learned& learned, void* stream);
+
+  int64_t last_use = 0;
 
  private:
   explicit Plan(cublasLtHandle_t handle) : handle_(handle) {}
   bool describe(const Call& call, const Factors& factors);
   bool set_bias(const Call& call) const;
   bool find_kernels(const Call& call);
+  void settle(const Call& call, bool may_try, Learned& learned, const at::Tensor& workspace, cudaStream_t stream);
   void choose(const Call& call, const at::Tensor& workspace, cudaStream_t stream);
+  void adopt(const cublasLtMatmulAlgo_t& kernel);
   void start(const Call& call, size_t kernel, const at::Tensor& workspace, cudaStream_t stream) const;
 
   cublasLtHandle_t handle_;
@@ -204,7 +239,7 @@ class Plan {
   cublasLtMatrixLayout_t left_ = nullptr, right_ = nullptr, out_ = nullptr, read_ = nullptr;
   std::vector<cublasLtMatmulHeuristicResult_t> kernels_;
   size_t chosen_ = 0;
-  bool tried_ = false;
+  bool settled_ = false;  // chosen_ is final
 };
 
 // All plans of one owner, and the handle that they run on; both belong to the device of the first product. Backward
@@ -213,16 +248,21 @@ class CublasLtPlans final : public GemmPlans {
  public:
   bool run(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const Addends& added, double beta,
            double alpha, KernelChoice choice) override;
+  Counts counts() const override;
 
  private:
   bool run(const Call& call, const Factors& factors, Kernels kernels, void* stream);
+  Plan* plan_for(const PlanKey& key, const Call& call, const Factors& factors);
+  void forget_the_oldest();
 
-  std::mutex mutex_;  // guards everything below
+  mutable std::mutex mutex_;  // guards everything below
   // Never destroyed: cublasLtDestroy waits for the device, which may hang when a run fails. A handle is small, and a
   // process makes one per model chunk.
   cublasLtHandle_t handle_ = nullptr;
   int device_ = -1;
   std::map<PlanKey, std::unique_ptr<Plan>> plans_;
+  std::map<PlanKey, Learned> learned_;  // by class
+  int64_t calls_ = 0;
 };
 
 Plan::~Plan() {
@@ -344,18 +384,41 @@ void Plan::choose(const Call& call, const at::Tensor& workspace, cudaStream_t st
   for (cudaEvent_t event : events) cudaEventDestroy(event);
   for (size_t i = 1; i < kernels_.size(); ++i)
     if (shortest[i] < kWorthAChange * shortest[chosen_]) chosen_ = i;
-  tried_ = true;
 }
 
-void Plan::run(const Call& call, Kernels kernels, void* stream) {
+// Takes a kernel that was chosen for other sizes, if it can do these.
+void Plan::adopt(const cublasLtMatmulAlgo_t& kernel) {
+  cublasLtMatmulHeuristicResult_t result{};
+  const bool good =
+      done(library().cublasLtMatmulAlgoCheck(handle_, operation_, left_, right_, read_, out_, &kernel, &result)) &&
+      done(result.state) && result.workspaceSize <= static_cast<size_t>(kWorkspace);
+  if (!good) return;
+  result.algo = kernel;
+  kernels_.push_back(result);
+  chosen_ = kernels_.size() - 1;
+}
+
+// Decides on the kernel, as soon as that is possible: by measuring, or by what the class has learned.
+void Plan::settle(const Call& call, bool may_try, Learned& learned, const at::Tensor& workspace, cudaStream_t stream) {
+  const bool enough = learned.trials >= kMostTrials;
+  if (enough) {
+    adopt(*learned.chosen);
+    settled_ = true;
+  } else if (may_try) {
+    if (kernels_.size() > 1) choose(call, workspace, stream);
+    learned = {learned.trials + 1, kernels_[chosen_].algo};
+    settled_ = true;
+  }
+}
+
+void Plan::run(const Call& call, Kernels kernels, Learned& learned, void* stream) {
   auto* const cuda_stream = static_cast<cudaStream_t>(stream);
   const at::Tensor workspace = at::empty({kWorkspace}, call.out.options().dtype(at::kByte));
   if (call.added.bias.defined()) check(set_bias(call), "cuBLASLt rejected the bias of a product");
   // Measuring waits for the device, which a stream that is recorded into a CUDA graph cannot do.
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-  if (kernels == Kernels::kTry && !tried_ && kernels_.size() > 1 &&
-      cudaStreamIsCapturing(cuda_stream, &capturing) == cudaSuccess && capturing == cudaStreamCaptureStatusNone)
-    choose(call, workspace, cuda_stream);
+  if (kernels != Kernels::kFirst && !settled_ && cudaStreamIsCapturing(cuda_stream, &capturing) == cudaSuccess)
+    settle(call, kernels == Kernels::kTry && capturing == cudaStreamCaptureStatusNone, learned, workspace, cuda_stream);
   start(call, kernels == Kernels::kFirst ? 0 : chosen_, workspace, cuda_stream);
 }
 
@@ -374,12 +437,39 @@ bool CublasLtPlans::run(const Call& call, const Factors& factors, Kernels kernel
   check(call.out.get_device() == device_,
         "a product on cuda:{} got the plans of cuda:{}; each device needs its own GemmPlans", call.out.get_device(),
         device_);
-  // A key without a kernel keeps its empty entry, so that the library is not asked again.
-  const auto [entry, is_new] = plans_.try_emplace(key_of(call, factors));
-  if (is_new) entry->second = Plan::make(handle_, call, factors);
-  if (!entry->second) return false;
-  entry->second->run(call, kernels, stream);
+  const PlanKey key = key_of(call, factors);
+  Plan* const plan = plan_for(key, call, factors);
+  if (plan == nullptr) return false;
+  plan->run(call, kernels, learned_[class_of(key)], stream);
   return true;
+}
+
+// Returns nullptr if the library has no kernel. Such a key keeps its empty entry, so that the library is not asked
+// again.
+Plan* CublasLtPlans::plan_for(const PlanKey& key, const Call& call, const Factors& factors) {
+  const auto found = plans_.find(key);
+  if (found == plans_.end() && plans_.size() >= kMostPlans) forget_the_oldest();
+  std::unique_ptr<Plan>& plan =
+      found != plans_.end() ? found->second : (plans_[key] = Plan::make(handle_, call, factors));
+  if (plan) plan->last_use = ++calls_;
+  return plan.get();
+}
+
+// Keeps the half of the plans that was used last. Running kernels need no plan.
+void CublasLtPlans::forget_the_oldest() {
+  std::vector<int64_t> uses;
+  const auto use = [](const std::unique_ptr<Plan>& plan) { return plan ? plan->last_use : 0; };
+  for (const auto& [key, plan] : plans_) uses.push_back(use(plan));
+  const auto middle = uses.begin() + static_cast<std::ptrdiff_t>(uses.size() / 2);
+  std::nth_element(uses.begin(), middle, uses.end());
+  std::erase_if(plans_, [&](const auto& entry) { return use(entry.second) < *middle; });
+}
+
+GemmPlans::Counts CublasLtPlans::counts() const {
+  const std::lock_guard lock(mutex_);
+  Counts counts{.kept = static_cast<int64_t>(plans_.size())};
+  for (const auto& [key, learned] : learned_) counts.trials += learned.trials;
+  return counts;
 }
 
 // ---- Products that go to the library ----

@@ -15,6 +15,10 @@ namespace megalith::ops {
 // bound by their launch, not by the choice of the kernel.
 inline constexpr int64_t kLeastTried = int64_t{1} << 33;
 
+// Shapes that have a plan at the same time; beyond that the oldest half is forgotten. A model has about twenty shapes
+// for each number of tokens, and a plan takes about 2 KiB.
+inline constexpr size_t kMostPlans = 1024;
+
 // Makes plans that use cuBLASLt; only in builds with it. They also take the blocks of block_gemm.h, a [r, m, k] and out
 // [r, m, n], without addends.
 std::unique_ptr<GemmPlans> make_cublaslt_plans();
