@@ -16,8 +16,8 @@
 //   …-graphs    runs with cuda_graph_impl local; compared with the same run without. Those of several ranks share the
 //               GPU, as in tests/nccl: the ratio counts, not the rate
 //   …-full      trains a whole model whose fp32 state would not fit, with two-byte gradients and state; no peer runs it
-//   …-packed…   packs samples of random lengths (mean 1024, or 8192 in rows of 32k tokens; at most a row) into rows;
-//               compared with rows that are filled by one sample
+//   …-packed…   packs samples of random lengths (mean 1024, or 8192 in rows of 32k tokens; at most a row) into rows,
+//               which are others in every step; compared with rows that are filled by one sample
 //
 // A peer without a result is reported with the last line of its output. --cluster adds the predictions of `megalith
 // preview memory` and `megalith plan` with this cluster file. Without peers, only our own numbers are printed.
@@ -120,6 +120,8 @@ std::vector<Case> all_cases() {
   return {{"gpt2-124m", 64, 1024, gpt2, {}},
           {"llama-1b", 4, 4096, small, {}},
           {"llama-1b-lora", 4, 4096, small, {"--finetuning_type=lora", "--lora_rank=16", "--lora_target=all"}},
+          {"llama-8b-lora", 4, 4096, whole, {"--finetuning_type=lora", "--lora_rank=16", "--lora_target=all"}},
+          {"llama-1b-fp8", 4, 4096, small, {"--fp8=hybrid"}},
           {"llama-1b-packed", 4, 4096, small, {"--sequence_packing"}, 1, /*mean_length=*/1024},
           {"llama-1b-32k-packed", 1, 32768, small, {"--sequence_packing"}, 1, /*mean_length=*/8192},
           {"qwen2.5-0.5b", 8, 4096, qwen, {}},
@@ -128,7 +130,9 @@ std::vector<Case> all_cases() {
           {"llama-8b-4layer-fp8-delayed", 4, 4096, wide, {"--fp8=hybrid", "--fp8_recipe=delayed"}},
           {"llama-8b-4layer-fp8-blockwise", 4, 4096, wide, {"--fp8=e4m3", "--fp8_recipe=blockwise"}},
           {"llama-8b-full", 2, 4096, whole, two_bytes},
+          {"llama-8b-full-fp8", 2, 4096, whole, two_bytes, 1, 0, {"--fp8=hybrid"}},
           {"moe-small", 4, 4096, experts, {}},
+          {"moe-small-fp8", 4, 4096, experts, {"--fp8=hybrid"}},
           {"llama-40m-graphs", 2, 512, tiny, graphs},
           {"llama-40m-accumulated-graphs", 2, 512, tiny, graphs, 8},
           {"llama-40m-fp8-graphs", 2, 512, tiny, graphs, 1, 0, scaled},
@@ -150,7 +154,8 @@ struct Measured {
 // Four steps cover allocation, autotuning and the recording of graphs.
 constexpr int kSteps = 14, kWarmUp = 4;
 
-// Four steps' worth of data, which epochs repeat. A row has one token more than its length, because labels are
+// Four steps' worth of data, which epochs repeat; enough for all steps where samples are packed, since rows of new
+// lengths cost more than those that were seen before. A row has one token more than its length, because labels are
 // shifted.
 void write_inputs(const Case& c, const TempFolder& folder) {
   std::ofstream(folder / "config.json") << c.config.dump();
@@ -159,7 +164,8 @@ void write_inputs(const Case& c, const TempFolder& folder) {
   std::ofstream data(folder / "data.jsonl");
   const bool packed = c.mean_length > 0;
   std::exponential_distribution<double> short_length(1.0 / (packed ? c.mean_length : 1));
-  for (int64_t left = int64_t{4} * c.batch * c.accumulation * c.length; left > 0;) {
+  const int64_t steps = packed ? kSteps + 2 : 4;
+  for (int64_t left = steps * c.batch * c.accumulation * c.length; left > 0;) {
     const int length = packed ? std::clamp(static_cast<int>(short_length(random)), 16, c.length) : c.length + 1;
     left -= packed ? length : c.length;
     json ids = json::array();

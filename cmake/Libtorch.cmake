@@ -92,6 +92,14 @@ if(MEGALITH_CUDA)
   if(NOT MEGALITH_CUBLASLT_INCLUDE_DIR)
     message(STATUS "Without cublasLt.h: products of matrices are not tuned")
   endif()
+  # cuDNN's headers come as a wheel beside torch, its front end (headers only) by the set-up.
+  find_path(MEGALITH_CUDNN_INCLUDE_DIR cudnn.h
+    HINTS "${MEGALITH_TORCH_DIR}/../nvidia/cudnn/include" ${CUDAToolkit_INCLUDE_DIRS})
+  find_path(MEGALITH_CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h
+    HINTS "${CMAKE_CURRENT_LIST_DIR}/../.deps/cudnn-frontend/include")
+  if(NOT MEGALITH_CUDNN_INCLUDE_DIR OR NOT MEGALITH_CUDNN_FRONTEND_INCLUDE_DIR)
+    message(STATUS "Without cudnn.h or cudnn_frontend.h: attention over packed rows and windows runs flash-2")
+  endif()
   # The libraries of libraries are found at run time through libtorch's own RPATH; the linker need not see them.
   target_link_options(megalith_torch INTERFACE -Wl,--allow-shlib-undefined)
   target_link_libraries(megalith_torch INTERFACE

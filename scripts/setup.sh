@@ -22,6 +22,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 deps=${MEGALITH_DEPS_DIR:-$root/.deps}
 torch_version=2.11.0
+cudnn_front_end_version=1.32.0
 torch_oldest=2.11
 arrow_version=26.0.1
 clang_format_version=16.0.6
@@ -449,4 +450,17 @@ fi
 if [ $arrow_done = no ]; then
   provide_arrow
   echo "$arrow_key" >"$arrow_stamp"
+fi
+
+# cuDNN's front end, headers only: .deps/cudnn-frontend. A build without it has slower attention over packed rows, so
+# that a machine which cannot fetch it is only told.
+if [ "$(machine_kind)" = cuda ] && [ ! -d "$deps/cudnn-frontend-$cudnn_front_end_version" ]; then
+  mkdir -p "$work/front-end"
+  if pip_found && have unzip && pip_download "$work/front-end" "nvidia-cudnn-frontend==$cudnn_front_end_version" &&
+    unzip -q -DD "$work"/front-end/*.whl 'include/*' -d "$work/front-end/unpacked"; then
+    mv "$work/front-end/unpacked" "$deps/cudnn-frontend-$cudnn_front_end_version"
+    ln -sfn "cudnn-frontend-$cudnn_front_end_version" "$deps/cudnn-frontend"
+  else
+    echo "setup: nvidia-cudnn-frontend $cudnn_front_end_version could not be fetched; attention over packed rows will run flash-2" >&2
+  fi
 fi

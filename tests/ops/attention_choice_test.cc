@@ -31,8 +31,8 @@ TEST(AttentionChoice, OnlyOddSizesAndDropoutInFp32AreLeftToTheMathOnCuda) {
   for (const at::ScalarType half : {at::kBFloat16, at::kHalf}) {
     EXPECT_EQ(choice(half, 128, 128), Kernel::kCudnn);
     EXPECT_EQ(choice(half, 128, 128, true), Kernel::kFlash);
-    EXPECT_EQ(choice(half, 128, 128, false, true), Kernel::kFlash);
-    EXPECT_EQ(choice(half, 192, 128), Kernel::kFlash);
+    EXPECT_EQ(choice(half, 128, 128, false, true), Kernel::kCudnn);
+    EXPECT_EQ(choice(half, 192, 128), Kernel::kCudnn);
     EXPECT_EQ(choice(half, 64, 128), Kernel::kEfficient) << "values larger than keys";
     EXPECT_EQ(choice(half, 576, 512), Kernel::kEfficient);
     EXPECT_EQ(choice(half, 68, 68), Kernel::kMath);

@@ -69,7 +69,8 @@ LatentAttention::LatentAttention(const ParameterScope& scope, const LatentAttent
       q_up_(scope, shape.q_rank > 0 ? "q_up" : "q", shape.q_rank > 0 ? shape.q_rank : shape.hidden, q_up_parts(shape),
             false, shape.init, tp_),
       kv_up_(scope, "kv_up", shape.kv_rank, kv_up_parts(shape), false, shape.init, tp_),
-      out_(scope, "o", shape.heads * shape.value_dim, shape.hidden, shape.bias, shape.out_init, tp_) {
+      out_(scope, "o", shape.heads * shape.value_dim, shape.hidden, shape.bias, shape.out_init, tp_),
+      plans_(scope.attention_plans()) {
   cp_.check_heads(shape.heads / tp_.size(), shape.heads / tp_.size());
   if (shape.q_rank > 0) q_norm_ = latent_norm(scope.child("q_latent_norm"), shape.q_rank, shape, tp_);
 }
@@ -139,7 +140,7 @@ at::Tensor LatentAttention::attend(const Latents& latents, const LayerInput& inp
 }
 
 at::Tensor LatentAttention::core(const Heads& heads, const LayerInput& input) const {
-  ops::AttentionOptions options{.scale = shape_.scale};
+  ops::AttentionOptions options{.scale = shape_.scale, .plans = plans_};
   if (input.cache) {
     const auto [keys, values] = input.cache->append(layer_, heads.k, heads.v);
     return ops::attention(heads.q, keys, values, input.layout, ops::SequenceLayout::dense(1, keys.size(0)), options);

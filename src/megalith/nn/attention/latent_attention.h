@@ -90,6 +90,7 @@ class LatentAttention : public BlockPart {
   ColumnParallelLinear q_up_;
   ColumnParallelLinear kv_up_;
   RowParallelLinear out_;
+  ops::AttentionPlans* plans_;
 };
 
 // Return the tensors that each projection fuses: down to query latent | key/value latent with the rotary key, and up to

@@ -78,7 +78,8 @@ SelfAttention::SelfAttention(const ParameterScope& scope, const AttentionShape& 
       qkv_(scope, "qkv", shape.hidden, qkv_parts(shape), shape.qkv_bias, shape.init, tp_),
       q_norm_(head_norm(scope.child("q_norm"), shape, tp_)),
       k_norm_(head_norm(scope.child("k_norm"), shape, tp_)),
-      out_(scope, "o", shape.heads * shape.head_dim, shape.hidden, shape.out_bias, shape.out_init, tp_) {
+      out_(scope, "o", shape.heads * shape.head_dim, shape.hidden, shape.out_bias, shape.out_init, tp_),
+      plans_(scope.attention_plans()) {
   cp_.check_heads(local_.query, local_.key_value);
 }
 
@@ -108,7 +109,7 @@ at::Tensor SelfAttention::forward(const at::Tensor& x, const at::Tensor& residua
 
 at::Tensor SelfAttention::core(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                const LayerInput& input) const {
-  ops::AttentionOptions options{.scale = shape_.scale, .window = shape_.window};
+  ops::AttentionOptions options{.scale = shape_.scale, .window = shape_.window, .plans = plans_};
   if (input.cache) {
     const auto [keys, values] = input.cache->append(layer_, k, v);
     return ops::attention(q, keys, values, input.layout, ops::SequenceLayout::dense(1, keys.size(0)), options);

@@ -69,6 +69,7 @@ class SelfAttention : public BlockPart {
   ColumnParallelLinear qkv_;
   std::optional<Norm> q_norm_, k_norm_;
   RowParallelLinear out_;
+  ops::AttentionPlans* plans_;
 };
 
 // Returns the tensors that the fused projection holds: q (with the gates) | k | v.

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "megalith/ops/attention/attention.h"
 #include "megalith/ops/gemm/gemm.h"
 #include "megalith/ops/kernel/grad_target.h"
 #include "megalith/parallel/sharded_tensor.h"
@@ -147,13 +148,16 @@ struct Parameter {
   std::vector<parallel::ShardedTensor> sharded(const at::Tensor& like_value) const;
 };
 
-// All parameters of a model chunk in the order of the forward pass and, on CUDA, the plans of their products. Addresses
-// of parameters are stable.
+// All parameters of a model chunk in the order of the forward pass and, on CUDA, the plans of their products and of
+// attention. Addresses of parameters are stable.
 class ParameterSet {
  public:
   // With at::kMeta nothing is allocated: names and shapes of a model of any size are available at no cost.
   ParameterSet(at::ScalarType dtype, at::Device device)
-      : plans_(device.is_cuda() ? ops::make_gemm_plans() : nullptr), dtype_(dtype), device_(device) {}
+      : plans_(device.is_cuda() ? ops::make_gemm_plans() : nullptr),
+        attention_plans_(device.is_cuda() ? ops::make_attention_plans() : nullptr),
+        dtype_(dtype),
+        device_(device) {}
 
   // In the order in which layers added them.
   const std::vector<std::unique_ptr<Parameter>>& all() const { return parameters_; }
@@ -165,6 +169,7 @@ class ParameterSet {
  private:
   friend class ParameterScope;
   std::unique_ptr<ops::GemmPlans> plans_;
+  std::unique_ptr<ops::AttentionPlans> attention_plans_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   at::ScalarType dtype_;
   at::Device device_;
@@ -180,6 +185,9 @@ class ParameterScope {
   // Adds a parameter and allocates its tensor of `shape` without filling it. Names in `spec` are relative to this
   // scope.
   Parameter& add(ParameterSpec spec, std::vector<int64_t> shape) const;
+
+  // The plans for attention of layers with these parameters, owned by their set; nullptr if none are kept.
+  ops::AttentionPlans* attention_plans() const { return set_->attention_plans_.get(); }
 
  private:
   std::string full(std::string_view name) const;

@@ -75,7 +75,8 @@ VisionBlock::VisionBlock(const ParameterScope& scope, const VisionShape& shape, 
       mlp_norm_(make_norm(scope.child("mlp_norm"), shape, shape.width, tp)),
       up_(make_linear(scope.child("mlp"), shape.gated_mlp ? "gate_up" : "up", shape.width, vision_up_parts(shape), true,
                       shape, tp)),
-      down_(make_linear(scope.child("mlp"), "down", shape.mlp_width, {{"down", shape.width}}, true, shape, tp)) {}
+      down_(make_linear(scope.child("mlp"), "down", shape.mlp_width, {{"down", shape.width}}, true, shape, tp)),
+      plans_(scope.attention_plans()) {}
 
 bool VisionBlock::trains() const {
   return nn::trains(attention_norm_) || nn::trains(qkv_) || nn::trains(proj_) || nn::trains(mlp_norm_) ||
@@ -88,7 +89,8 @@ at::Tensor VisionBlock::forward(const at::Tensor& x, const ops::RopeAngles& angl
   at::Tensor projected = qkv_.forward(y);  // [p, 3w]
   auto [q, k, v] = ops::split_qkv(projected, {shape_.heads, shape_.heads, shape_.head_dim()}, angles);
   projected.reset();
-  const at::Tensor seen = ops::attention(q, k, v, sequences, sequences, {.causal = false});  // [p, heads, d]
+  const at::Tensor seen =
+      ops::attention(q, k, v, sequences, sequences, {.causal = false, .plans = plans_});  // [p, heads, d]
   const at::Tensor middle = proj_.forward(seen.reshape({seen.size(0), -1}), residual);
   const auto [middle_residual, z] = ops::norm_fork(middle, mlp_norm_.weights());
   if (!shape_.gated_mlp) return plain_mlp(z, up_, down_, shape_.activation, middle_residual);

@@ -43,6 +43,7 @@ class VisionBlock {
   ReplicatedLinear qkv_, proj_;
   Norm mlp_norm_;
   ReplicatedLinear up_, down_;
+  ops::AttentionPlans* plans_;
 };
 
 // Norm, merge² rows side by side, and a plain MLP with GELU. The norm is over single rows, or over merged ones.

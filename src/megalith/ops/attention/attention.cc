@@ -63,9 +63,7 @@ std::string obstacle(AttentionKernel kernel, const AttentionTraits& x) {
     return fmt::format(
         "it takes head sizes that are multiples of 8 up to 256, with values no larger than keys; they are {} and {}", d,
         e);
-  if (kernel == AttentionKernel::kFlash) return "";
-  if (x.dropout || x.window) return "it supports neither dropout nor a window";
-  if (d > 128) return fmt::format("it takes head sizes up to 128; this one is {}", d);
+  if (kernel == AttentionKernel::kCudnn && x.dropout) return "it does not support dropout";
   return "";
 }
 
@@ -131,7 +129,7 @@ AttentionCall make_call(const at::Tensor& q, const at::Tensor& k, const at::Tens
           std::move(options)};
 }
 
-// kCudnn and kFlash on CUDA share one entry, which sends packed sequences to flash-2 in either case.
+// kCudnn and kFlash on CUDA share one entry, which sends to flash-2 what cuDNN does not take.
 KernelResult forward(const AttentionCall& call) {
   if (call.options.kernel == AttentionKernel::kMath) return attention_math_forward(call);
   if (call.options.kernel == AttentionKernel::kEfficient) return attention_efficient_forward(call);
@@ -184,6 +182,14 @@ AttentionKernel choose_attention_kernel(const AttentionTraits& traits) {
 
 AttentionKernel choose_attention_kernel(const at::Tensor& q, const at::Tensor& v, const AttentionOptions& options) {
   return choose_attention_kernel(traits_of(q, v, options));
+}
+
+std::unique_ptr<AttentionPlans> make_attention_plans() {
+#if MEGALITH_CUDNN
+  return make_cudnn_plans();
+#else
+  return nullptr;
+#endif
 }
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& queries,

@@ -2,7 +2,7 @@
 //
 //   device   dtypes              kernel                              dropout, window
 //   CPU      fp32, bf16, fp16    flash (our own)                     window only
-//   CUDA     bf16, fp16          cuDNN; flash-2 for packed tokens    flash-2: both
+//   CUDA     bf16, fp16          cuDNN; flash-2                      window; flash-2: both
 //   CUDA     fp32, bf16, fp16    memory-efficient (CUTLASS)          both
 //   any      any                 math                                both
 //
@@ -14,6 +14,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "megalith/ops/sequence_layout.h"
 
@@ -25,12 +26,22 @@ enum class AttentionKernel {
   kMath,       // holds scores and probabilities of kMostScores at a time: the reference, and the only one with dropout
                // on the CPU (whose masks are held whole, one byte per score)
   kFlash,      // never holds all scores; our own kernel on the CPU, flash-2 on CUDA
-  kCudnn,      // cuDNN, on CUDA only; neither dropout nor windows
+  kCudnn,      // cuDNN, on CUDA only; without dropout. Flash-2 for what it cannot do, or cannot do without plans
   kEfficient,  // libtorch's memory-efficient kernel, on CUDA only: never holds all scores, also in fp32
 };
 
 // The most scores that kMath holds at a time, unless those of a single query are more: 256 MiB in fp32.
 inline constexpr int64_t kMostScores = int64_t{1} << 26;
+
+// What cuDNN has prepared for attention over sequences of unequal lengths, or with windows. An owner (nn::ParameterSet)
+// has one for its device and passes it to each call; without it these go to flash-2. Thread-safe.
+class AttentionPlans {
+ public:
+  virtual ~AttentionPlans() = default;
+  virtual int64_t kept() const = 0;  // how many kinds of calls were prepared
+};
+// Returns nullptr in a build without cuDNN's front end, or if libtorch has not loaded cuDNN.
+std::unique_ptr<AttentionPlans> make_attention_plans();
 
 // Scale, mask, dropout and kernel of a call.
 struct AttentionOptions {
@@ -40,6 +51,7 @@ struct AttentionOptions {
   double dropout = 0;  // on the probabilities; needs a generator
   at::Generator generator;
   AttentionKernel kernel = AttentionKernel::kAuto;
+  AttentionPlans* plans = nullptr;  // must outlive the call and its backward
 };
 
 // Returns softmax(scale · q kᵀ) v: q [t, n, d], k [u, g, d], v [u, g, e] -> [t, n, e]. `keys` has as many sequences as

@@ -1,8 +1,9 @@
 // cuDNN and flash-2 through libtorch's operations, which are dispatched at run time: this file compiles without CUDA.
 //
-// Dense batches go to cuDNN as [b, n, s, d] views. Packed sequences and queries that are only the last tokens of their
-// keys go to flash-2 with cumulative lengths: libtorch's cuDNN entry for those takes the head size for the sequence
-// length in backward, and aligns its causal mask top-left.
+// Dense batches go to cuDNN as [b, n, s, d] views. Packed sequences, windows, and queries that are only the last tokens
+// of their keys go to cuDNN without libtorch (attention_cudnn.cc) where the call has plans, otherwise to flash-2 with
+// cumulative lengths: libtorch's cuDNN entry for those takes the head size for the sequence length in backward, and
+// aligns its causal mask top-left.
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 
@@ -19,9 +20,13 @@ bool dense(const AttentionCall& call) {
 }
 
 // cuDNN's gradients differ in their last bits from run to run; those of flash-2 do not where determinism is asked for.
-bool use_cudnn(const AttentionCall& call) {
-  return call.options.kernel == AttentionKernel::kCudnn && dense(call) &&
-         !at::globalContext().deterministicAlgorithms();
+bool may_use_cudnn(const AttentionCall& call) {
+  return call.options.kernel == AttentionKernel::kCudnn && !at::globalContext().deterministicAlgorithms();
+}
+
+// What libtorch's entry for cuDNN takes.
+bool takes_dense_cudnn(const AttentionCall& call) {
+  return dense(call) && call.options.window == 0 && call.q.size(2) <= 128;
 }
 
 // [b·s, n, d] -> [b, n, s, d], a view.
@@ -123,13 +128,26 @@ AttentionGrads libtorch_flash_backward(const AttentionCall& call, const at::Tens
 
 }  // namespace
 
+#if !MEGALITH_CUDNN
+std::optional<KernelResult> attention_cudnn_forward(const AttentionCall&) { return std::nullopt; }
+std::optional<AttentionGrads> attention_cudnn_backward(const AttentionCall&, const at::Tensor&, const KernelResult&) {
+  return std::nullopt;
+}
+#endif
+
 KernelResult attention_cuda_forward(const AttentionCall& call) {
-  return use_cudnn(call) ? cudnn_forward(call) : libtorch_flash_forward(call);
+  if (!may_use_cudnn(call)) return libtorch_flash_forward(call);
+  if (takes_dense_cudnn(call)) return cudnn_forward(call);
+  if (std::optional<KernelResult> result = attention_cudnn_forward(call)) return *std::move(result);
+  return libtorch_flash_forward(call);
 }
 
 AttentionGrads attention_cuda_backward(const AttentionCall& call, const at::Tensor& grad_out,
                                        const KernelResult& result) {
-  return use_cudnn(call) ? cudnn_backward(call, grad_out, result) : libtorch_flash_backward(call, grad_out, result);
+  if (!may_use_cudnn(call)) return libtorch_flash_backward(call, grad_out, result);
+  if (takes_dense_cudnn(call)) return cudnn_backward(call, grad_out, result);
+  if (std::optional<AttentionGrads> grads = attention_cudnn_backward(call, grad_out, result)) return *std::move(grads);
+  return libtorch_flash_backward(call, grad_out, result);
 }
 
 }  // namespace megalith::ops

@@ -8,6 +8,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -45,6 +47,13 @@ AttentionGrads attention_flash_backward(const AttentionCall& call, const at::Ten
 KernelResult attention_cuda_forward(const AttentionCall& call);
 AttentionGrads attention_cuda_backward(const AttentionCall& call, const at::Tensor& grad_out,
                                        const KernelResult& result);
+
+// cuDNN with any lengths and windows; bf16, fp16; no dropout. They return std::nullopt if the call has no plans, or cuDNN
+// no kernel for it. Only in builds with cuDNN's front end (MEGALITH_CUDNN).
+std::optional<KernelResult> attention_cudnn_forward(const AttentionCall& call);
+std::optional<AttentionGrads> attention_cudnn_backward(const AttentionCall& call, const at::Tensor& grad_out,
+                                                       const KernelResult& result);
+std::unique_ptr<AttentionPlans> make_cudnn_plans();
 
 // CUDA; fp32, bf16, fp16; all options.
 KernelResult attention_efficient_forward(const AttentionCall& call);
