@@ -10,7 +10,8 @@
 // over rounds of the median over the steps after the fourth, and the seconds from exec to the first finished step and
 // to the end of a run of one step, which writes the model. Names of cases:
 //
-//   …-fp8…      linear layers inside blocks run in fp8, the head in bf16; the peer is the bf16 one
+//   …-fp8…      linear layers inside blocks run in fp8, the head in bf16 unless the name ends with -head; the peer is
+//               the bf16 one
 //   …-lora      trains an adapter of rank 16 on all linear layers; compared with our own full step, as --peft's script
 //               compares its two
 //   …-graphs    runs with cuda_graph_impl local; compared with the same run without. Those of several ranks share the
@@ -122,17 +123,20 @@ std::vector<Case> all_cases() {
           {"llama-1b-lora", 4, 4096, small, {"--finetuning_type=lora", "--lora_rank=16", "--lora_target=all"}},
           {"llama-8b-lora", 4, 4096, whole, {"--finetuning_type=lora", "--lora_rank=16", "--lora_target=all"}},
           {"llama-1b-fp8", 4, 4096, small, {"--fp8=hybrid"}},
+          {"llama-1b-fp8-head", 4, 4096, small, {"--fp8=hybrid", "--fp8_head"}},
           {"llama-1b-packed", 4, 4096, small, {"--sequence_packing"}, 1, /*mean_length=*/1024},
           {"llama-1b-32k-packed", 1, 32768, small, {"--sequence_packing"}, 1, /*mean_length=*/8192},
           {"qwen2.5-0.5b", 8, 4096, qwen, {}},
           {"llama-8b-4layer", 4, 4096, wide, lean},
           {"llama-8b-4layer-fp8", 4, 4096, wide, {"--fp8=hybrid"}},
+          {"llama-8b-4layer-fp8-head", 4, 4096, wide, {"--fp8=hybrid", "--fp8_head"}},
           {"llama-8b-4layer-fp8-delayed", 4, 4096, wide, {"--fp8=hybrid", "--fp8_recipe=delayed"}},
           {"llama-8b-4layer-fp8-blockwise", 4, 4096, wide, {"--fp8=e4m3", "--fp8_recipe=blockwise"}},
           {"llama-8b-full", 2, 4096, whole, two_bytes},
           {"llama-8b-full-fp8", 2, 4096, whole, two_bytes, 1, 0, {"--fp8=hybrid"}},
           {"moe-small", 4, 4096, experts, {}},
           {"moe-small-fp8", 4, 4096, experts, {"--fp8=hybrid"}},
+          {"moe-small-fp8-head", 4, 4096, experts, {"--fp8=hybrid", "--fp8_head"}},
           {"llama-40m-graphs", 2, 512, tiny, graphs},
           {"llama-40m-accumulated-graphs", 2, 512, tiny, graphs, 8},
           {"llama-40m-fp8-graphs", 2, 512, tiny, graphs, 1, 0, scaled},

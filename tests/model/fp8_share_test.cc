@@ -50,6 +50,29 @@ TEST(Fp8Share, CountsAsModelFlopsDoes) {
   }
 }
 
+TEST(Fp8Share, CountsAHeadInFp8) {
+  const ModelConfig config = golden_config("llama");
+  const Fp8Share without = fp8_share(config, options_in_fp8(), {}, kShareLength);
+  ModelOptions options = options_in_fp8();
+  options.fp8_head = true;
+  EXPECT_EQ(fp8_share(config, options, {}, kShareLength).in_fp8, without.in_fp8) << "the loss is not in chunks";
+  options.loss_chunk = 16;
+  options.vocab_multiple = 16;
+  const Fp8Share with = fp8_share(config, options, {}, kShareLength);
+  expect_whole(with);
+  EXPECT_NEAR(with.in_fp8, without.in_fp8 + share_of(without, "head"), 1e-12);
+  EXPECT_EQ(with.rest.size(), 1U);
+  options.fp8->weight_gradients = false;
+  EXPECT_NEAR(fp8_share(config, options, {}, kShareLength).in_fp8, with.in_fp8 * 2 / 3, 1e-12);
+  ModelConfig odd = config;
+  odd.vocab_size = 257;
+  options.vocab_multiple = 1;
+  const Fp8Share refused = fp8_share(odd, options, {}, kShareLength);
+  const auto head = std::ranges::find(refused.rest, "head", &Fp8Share::Rest::what);
+  ASSERT_NE(head, refused.rest.end());
+  EXPECT_TRUE(head->why.starts_with("its sizes on a rank, 257 x")) << head->why;
+}
+
 TEST(Fp8Share, NamesWidthsThatDoNotFit) {
   ModelConfig config = golden_config("llama");
   config.mlp_width = 48;

@@ -134,6 +134,54 @@ TEST(LinearCrossEntropy, OfAFrozenHead) {
   });
 }
 
+// Chunks of 24 tokens: rows of zeros fill the last one up to a multiple of 16.
+TEST(LinearCrossEntropy, InFp8MultipliesRoundedFactors) {
+  constexpr int64_t kTokens = 30, kHidden = 16, kVocab = 32, kChunk = 24;
+  constexpr double kGrad = 0.25;
+  using ops::Fp8Kind;
+  const at::Tensor x = random_tensor({kTokens, kHidden}, 1), weight = random_tensor({kVocab, kHidden}, 2),
+                   labels = random_ids(kTokens, kVocab, 3);
+  const auto rounded = [](const at::Tensor& value, Fp8Kind kind, const at::Tensor& scale) {
+    const auto rows = at::constant_pad_nd(value, {0, 0, 0, (16 - value.size(0) % 16) % 16});
+    const ops::Fp8Matrix cast = ops::to_fp8(rows, {.kind = kind, .scale = scale});
+    return ops::from_fp8(cast.rows, cast.inverse_scale).narrow(0, 0, value.size(0));
+  };
+  for (const bool told : {true, false})
+    for (const bool weight_gradients : {true, false})
+      for (const ops::Fp8Format format : {ops::Fp8Format::kHybrid, ops::Fp8Format::kE4m3}) {
+        const ops::Fp8Recipe recipe{.format = format, .weight_gradients = weight_gradients};
+        const at::Tensor scale = told ? at::full({1}, ops::reach_of(recipe.gradients()) / kGrad) : at::Tensor();
+        std::vector<at::Tensor> losses, dx;
+        at::Tensor dw = at::zeros_like(weight);
+        const at::Tensor w8 = rounded(weight, Fp8Kind::kE4m3, {});
+        for (int64_t first = 0; first < kTokens; first += kChunk) {
+          const int64_t count = std::min(kChunk, kTokens - first);
+          const at::Tensor part = x.narrow(0, first, count), x8 = rounded(part, Fp8Kind::kE4m3, {}),
+                           target = labels.narrow(0, first, count).unsqueeze(1), logits = x8.mm(w8.t());
+          losses.push_back(-at::log_softmax(logits, 1).gather(1, target).squeeze(1));
+          at::Tensor dy = at::softmax(logits, 1);
+          dy = kGrad * dy.scatter_add(1, target, at::full({count, 1}, -1.0));
+          const at::Tensor dy8 = rounded(dy, recipe.gradients(), scale);
+          dx.push_back(dy8.mm(w8));
+          dw += weight_gradients ? dy8.t().mm(x8) : dy.t().mm(part);
+        }
+        ParameterSet set(at::kFloat, at::kCPU);
+        run_tp({1, false}, [&](const TensorParallel& tp) {
+          const VocabParallelEmbedding head(ParameterScope(set), {kVocab, kVocab}, kHidden, Init::zeros(), tp);
+          load(set, {{"weight", weight}});
+          attach_main_grads(set);
+          const at::Tensor hidden = leaf(x);
+          const at::Tensor actual =
+              linear_cross_entropy(hidden, head.weight(), labels, vocab_range({kVocab, kVocab}, tp), tp, {}, kChunk,
+                                   told ? std::optional(kGrad) : std::nullopt, recipe);
+          expect_close(actual, at::cat(losses), "losses");
+          actual.backward(at::full_like(actual, kGrad));
+          expect_close(hidden.grad(), at::cat(dx), "gradient of the hidden states");
+          expect_close(head.weight().grad.main_grad, dw, "gradient of the weight");
+        });
+      }
+}
+
 // The reason for it: never more logits than a chunk's at a time.
 TEST(LinearCrossEntropy, NeverHoldsAllLogits) {
   run_tp({1, false}, [](const TensorParallel& tp) {

@@ -58,8 +58,12 @@ TEST(Fp8, ProductsAreThoseOfTheRoundedFactors) {
   const at::Tensor expected = value_of(a).mm(value_of(b).t());
   testing::expect_close(fp8_mm(a.rows, a.inverse_scale, b.rows, b.inverse_scale, at::kFloat, true), expected, 1e-6);
   const at::Tensor out = at::ones({32, 16});
-  fp8_mm_out(out, a.rows, a.inverse_scale, b.rows, b.inverse_scale);
+  add_fp8_mm(out, a.rows, a.inverse_scale, b.rows, b.inverse_scale, 0);
   testing::expect_close(out, expected, 1e-6);
+  add_fp8_mm(out, a.rows, a.inverse_scale, b.rows, b.inverse_scale, 1);
+  testing::expect_close(out, 2 * expected, 1e-6);
+  add_fp8_mm(out, a.rows, a.inverse_scale, b.rows, b.inverse_scale, 0.5);
+  testing::expect_close(out, 2 * expected, 1e-6);
 }
 
 TEST(Fp8, TakesMultiplesOf16) {

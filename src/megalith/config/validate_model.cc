@@ -213,6 +213,10 @@ void check_precision(const TrainingArguments& args, Problems& problems) {
   const PrecisionConfig& precision = args.precision;
   problems.require(!precision.bf16 || !precision.fp16, "bf16 and fp16 are both set; keep one");
   problems.require(!precision.fp8_param || precision.fp8, "fp8_param needs fp8; set fp8 to e4m3 or hybrid");
+  problems.require(!precision.fp8_head || precision.fp8, "fp8_head needs fp8; set fp8 to e4m3 or hybrid");
+  problems.require(!precision.fp8_head || args.fusion.cross_entropy_loss,
+                   "fp8_head needs cross_entropy_loss_fusion, which multiplies by the head chunk by chunk; set it, or"
+                   " leave fp8_head out");
   problems.require(
       !precision.fp8_param || args.optimizer.use_distributed_optimizer,
       "fp8_param needs use_distributed_optimizer, whose fp32 parameters are the source of those in fp8; set"

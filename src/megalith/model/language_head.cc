@@ -62,7 +62,8 @@ at::Tensor LanguageHead::token_losses(const at::Tensor& y, const at::Tensor& tar
   const ModelOptions& options = site_.options;
   // The chunked loss multiplies by the weight alone, so that a head with an adapter takes the other way.
   if (options.loss_chunk > 0 && !nn::active_update(*weight_))
-    return nn::linear_cross_entropy(y, *weight_, targets, range_, site_.tp, options.loss, options.loss_chunk, grad);
+    return nn::linear_cross_entropy(y, *weight_, targets, range_, site_.tp, options.loss, options.loss_chunk, grad,
+                                    options.fp8_head ? options.fp8 : std::nullopt);
   return ops::cross_entropy(nn::column_linear(y, *weight_, nullptr, site_.tp), targets, range_, site_.tp.group,
                             options.loss);
 }

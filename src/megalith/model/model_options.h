@@ -69,6 +69,7 @@ struct ModelOptions {
   int64_t loss_chunk = 0;             // if > 0, projection and loss are fused, so many tokens at a time
   std::optional<ops::Fp8Recipe> fp8;  // for linear layers inside blocks; not for embedding, head, router, experts
   bool fp8_inside_only = false;       // nor for the first and the last block
+  bool fp8_head = false;              // with loss_chunk, for the head as well
   // Label smoothing, z-loss and the ignored label.
   ops::CrossEntropyOptions loss;
   double neftune_alpha = 0;  // noise on embeddings in training, if > 0

@@ -44,6 +44,33 @@ TEST_P(CudaKernel, Fp8CastsAndProductsMatchTheCpu) {
     }
 }
 
+// Large products go to cuBLASLt without libtorch: their kernels are chosen by time, and add to what is there.
+TEST_P(CudaKernel, LargeFp8ProductsByPlansMatchThoseWithout) {
+  if (GetParam() != at::kBFloat16) GTEST_SKIP() << "the factors are in fp8 either way";
+  const auto plans = make_gemm_plans();
+  const GemmKernels tuned{.plans = plans.get()};
+  const auto cuda = [&](at::IntArrayRef sizes) { return random(sizes).to(at::kCUDA); };
+  const int64_t t = 4096, in = 1024, out = 2048;
+  const Fp8Matrix x = to_fp8(cuda({t, in}), {}), w = to_fp8(cuda({out, in}), {}),
+                  dy = to_fp8(cuda({t, out}), {.kind = Fp8Kind::kE5m2});
+  for (const bool fast : {true, false})
+    expect_same(fp8_mm(x.rows, x.inverse_scale, w.rows, w.inverse_scale, at::kBFloat16, fast, tuned),
+                fp8_mm(x.rows, x.inverse_scale, w.rows, w.inverse_scale, at::kBFloat16, false).cpu(), "forward");
+  expect_same(fp8_mm(dy.rows, dy.inverse_scale, w.columns, w.inverse_scale, at::kBFloat16, false, tuned),
+              fp8_mm(dy.rows, dy.inverse_scale, w.columns, w.inverse_scale, at::kBFloat16, false).cpu(), "input");
+  const Tensor grad = at::empty({out, in}, x.scale.options()), expected = at::empty_like(grad);
+  add_fp8_mm(expected, dy.columns, dy.inverse_scale, x.columns, x.inverse_scale, 0);
+  const auto expect_grad = [&](double factor) {
+    EXPECT_LE((grad - factor * expected).abs().max().item<double>(),
+              1e-4 * factor * expected.abs().max().item<double>());
+  };
+  add_fp8_mm(grad, dy.columns, dy.inverse_scale, x.columns, x.inverse_scale, 0, tuned);
+  expect_grad(1);
+  add_fp8_mm(grad, dy.columns, dy.inverse_scale, x.columns, x.inverse_scale, 1, tuned);
+  expect_grad(2);
+  EXPECT_EQ(plans->counts().kept, 4) << "each of the four shapes, with and without fast sums, went to the plans";
+}
+
 TEST_P(CudaKernel, Fp8InBlocksMatchesTheCpu) {
   const Tensor x = random({256, 1024}), w = random({512, 1024}), dy = random({256, 512});
   const auto run = [&](at::Device device) {
@@ -58,7 +85,7 @@ TEST_P(CudaKernel, Fp8InBlocksMatchesTheCpu) {
     results.push_back(fp8_mm(x8.rows, x8.inverse_scale, w8.rows, w8.inverse_scale, at::kBFloat16, true));
     results.push_back(fp8_mm(dy8.rows, dy8.inverse_scale, w8.columns, w8.columns_inverse_scale, at::kBFloat16, false));
     results.push_back(at::zeros({512, 1024}, at::TensorOptions(device)));
-    fp8_mm_out(results.back(), dy8.columns, dy8.columns_inverse_scale, x8.columns, x8.columns_inverse_scale);
+    add_fp8_mm(results.back(), dy8.columns, dy8.columns_inverse_scale, x8.columns, x8.columns_inverse_scale, 0);
     return results;
   };
   const Tensors cpu = run(at::kCPU), cuda = run(at::kCUDA);

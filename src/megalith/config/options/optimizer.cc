@@ -175,6 +175,8 @@ void add_precision_options(OptionList& list) {
       .add("fp8_param", &PrecisionConfig::fp8_param,
            "keep and gather weights of fp8 products in fp8; needs fp8 and use_distributed_optimizer")
       .alias({"fp8_param_gather"});
+  precision.add("fp8_head", &PrecisionConfig::fp8_head,
+                "the head's products in fp8 too; needs fp8 and cross_entropy_loss_fusion");
   precision.add("fp8_amax_history_len", &PrecisionConfig::fp8_amax_history_len, "steps the delayed recipe looks back")
       .at_least(1)
       .pretrain_only();

@@ -195,6 +195,11 @@ class ChunkWalk {
   double piece() const {
     return std::min(rank_.t, static_cast<double>(model_.options().loss_chunk)) * model_.head().out() * rank_.bytes;
   }
+  // Returns the bytes of the head's weight in fp8, in both orders; 0 if it is not multiplied in fp8.
+  double fp8_weight() const {
+    const ModelOptions& options = model_.options();
+    return options.fp8 && options.fp8_head ? 2 * model_.head().out() * rank_.h : 0;
+  }
   // Returns the number of losses: the model's own, and one per multi-token-prediction layer.
   double losses() const { return static_cast<double>(1 + stage_.mtp_layers.size()); }
 
@@ -208,7 +213,7 @@ class ChunkWalk {
     model_.final_norm().forward(walk_, /*keep=*/true);
     if (in_pieces()) {
       if (rank_.split_tokens) walk_.take(rank_.whole(), Use::kCommunication);
-      walk_.touch(piece(), Use::kWorkspace);
+      walk_.touch(piece() + fp8_weight() / 2, Use::kWorkspace);
       if (rank_.split_tokens) walk_.give(rank_.whole(), Use::kCommunication);
     } else {
       for (int i = 0; i < static_cast<int>(losses()); ++i) model_.head().forward(walk_, /*keep=*/true);
@@ -224,9 +229,11 @@ class ChunkWalk {
     if (in_pieces()) {
       if (rank_.split_tokens) walk_.take(rank_.whole(), Use::kCommunication);
       walk_.take(rank_.whole());
-      walk_.take(piece(), Use::kWorkspace);
+      // In fp8 the gradient of the logits in both orders, half of the bytes each, is beside them.
+      const double pieces = (fp8_weight() > 0 ? 2 : 1) * piece() + fp8_weight();
+      walk_.take(pieces, Use::kWorkspace);
       head_walk_.weight_grad(model_.head().out() * rank_.h);
-      walk_.give(piece(), Use::kWorkspace);
+      walk_.give(pieces, Use::kWorkspace);
       if (rank_.split_tokens) {
         walk_.take(rank_.stream());
         walk_.reduce_scatter(rank_.whole());

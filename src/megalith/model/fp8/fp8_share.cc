@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "megalith/base/error.h"
+#include "megalith/layout/vocab_split.h"
 #include "megalith/model/gpt_model.h"
 #include "megalith/model/model_flops.h"
 #include "megalith/nn/tensor_parallel/fp8_history.h"
@@ -138,7 +139,8 @@ void add_stated(FlopCount& count, const ModelConfig& config, const nn::Parameter
 }
 
 // The head, once more for every depth of multi-token prediction; tied to the embedding it has no weight of its own.
-void add_head(FlopCount& count, const ModelConfig& config, const nn::ParameterSet& parameters) {
+void add_head(FlopCount& count, const ModelConfig& config, const ModelOptions& options, int tp,
+              const nn::ParameterSet& parameters) {
   double weights = config.tied_embeddings ? static_cast<double>(config.hidden_size * config.vocab_size) : 0;
   bool trained = true;
   for (const auto& parameter : parameters.all()) {
@@ -147,9 +149,17 @@ void add_head(FlopCount& count, const ModelConfig& config, const nn::ParameterSe
     if (is_multiplied(*parameter)) weights += count.multiplications(*parameter);
     if (tied || is_multiplied(*parameter)) trained = parameter->value.requires_grad();
   }
-  const double products = trained ? 3 : 2;
-  count.add_rest("head", "its rounding errors would go straight into the loss",
-                 2 * products * weights * static_cast<double>(1 + config.mtp_layers));
+  const double product = 2 * weights * static_cast<double>(1 + config.mtp_layers), weight_grad = trained ? product : 0;
+  if (!options.fp8_head || options.loss_chunk == 0)
+    return count.add_rest("head", "its rounding errors would go straight into the loss", 2 * product + weight_grad);
+  const int64_t rows = layout::padded_vocab_size(config.vocab_size, options.vocab_multiple, tp) / tp;
+  if (!ops::fits_fp8(rows, config.hidden_size))
+    return count.add_rest(
+        "head", fmt::format("its sizes on a rank, {} x {}, are not multiples of 16", rows, config.hidden_size),
+        2 * product + weight_grad);
+  count.add_fp8(2 * product);
+  if (options.fp8->weight_gradients) return count.add_fp8(weight_grad);
+  count.add_rest("weight gradients", "fp8_wgrad is off", weight_grad);
 }
 
 }  // namespace
@@ -172,7 +182,7 @@ Fp8Share fp8_share(const ModelConfig& config, const ModelOptions& options, const
   for (const auto& parameter : model.parameters().all())
     if (parameter->spec.role == nn::ParameterRole::kAdapter || (is_inside(*parameter) && is_multiplied(*parameter)))
       count.add_weight(*parameter);
-  add_head(count, config, model.parameters());
+  add_head(count, config, options, rank.tp, model.parameters());
   add_stated(count, config, model.parameters());
   // A token meets as many others as its sequence is long; model_flops halves that for the causal mask.
   count.add_rest("attention", "scores and values are products of activations",

@@ -60,7 +60,8 @@ class Fp8Product final : public Product {
     const Fp8Matrix w8 = weight_.attached.bytes
                              ? Fp8Matrix{.rows = weight, .inverse_scale = weight_.attached.bytes->inverse_scale}
                              : cast(weight, Fp8History::kWeight, record_, {true, false});
-    at::Tensor y = ops::fp8_mm(x8.rows, x8.inverse_scale, w8.rows, w8.inverse_scale, x.scalar_type(), /*fast=*/true)
+    at::Tensor y = ops::fp8_mm(x8.rows, x8.inverse_scale, w8.rows, w8.inverse_scale, x.scalar_type(), /*fast=*/true,
+                               weight_.kernels())
                        .narrow(0, 0, x.size(0));
     add_addends_(y, added);
     if (weight_.value.requires_grad() && !recipe_.weight_gradients) saved.x = x;
@@ -75,7 +76,7 @@ class Fp8Product final : public Product {
   at::Tensor grad_through_weight(const OutputGrad& dy, const Saved& saved) const override {
     const Fp8Matrix w8 = weight_by_columns(saved);
     return ops::fp8_mm(dy.in_fp8.rows, dy.in_fp8.inverse_scale, w8.columns, w8.columns_inverse_scale,
-                       dy.dy.scalar_type(), /*fast=*/false)
+                       dy.dy.scalar_type(), /*fast=*/false, weight_.kernels())
         .narrow(0, 0, dy.dy.size(0));
   }
 
@@ -86,9 +87,10 @@ class Fp8Product final : public Product {
       return {weight_.grad.now_or_later([&weight = weight_, dy = dy.dy, x = input_of(saved, make_x, weight_)] {
         return weight.add_weight_grad(dy, x());
       })};
-    return {weight_.grad.now_or_later(
-        [&weight = weight_, dy = dy.in_fp8, x = saved.own[kInputColumns],
-         x_inverse_scale = saved.own[kInputInverseScale]] { return add_weight_grad(weight, dy, x, x_inverse_scale); })};
+    return {weight_.grad.now_or_later([&weight = weight_, dy = dy.in_fp8, x = saved.own[kInputColumns],
+                                       x_inverse_scale = saved.own[kInputInverseScale]] {
+      return add_fp8_weight_grad(weight, dy, x, x_inverse_scale);
+    })};
   }
 
  private:
@@ -126,28 +128,23 @@ class Fp8Product final : public Product {
     return ops::to_fp8(x, how);
   }
 
-  // Computes dyᵀ x [o, i]; otherwise like Parameter::add_weight_grad.
-  static at::Tensor add_weight_grad(Parameter& weight, const Fp8Matrix& dy, const at::Tensor& x,
-                                    const at::Tensor& x_inverse_scale) {
-    const auto product = [&](at::ScalarType dtype) {
-      return ops::fp8_mm(dy.columns, dy.columns_inverse_scale, x, x_inverse_scale, dtype, /*fast=*/false);
-    };
-    if (!weight.grad.main_grad.defined()) return product(weight.value.scalar_type());
-    // Overwriting writes the product straight into main_grad; adding needs a temporary.
-    if (weight.grad.stale)
-      ops::fp8_mm_out(weight.grad.main_grad, dy.columns, dy.columns_inverse_scale, x, x_inverse_scale);
-    else
-      weight.grad.main_grad.add_(product(weight.grad.main_grad.scalar_type()));
-    weight.grad.stale = false;
-    return {};
-  }
-
   Parameter& weight_;
   const Fp8Recipe recipe_;
   const bool record_;
 };
 
 }  // namespace
+
+at::Tensor add_fp8_weight_grad(Parameter& weight, const Fp8Matrix& dy, const at::Tensor& x,
+                               const at::Tensor& x_inverse_scale) {
+  if (!weight.grad.main_grad.defined())
+    return ops::fp8_mm(dy.columns, dy.columns_inverse_scale, x, x_inverse_scale, weight.value.scalar_type(),
+                       /*fast=*/false, weight.kernels());
+  ops::add_fp8_mm(weight.grad.main_grad, dy.columns, dy.columns_inverse_scale, x, x_inverse_scale,
+                  weight.grad.stale ? 0 : 1, weight.kernels());
+  weight.grad.stale = false;
+  return {};
+}
 
 ProductPtr fp8_product(Parameter& weight, const Fp8Recipe& recipe, bool record) {
   return std::make_shared<Fp8Product>(weight, recipe, record);

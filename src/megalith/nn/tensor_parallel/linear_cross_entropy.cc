@@ -20,9 +20,8 @@
 #include <utility>
 
 #include "megalith/base/error.h"
-#include "megalith/nn/parameter/weight_grad_queue.h"
+#include "megalith/nn/tensor_parallel/head_products_internal.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
-#include "megalith/ops/gemm/gemm.h"
 #include "megalith/ops/kernel/autograd_state.h"
 
 namespace megalith::nn {
@@ -40,6 +39,10 @@ struct LossState {
   ops::VocabRange range;
   ops::CrossEntropyOptions options;
   int64_t chunk;
+  std::optional<ops::Fp8Recipe> fp8;
+
+  // The largest magnitude of a logit's gradient: that of the loss, unless the loss has another term.
+  std::optional<double> largest(double grad) const { return options.z_loss == 0 ? std::optional(grad) : std::nullopt; }
 };
 
 // Sums dx over the ranks, each of which has the part from its columns of the vocabulary.
@@ -49,18 +52,11 @@ at::Tensor reduced_over_tp(const at::Tensor& dx, const TensorParallel& tp) {
   return dx;
 }
 
-// Adds dyᵀ·x of a chunk to the weight's gradient, as Parameter::add_weight_grad does, or leaves it in a queue that
-// takes logits, which holds dy and x, but not the history of x. Nothing else writes to them afterwards.
-at::Tensor add_chunk_grad(Parameter& weight, const at::Tensor& dy, const at::Tensor& x) {
-  if (!weight.grad.defers() || !weight.grad.queue->keeps_logits()) return weight.add_weight_grad(dy, x);
-  weight.grad.queue->add([&weight, dy, x = x.detach()] { weight.add_weight_grad(dy, x); });
-  return {};
-}
-
 // Saves the input and fp64 [t]; the logits of a chunk live only while the loop works on it.
 struct LinearCrossEntropy : Function<LinearCrossEntropy> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
                             const at::Tensor& labels, const LossState& state) {
+    HeadProducts head(*state.weight, state.fp8, {});
     const at::Tensor all_hidden =
         state.tp.splits_tokens() ? all_gather_rows(hidden, state.tp.group, "loss input") : hidden;  // [t, h]
     const int64_t tokens = all_hidden.size(0);
@@ -68,7 +64,7 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
     at::Tensor log_sum_exp = at::empty({tokens}, all_hidden.options().dtype(at::kDouble));
     for (int64_t first = 0; first < tokens; first += state.chunk) {
       const int64_t count = std::min(state.chunk, tokens - first);
-      const at::Tensor logits = ops::gemm(all_hidden.narrow(0, first, count), weight.t(), {}, state.weight->kernels());
+      const at::Tensor logits = head.logits(all_hidden.narrow(0, first, count));
       const auto stats = ops::cross_entropy_forward(logits, labels.narrow(0, first, count), state.range, state.tp.group,
                                                     state.options);
       losses.narrow(0, first, count).copy_(stats.loss);
@@ -82,25 +78,27 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto& state = ops::saved_state<LossState>(ctx);
     const auto saved = ctx->get_saved_variables();
-    const at::Tensor &hidden = saved[0], &weight = saved[1], &labels = saved[2], &log_sum_exp = saved[3];
+    const at::Tensor &hidden = saved[0], &labels = saved[2], &log_sum_exp = saved[3];
     const at::Tensor all_hidden =
         state.tp.splits_tokens() ? all_gather_rows(hidden, state.tp.group, "loss backward input") : hidden;
     const at::Tensor grad_loss = grads[0].contiguous();
     const bool needs_dx = ctx->needs_input_grad(0), needs_dw = ctx->needs_input_grad(1);
     at::Tensor dx = needs_dx ? at::empty_like(all_hidden) : at::Tensor();
     at::Tensor dw;
+    std::optional<HeadProducts> head(std::in_place, *state.weight, state.fp8, HeadProducts::Wanted{needs_dx, needs_dw});
     for (int64_t first = 0; first < all_hidden.size(0); first += state.chunk) {
       const int64_t count = std::min(state.chunk, all_hidden.size(0) - first);
-      const at::Tensor x = all_hidden.narrow(0, first, count);
-      const at::Tensor logits = ops::gemm(x, weight.t(), {}, state.weight->kernels());
+      const at::Tensor logits = head->logits(all_hidden.narrow(0, first, count));
       // Overwrites the logits by their gradient.
       ops::cross_entropy_backward_(logits, labels.narrow(0, first, count), log_sum_exp.narrow(0, first, count),
                                    grad_loss.narrow(0, first, count), state.range, state.options);
-      if (needs_dx) ops::gemm_out(dx.narrow(0, first, count), logits, weight, state.weight->kernels());
+      head->start_backward();
+      if (needs_dx) head->grad_input(dx.narrow(0, first, count));
       if (!needs_dw) continue;
-      const at::Tensor part = add_chunk_grad(*state.weight, logits, x);
+      const at::Tensor part = head->add_weight_grad();
       if (part.defined()) dw = dw.defined() ? dw.add_(part) : part;
     }
+    head.reset();
     return {needs_dx ? reduced_over_tp(dx, state.tp) : dx, dw, {}, {}};
   }
 };
@@ -115,18 +113,21 @@ struct LinearCrossEntropyAtOnce : Function<LinearCrossEntropyAtOnce> {
     at::Tensor losses = at::empty({tokens}, all_hidden.options().dtype(at::kFloat));
     at::Tensor dx = hidden.requires_grad() ? at::empty_like(all_hidden) : at::Tensor();
     at::Tensor dw;
+    std::optional<HeadProducts> head(std::in_place, *state.weight, state.fp8,
+                                     HeadProducts::Wanted{dx.defined(), weight.requires_grad()});
     for (int64_t first = 0; first < tokens; first += state.chunk) {
       const int64_t count = std::min(state.chunk, tokens - first);
-      const at::Tensor x = all_hidden.narrow(0, first, count);
-      const at::Tensor logits = ops::gemm(x, weight.t(), {}, state.weight->kernels());
+      const at::Tensor logits = head->logits(all_hidden.narrow(0, first, count));
       losses.narrow(0, first, count)
           .copy_(ops::cross_entropy_with_grad_(logits, labels.narrow(0, first, count), state.range, state.tp.group,
                                                state.options, grad));
-      if (dx.defined()) ops::gemm_out(dx.narrow(0, first, count), logits, weight, state.weight->kernels());
+      head->start_backward(state.largest(grad));
+      if (dx.defined()) head->grad_input(dx.narrow(0, first, count));
       if (!weight.requires_grad()) continue;
-      const at::Tensor part = add_chunk_grad(*state.weight, logits, x);
+      const at::Tensor part = head->add_weight_grad();
       if (part.defined()) dw = dw.defined() ? dw.add_(part) : part;
     }
+    head.reset();
     if (dx.defined()) dx = reduced_over_tp(dx, state.tp);
     ops::save_state(ctx, Made{dx, dw, grad});
     return losses;
@@ -164,10 +165,11 @@ void check_labels(const at::Tensor& labels, int64_t vocab, int64_t ignore_index)
 
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, Parameter& weight, const at::Tensor& labels,
                                 const ops::VocabRange& range, const TensorParallel& tp,
-                                const ops::CrossEntropyOptions& options, int64_t chunk, std::optional<double> grad) {
+                                const ops::CrossEntropyOptions& options, int64_t chunk, std::optional<double> grad,
+                                const std::optional<ops::Fp8Recipe>& fp8) {
   check(chunk > 0, "the loss needs a chunk of at least one token, not {}", chunk);
   check_labels(labels, range.total, options.ignore_index);
-  const LossState state{&weight, tp, range, options, chunk};
+  const LossState state{&weight, tp, range, options, chunk, fp8};
   if (grad && at::GradMode::is_enabled())
     return LinearCrossEntropyAtOnce::apply(hidden, weight.value, labels, state, *grad);
   return LinearCrossEntropy::apply(hidden, weight.value, labels, state);

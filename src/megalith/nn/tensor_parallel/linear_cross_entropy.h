@@ -20,11 +20,15 @@ namespace megalith::nn {
 // the projection is computed only once. Any other gradient in backward would be wrong (InternalError on the CPU).
 // Without `grad`, backward recomputes the logits of each chunk, which costs one more projection.
 //
+// With `fp8` the three products are in fp8, where the weight's sizes on this rank are multiples of 16: each tensor has
+// one scale, found from the tensor itself, whatever the recipe says of scales.
+//
 // While a queue that keeps logits records (weight_grad_queue.h), the products of the weight's gradient are left in it,
 // each with the logits' gradient of its chunk.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, Parameter& weight, const at::Tensor& labels,
                                 const ops::VocabRange& range, const TensorParallel& tp,
                                 const ops::CrossEntropyOptions& options, int64_t chunk,
-                                std::optional<double> grad = std::nullopt);
+                                std::optional<double> grad = std::nullopt,
+                                const std::optional<ops::Fp8Recipe>& fp8 = std::nullopt);
 
 }  // namespace megalith::nn

@@ -15,6 +15,10 @@ ProductPtr dense_product(Parameter& weight);
 // number of tokens, which it pads with zeros to fp8_token_multiple().
 ProductPtr fp8_product(Parameter& weight, const ops::Fp8Recipe& recipe, bool record);
 
+// Computes dyᵀ x [o, i] of factors in fp8, dy and x by columns; otherwise like Parameter::add_weight_grad.
+at::Tensor add_fp8_weight_grad(Parameter& weight, const ops::Fp8Matrix& dy, const at::Tensor& x,
+                               const at::Tensor& x_inverse_scale);
+
 // Returns `base` plus `update`, whose factors are `factors`. `update` outlives the product.
 ProductPtr low_rank_product(ProductPtr base, const LowRank& update, std::shared_ptr<const LowRankFactors> factors,
                             const ProductInput& input);

@@ -1,6 +1,6 @@
 // Casts to fp8 and products of fp8 matrices. On CUDA a cast is one or two launches: without a given scale, the first
-// finds the largest magnitude and the second scales and casts, both without the host. Products go to libtorch's
-// _scaled_mm (cuBLASLt). Elsewhere the cast rounds through libtorch's fp8 types, and the product multiplies the rounded
+// finds the largest magnitude and the second scales and casts, both without the host. Products go to the owner's plans
+// where those take them, otherwise to libtorch's _scaled_mm; both are cuBLASLt's. Elsewhere the cast rounds through libtorch's fp8 types, and the product multiplies the rounded
 // values in fp32: what fp8 does to a model can be studied on a CPU.
 #include "megalith/ops/gemm/fp8.h"
 
@@ -10,6 +10,7 @@
 #include "megalith/base/error.h"
 #include "megalith/ops/gemm/fp8_blocks.h"
 #include "megalith/ops/gemm/fp8_internal.h"
+#include "megalith/ops/gemm/gemm_internal.h"
 #include "megalith/ops/kernel/tensor_internal.h"
 
 namespace megalith::ops {
@@ -85,6 +86,12 @@ at::Tensor turned(const at::Tensor& inverse_scale) {
   return inverse_scale.dim() == 2 ? inverse_scale.t() : inverse_scale;
 }
 
+// Whether plans may take the product: large, and with one scale for each factor.
+bool may_be_planned(const at::Tensor& a, const at::Tensor& a_inverse_scale, const at::Tensor& b,
+                    const GemmKernels& kernels) {
+  return kernels.plans != nullptr && a_inverse_scale.numel() == 1 && a.size(0) * a.size(1) * b.size(0) >= kLeastTried;
+}
+
 }  // namespace
 
 bool fits_fp8(int64_t rows, int64_t columns) { return rows > 0 && columns > 0 && rows % 16 == 0 && columns % 16 == 0; }
@@ -114,24 +121,36 @@ at::Tensor from_fp8(const at::Tensor& rows, const at::Tensor& inverse_scale) {
 }
 
 at::Tensor fp8_mm(const at::Tensor& a, const at::Tensor& a_inverse_scale, const at::Tensor& b,
-                  const at::Tensor& b_inverse_scale, at::ScalarType dtype, bool fast) {
+                  const at::Tensor& b_inverse_scale, at::ScalarType dtype, bool fast, const GemmKernels& kernels) {
   check_factors(a, b);
-  if (a.is_cuda())
-    return at::_scaled_mm(a, b.t(), a_inverse_scale, turned(b_inverse_scale), /*bias=*/{}, /*scale_result=*/{}, dtype,
-                          fast && a_inverse_scale.numel() == 1);
-  return from_fp8(a, a_inverse_scale).mm(from_fp8(b, b_inverse_scale).t()).to(dtype);
+  if (!a.is_cuda()) return from_fp8(a, a_inverse_scale).mm(from_fp8(b, b_inverse_scale).t()).to(dtype);
+  if (may_be_planned(a, a_inverse_scale, b, kernels)) {
+    const at::Tensor out = at::empty({a.size(0), b.size(0)}, a.options().dtype(dtype));
+    if (kernels.plans->run_fp8(out, a, a_inverse_scale, b.t(), b_inverse_scale, 0, fast, kernels.choice)) return out;
+  }
+  return at::_scaled_mm(a, b.t(), a_inverse_scale, turned(b_inverse_scale), /*bias=*/{}, /*scale_result=*/{}, dtype,
+                        fast && a_inverse_scale.numel() == 1);
 }
 
-void fp8_mm_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& a_inverse_scale, const at::Tensor& b,
-                const at::Tensor& b_inverse_scale) {
+void add_fp8_mm(const at::Tensor& into, const at::Tensor& a, const at::Tensor& a_inverse_scale, const at::Tensor& b,
+                const at::Tensor& b_inverse_scale, double beta, const GemmKernels& kernels) {
   check_factors(a, b);
-  if (!a.is_cuda()) {
-    out.copy_(fp8_mm(a, a_inverse_scale, b, b_inverse_scale, out.scalar_type(), /*fast=*/false));
+  if (may_be_planned(a, a_inverse_scale, b, kernels) &&
+      kernels.plans->run_fp8(into, a, a_inverse_scale, b.t(), b_inverse_scale, beta, /*fast=*/false, kernels.choice))
+    return;
+  if (beta == 0 && a.is_cuda()) {
+    at::Tensor out = into;
+    at::_scaled_mm_out(out, a, b.t(), a_inverse_scale, turned(b_inverse_scale), /*bias=*/{}, /*scale_result=*/{},
+                       into.scalar_type(), /*use_fast_accum=*/false);
     return;
   }
-  at::Tensor into = out;
-  at::_scaled_mm_out(into, a, b.t(), a_inverse_scale, turned(b_inverse_scale), /*bias=*/{}, /*scale_result=*/{},
-                     out.scalar_type(), /*use_fast_accum=*/false);
+  const at::Tensor product = fp8_mm(a, a_inverse_scale, b, b_inverse_scale, into.scalar_type(), /*fast=*/false);
+  if (beta == 0)
+    into.copy_(product);
+  else if (beta == 1)
+    into.add_(product);
+  else
+    into.mul_(beta).add_(product);
 }
 
 }  // namespace megalith::ops

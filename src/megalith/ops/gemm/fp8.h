@@ -11,6 +11,8 @@
 
 #include <cstdint>
 
+#include "megalith/ops/gemm/gemm.h"
+
 namespace megalith::ops {
 
 // e4m3 has 3 bits of mantissa and a largest number of 448; e5m2 has 2 bits and 57344.
@@ -82,11 +84,12 @@ at::Tensor fp8_scale(const at::Tensor& largest, Fp8Kind kind);
 at::Tensor from_fp8(const at::Tensor& rows, const at::Tensor& inverse_scale);
 
 // Returns a [m, k] · b [n, k]ᵀ, [m, n] in `dtype`. The inverse scales are those of Fp8Matrix for the order in use.
-// `fast` allows sums of less precision, for forward passes (with one scale per tensor only).
+// `fast` allows sums of less precision, for forward passes (with one scale per tensor only). With plans in `kernels` the
+// kernel is chosen by measuring, as in gemm.h.
 at::Tensor fp8_mm(const at::Tensor& a, const at::Tensor& a_inverse_scale, const at::Tensor& b,
-                  const at::Tensor& b_inverse_scale, at::ScalarType dtype, bool fast);
-// Overwrites `out` with the same product, in its dtype.
-void fp8_mm_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& a_inverse_scale, const at::Tensor& b,
-                const at::Tensor& b_inverse_scale);
+                  const at::Tensor& b_inverse_scale, at::ScalarType dtype, bool fast, const GemmKernels& kernels = {});
+// Computes into = beta · into + the same product, in the dtype of `into`. With beta = 0 `into` is not read.
+void add_fp8_mm(const at::Tensor& into, const at::Tensor& a, const at::Tensor& a_inverse_scale, const at::Tensor& b,
+                const at::Tensor& b_inverse_scale, double beta, const GemmKernels& kernels = {});
 
 }  // namespace megalith::ops

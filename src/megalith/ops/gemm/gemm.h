@@ -44,6 +44,14 @@ class GemmPlans {
   virtual bool run(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const Addends& added, double beta,
                    double alpha, KernelChoice choice) = 0;
 
+  // The same for a · b in fp8 with one inverse scale each (fp8.h): out = beta · out + a · b, where b [k, n] is the
+  // transpose of a matrix that is contiguous along k. `fast` allows sums of less precision.
+  virtual bool run_fp8(const at::Tensor& /*out*/, const at::Tensor& /*a*/, const at::Tensor& /*a_inverse_scale*/,
+                       const at::Tensor& /*b*/, const at::Tensor& /*b_inverse_scale*/, double /*beta*/, bool /*fast*/,
+                       KernelChoice /*choice*/) {
+    return false;
+  }
+
   // How many shapes have a plan, and for how many kernels were measured.
   struct Counts {
     int64_t kept = 0, trials = 0;

@@ -1,5 +1,4 @@
-// Products by cuBLASLt with a kernel that was chosen by measuring. The library is the one that libtorch has loaded; it
-// is found by its name, so that nothing has to be linked.
+// Products by cuBLASLt with a kernel that was chosen by measuring.
 //
 // A product (Call) that fits is looked up in its owner's plans (CublasLtPlans) by everything that the library's choice
 // depends on (PlanKey). A new key gets a Plan: descriptors and the kernels that the library offers, best guess first.
@@ -18,9 +17,7 @@
 // library multiplies them as a batch in which every member has the same b.
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
-#include <cublasLt.h>
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
 
 #include <algorithm>
 #include <array>
@@ -33,6 +30,7 @@
 #include <vector>
 
 #include "megalith/base/error.h"
+#include "megalith/ops/gemm/cublaslt_internal.h"
 #include "megalith/ops/gemm/gemm_internal.h"
 #include "megalith/ops/kernel/tensor_internal.h"
 
@@ -40,52 +38,14 @@ namespace megalith::ops {
 
 namespace {
 
+using cublaslt::done;
+using cublaslt::Library;
+using cublaslt::library;
+
 constexpr int64_t kWorkspace = int64_t{32} << 20;  // bytes that a kernel may use
 constexpr int kMostKernels = 10, kRounds = 3;      // kernels to measure, and timed runs of each
 constexpr float kWorthAChange = 0.985F;            // a later offer must take less than this part of the time
 constexpr int kMostTrials = 2;                     // keys of a class that are measured
-
-#define MEGALITH_TEXT_OF(x) #x
-#define MEGALITH_TEXT(x) MEGALITH_TEXT_OF(x)
-constexpr const char* kLibrary = "libcublasLt.so." MEGALITH_TEXT(CUBLAS_VER_MAJOR);
-#undef MEGALITH_TEXT
-#undef MEGALITH_TEXT_OF
-
-// ---- The library ----
-
-// The functions of cuBLASLt that are used here, found in the library that is already loaded.
-struct Library {
-#define MEGALITH_CUBLASLT_FUNCTIONS(each)                                                                           \
-  each(cublasLtCreate) each(cublasLtMatmul) each(cublasLtMatmulAlgoCheck) each(cublasLtMatmulAlgoGetHeuristic)      \
-      each(cublasLtMatmulDescCreate) each(cublasLtMatmulDescDestroy) each(cublasLtMatmulDescSetAttribute)           \
-          each(cublasLtMatrixLayoutCreate) each(cublasLtMatrixLayoutDestroy) each(cublasLtMatrixLayoutSetAttribute) \
-              each(cublasLtMatmulPreferenceCreate) each(cublasLtMatmulPreferenceDestroy)                            \
-                  each(cublasLtMatmulPreferenceSetAttribute)
-#define MEGALITH_MEMBER(name) decltype(&::name) name = nullptr;
-  MEGALITH_CUBLASLT_FUNCTIONS(MEGALITH_MEMBER)
-#undef MEGALITH_MEMBER
-
-  bool complete = false;
-
-  Library() {
-    void* const handle = dlopen(kLibrary, RTLD_NOLOAD | RTLD_LAZY);
-    if (handle == nullptr) return;
-    complete = true;
-#define MEGALITH_FIND(name)                                      \
-  name = reinterpret_cast<decltype(name)>(dlsym(handle, #name)); \
-  complete = complete && name != nullptr;
-    MEGALITH_CUBLASLT_FUNCTIONS(MEGALITH_FIND)
-#undef MEGALITH_FIND
-#undef MEGALITH_CUBLASLT_FUNCTIONS
-  }
-};
-
-const Library& library() {
-  static const Library found;
-  return found;
-}
-
-bool done(cublasStatus_t status) { return status == CUBLAS_STATUS_SUCCESS; }
 
 // ---- A call ----
 
@@ -121,15 +81,32 @@ int alignment_of(const at::Tensor& x) {
 }
 
 cudaDataType_t type_of(const at::Tensor& x) {
-  if (x.scalar_type() == at::kFloat) return CUDA_R_32F;
-  return x.scalar_type() == at::kBFloat16 ? CUDA_R_16BF : CUDA_R_16F;
+  switch (x.scalar_type()) {
+    case at::kFloat:
+      return CUDA_R_32F;
+    case at::kBFloat16:
+      return CUDA_R_16BF;
+    case at::kFloat8_e4m3fn:
+      return CUDA_R_8F_E4M3;
+    case at::kFloat8_e5m2:
+      return CUDA_R_8F_E5M2;
+    default:
+      return CUDA_R_16F;
+  }
 }
+
+// What factors in fp8 need besides.
+struct Fp8Factors {
+  const at::Tensor &a_inverse_scale, &b_inverse_scale;
+  bool fast;
+};
 
 struct Call {
   const at::Tensor &out, &a, &b;
   const Addends& added;
   double beta, alpha;
-  int spared;  // multiprocessors that the kernel leaves free
+  int spared;                       // multiprocessors that the kernel leaves free
+  const Fp8Factors* fp8 = nullptr;  // nullptr for factors of 16 bits
 
   int64_t blocks() const { return out.dim() == 3 ? out.size(0) : 1; }
   // The matrix that is added to the product: the library's C.
@@ -149,7 +126,8 @@ std::optional<Factors> factors_of(const Call& call) {
 
 // Everything that the offered kernels of a device, and so their times, depend on.
 struct PlanKey {
-  at::ScalarType in, out;
+  at::ScalarType a, b, out;
+  bool fast;  // sums of less precision, in fp8
   Operand left, right;
   int64_t blocks;
   int64_t out_distance, read_distance;                                 // from row to row
@@ -161,8 +139,10 @@ struct PlanKey {
 };
 
 PlanKey key_of(const Call& call, const Factors& factors) {
-  return {.in = call.a.scalar_type(),
+  return {.a = call.a.scalar_type(),
+          .b = call.b.scalar_type(),
           .out = call.out.scalar_type(),
+          .fast = call.fp8 != nullptr && call.fp8->fast,
           .left = factors.left,
           .right = factors.right,
           .blocks = call.blocks(),
@@ -227,7 +207,7 @@ class Plan {
  private:
   explicit Plan(cublasLtHandle_t handle) : handle_(handle) {}
   bool describe(const Call& call, const Factors& factors);
-  bool set_bias(const Call& call) const;
+  bool set_pointers(const Call& call) const;
   bool find_kernels(const Call& call);
   void settle(const Call& call, bool may_try, Learned& learned, const at::Tensor& workspace, cudaStream_t stream);
   void choose(const Call& call, const at::Tensor& workspace, cudaStream_t stream);
@@ -248,9 +228,12 @@ class CublasLtPlans final : public GemmPlans {
  public:
   bool run(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const Addends& added, double beta,
            double alpha, KernelChoice choice) override;
+  bool run_fp8(const at::Tensor& out, const at::Tensor& a, const at::Tensor& a_inverse_scale, const at::Tensor& b,
+               const at::Tensor& b_inverse_scale, double beta, bool fast, KernelChoice choice) override;
   Counts counts() const override;
 
  private:
+  bool run(const Call& call, KernelChoice choice);
   bool run(const Call& call, const Factors& factors, Kernels kernels, void* stream);
   Plan* plan_for(const PlanKey& key, const Call& call, const Factors& factors);
   void forget_the_oldest();
@@ -304,17 +287,23 @@ bool Plan::describe(const Call& call, const Factors& factors) {
               set(CUBLASLT_MATMUL_DESC_TRANSB, turn(factors.right)) && layout(left_, call.b, factors.left) &&
               layout(right_, call.a, factors.right) && layout(out_, call.out, out) && layout(read_, call.out, read);
   if (good && call.spared > 0) good = set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, multiprocessors_for(call));
+  if (good && call.fp8 != nullptr)
+    good = set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(call.fp8->fast ? 1 : 0));
   if (good && call.added.bias.defined())
     good = set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS) &&
-           set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(call.added.bias)) && set_bias(call);
-  return good;
+           set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(call.added.bias));
+  return good && set_pointers(call);
 }
 
-// The address of the bias is part of the descriptor and differs from call to call.
-bool Plan::set_bias(const Call& call) const {
-  const void* const bias = call.added.bias.const_data_ptr();
-  return done(
-      library().cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
+// The addresses of bias and scales are part of the descriptor and differ from call to call.
+bool Plan::set_pointers(const Call& call) const {
+  const auto set = [&](cublasLtMatmulDescAttributes_t which, const at::Tensor& x) {
+    const void* const address = x.const_data_ptr();
+    return done(library().cublasLtMatmulDescSetAttribute(operation_, which, &address, sizeof address));
+  };
+  if (call.added.bias.defined() && !set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.added.bias)) return false;
+  return call.fp8 == nullptr || (set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, call.fp8->b_inverse_scale) &&
+                                 set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, call.fp8->a_inverse_scale));
 }
 
 // Asks the library for its best kernels, within the workspace and for the alignments of this call.
@@ -414,7 +403,7 @@ void Plan::settle(const Call& call, bool may_try, Learned& learned, const at::Te
 void Plan::run(const Call& call, Kernels kernels, Learned& learned, void* stream) {
   auto* const cuda_stream = static_cast<cudaStream_t>(stream);
   const at::Tensor workspace = at::empty({kWorkspace}, call.out.options().dtype(at::kByte));
-  if (call.added.bias.defined()) check(set_bias(call), "cuBLASLt rejected the bias of a product");
+  check(set_pointers(call), "cuBLASLt rejected the bias or the scales of a product");
   // Measuring waits for the device, which a stream that is recorded into a CUDA graph cannot do.
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   if (kernels != Kernels::kFirst && !settled_ && cudaStreamIsCapturing(cuda_stream, &capturing) == cudaSuccess)
@@ -499,8 +488,17 @@ bool is_on_one_gpu(const Call& call) {
   return call.out.is_cuda() && call.a.device() == call.out.device() && call.b.device() == call.out.device();
 }
 
+// One factor at least is in e4m3.
+bool fp8_types_fit(const Call& call) {
+  const at::ScalarType a = call.a.scalar_type(), b = call.b.scalar_type();
+  const auto fits = [](at::ScalarType x) { return x == at::kFloat8_e4m3fn || x == at::kFloat8_e5m2; };
+  return fits(a) && fits(b) && (a == at::kFloat8_e4m3fn || b == at::kFloat8_e4m3fn) &&
+         (is_16_bit(call.out) || call.out.scalar_type() == at::kFloat);
+}
+
 // Whether the factors are of one 16-bit type and the result is of that type too, or fp32 if nothing is added.
 bool types_fit(const Call& call) {
+  if (call.fp8 != nullptr) return fp8_types_fit(call);
   const at::ScalarType in = call.a.scalar_type(), out = call.out.scalar_type();
   if (!is_16_bit(call.a) || call.b.scalar_type() != in) return false;
   if (out == in) return true;
@@ -535,11 +533,22 @@ Kernels kernels_for(const Call& call, KernelChoice choice) {
 
 bool CublasLtPlans::run(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const Addends& added,
                         double beta, double alpha, KernelChoice choice) {
-  const Call call{out, a, b, added, beta, alpha, spared()};
+  return run({out, a, b, added, beta, alpha, spared()}, choice);
+}
+
+bool CublasLtPlans::run_fp8(const at::Tensor& out, const at::Tensor& a, const at::Tensor& a_inverse_scale,
+                            const at::Tensor& b, const at::Tensor& b_inverse_scale, double beta, bool fast,
+                            KernelChoice choice) {
+  const Fp8Factors fp8{a_inverse_scale, b_inverse_scale, fast};
+  const Addends none;
+  return run({out, a, b, none, beta, /*alpha=*/1, spared(), &fp8}, choice);
+}
+
+bool CublasLtPlans::run(const Call& call, KernelChoice choice) {
   if (!fits(call) || !library().complete) return false;
   const auto factors = factors_of(call);
   if (!factors) return false;
-  void* const stream = stream_of(out);  // also checks that the device is the current one
+  void* const stream = stream_of(call.out);  // also checks that the device is the current one
   return run(call, *factors, kernels_for(call, choice), stream);
 }
 

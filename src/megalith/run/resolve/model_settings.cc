@@ -156,6 +156,7 @@ model::ModelOptions model_options(const config::TrainingArguments& args, at::Dev
   options.loss.label_smoothing = args.optimizer.label_smoothing_factor;
   options.fp8 = fp8_recipe(args.precision);
   options.fp8_inside_only = args.precision.first_last_layers_bf16;
+  options.fp8_head = args.precision.fp8_head;
   options.recompute = recompute_plan(args.recompute);
   options.offload = offload_plan(args);
   for (const std::string& name : args.parallel.cp_comm_type) options.context_modes.push_back(nn::context_mode(name));
