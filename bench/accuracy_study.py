@@ -62,7 +62,7 @@ class Study:
         # Part of a run's key: another text is another run.
         self.text = zlib.crc32(json.dumps(self.ids).encode())
         self.run = dict(steps=options.steps, batch=options.batch, learning_rate=options.learning_rate,
-                        weight_decay=0.1, beta2=0.95, threads=options.threads)
+                        weight_decay=0.1, beta2=0.95, warmup=max(1, options.steps // 10), threads=options.threads)
 
     def key(self, shape, seed, program):
         o = self.o
@@ -117,8 +117,9 @@ class Study:
                  f"--dataset={self.data(seed)}", f"--output_dir={out}", f"--cutoff_len={self.o.length}",
                  f"--max_steps={self.o.steps}", "--train_sampling_strategy=sequential",
                  f"--per_device_train_batch_size={self.o.batch}", f"--learning_rate={self.o.learning_rate}",
-                 "--lr_scheduler_type=constant", "--adam_beta2=0.95", "--weight_decay=0.1", "--max_grad_norm=1.0",
-                 "--logging_steps=1", "--save_strategy=no"]
+                 "--lr_scheduler_type=constant_with_warmup", f"--warmup_steps={self.run['warmup']}",
+                 "--adam_beta2=0.95", "--weight_decay=0.1", "--max_grad_norm=1.0", "--logging_steps=1",
+                 "--save_strategy=no"]
         words += (["--use_cpu"] if self.o.device == "cpu" else []) + OURS[program]
         self.call(words, f"{shape} {seed}: {program}")
         with open(os.path.join(out, "metrics.jsonl")) as file:
@@ -181,7 +182,8 @@ class Study:
         rows = list(self.rows())
         for row in rows:
             print(json.dumps(dict(bench="accuracy", device=self.o.device, size=self.o.size, **row)))
-        print("\n| shape | program | mean distance | largest | mean signed, last tenth | final loss |\n|---|---|--:|--:|--:|--:|")
+        print("\n| shape | program | mean distance | largest | mean signed, last tenth | final loss |")
+        print("|---|---|--:|--:|--:|--:|")
         for r in rows:
             print(f"| {r['shape']} | {r['program']} | {r['mean']:.6f} | {r['largest']:.6f} | {r['last_tenth']:+.6f} | "
                   f"{r['final']:.4f} |")

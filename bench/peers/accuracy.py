@@ -70,6 +70,8 @@ class MainWeights:
         self.optimizer = torch.optim.AdamW([dict(params=decays, weight_decay=run["weight_decay"]),
                                             dict(params=others, weight_decay=0.0)],
                                            lr=run["learning_rate"], betas=(0.9, run["beta2"]), eps=1e-8)
+        # As HF's constant_with_warmup, whose first step has the rate 0.
+        self.rate = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: min(1.0, step / run["warmup"]))
 
     @torch.no_grad()
     def step(self):
@@ -79,6 +81,7 @@ class MainWeights:
         # Gradients are clipped as fp32 numbers: the product with the factor is not rounded to bf16.
         torch.nn.utils.clip_grad_norm_(self.main, 1.0)
         self.optimizer.step()
+        self.rate.step()
         for p, main in zip(self.trained, self.main):
             if main is not p:
                 p.copy_(main)
