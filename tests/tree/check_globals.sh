@@ -8,6 +8,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 allowed=(
   src/megalith/base/log.cc:log                # there is one stderr
   src/megalith/data/table/arrow_plugin.cc:pool  # Arrow's threads free buffers after the reader that asked for them is gone
+  src/megalith/ops/attention/attention_cudnn.cc:cudnn_dlhandle  # the library's handle, which cuDNN's front end expects under this name
   src/megalith/ops/kernel/host_values.cc:copies_queued  # copies are numbered over all threads; the number is for observers only
   src/megalith/nn/activation_offload.cc:engine  # libtorch asks one engine per process for the hooks of saved tensors
   src/megalith/nn/activation_offload.cc:saving  # which pass the thread is in; autograd passes no argument on

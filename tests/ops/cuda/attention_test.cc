@@ -37,8 +37,8 @@ TEST_P(CudaKernel, AttentionMatchesTheCpu) {
   }
 }
 
-// Sequences of unequal lengths, windows, large heads and keys before the first query, by cuDNN without libtorch. A graph
-// serves calls of other lengths: what was computed with it before must not show.
+// Sequences of unequal lengths, windows, large heads and keys before the first query, by cuDNN without libtorch. A
+// graph serves calls of other lengths: earlier calls must not show.
 TEST_P(CudaKernel, AttentionWithPlansMatchesTheDefinition) {
   if (GetParam() == at::kFloat) GTEST_SKIP() << "cuDNN takes numbers of 16 bits";
   const auto plans = make_attention_plans();

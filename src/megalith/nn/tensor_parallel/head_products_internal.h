@@ -16,7 +16,7 @@ namespace megalith::nn {
 // chunks: a pass over it costs as much as a chunk's product saves.
 class HeadProducts {
  public:
-  // What follows the logits.
+  // The gradients that will be asked for.
   struct Wanted {
     bool input_grad = false, weight_grad = false;
   };
@@ -41,7 +41,7 @@ class HeadProducts {
   const std::optional<ops::Fp8Recipe> fp8_;
   const Wanted wanted_;
   ops::Fp8Matrix weight8_;  // defined in fp8 only
-  // Of the latest chunk. In fp8 the logits have rows of zeros up to a multiple of 16.
+  // The latest chunk. In fp8 the logits have rows of zeros up to a multiple of 16.
   at::Tensor x_, y_;
   ops::Fp8Matrix x8_, dy8_;
 };

@@ -33,7 +33,7 @@ enum class AttentionKernel {
 // The most scores that kMath holds at a time, unless those of a single query are more: 256 MiB in fp32.
 inline constexpr int64_t kMostScores = int64_t{1} << 26;
 
-// What cuDNN has prepared for attention over sequences of unequal lengths, or with windows. An owner (nn::ParameterSet)
+// The graphs of cuDNN for attention over sequences of unequal lengths, or with windows. An owner (nn::ParameterSet)
 // has one for its device and passes it to each call; without it these go to flash-2. Thread-safe.
 class AttentionPlans {
  public:

@@ -24,7 +24,7 @@ bool may_use_cudnn(const AttentionCall& call) {
   return call.options.kernel == AttentionKernel::kCudnn && !at::globalContext().deterministicAlgorithms();
 }
 
-// What libtorch's entry for cuDNN takes.
+// Whether libtorch's entry for cuDNN takes the call.
 bool takes_dense_cudnn(const AttentionCall& call) {
   return dense(call) && call.options.window == 0 && call.q.size(2) <= 128;
 }

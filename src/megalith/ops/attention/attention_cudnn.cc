@@ -39,7 +39,7 @@ namespace {
 namespace fe = cudnn_frontend;
 using fe::graph::Graph;
 
-// What fe::graph::Tensor_attributes describes is known to cuDNN by these numbers.
+// The numbers by which a graph and its callers know a tensor.
 enum Id : int64_t {
   kQ,
   kK,
@@ -71,7 +71,7 @@ struct GraphKey {
   at::ScalarType dtype = at::kBFloat16;
   int64_t b = 0, s = 0, m = 0;               // sequences, longest queries and keys, rounded up
   int64_t n = 0, g = 0, d = 0, e = 0;        // heads and their sizes
-  int64_t query_tokens = 0, key_tokens = 0;  // of all sequences, rounded up: the size of backward's workspace
+  int64_t query_tokens = 0, key_tokens = 0;  // their sum over sequences, rounded up: the size of backward's workspace
   bool causal = false, ends_align = false;   // queries are the last tokens of their keys
   int64_t window = 0;
   double scale = 0;

@@ -48,8 +48,8 @@ KernelResult attention_cuda_forward(const AttentionCall& call);
 AttentionGrads attention_cuda_backward(const AttentionCall& call, const at::Tensor& grad_out,
                                        const KernelResult& result);
 
-// cuDNN with any lengths and windows; bf16, fp16; no dropout. They return std::nullopt if the call has no plans, or cuDNN
-// no kernel for it. Only in builds with cuDNN's front end (MEGALITH_CUDNN).
+// cuDNN with any lengths and windows; bf16, fp16; no dropout. They return std::nullopt if the call has no plans, or if
+// cuDNN has no kernel for it. Only in builds with cuDNN's front end (MEGALITH_CUDNN).
 std::optional<KernelResult> attention_cudnn_forward(const AttentionCall& call);
 std::optional<AttentionGrads> attention_cudnn_backward(const AttentionCall& call, const at::Tensor& grad_out,
                                                        const KernelResult& result);

@@ -1,7 +1,8 @@
 // Casts to fp8 and products of fp8 matrices. On CUDA a cast is one or two launches: without a given scale, the first
 // finds the largest magnitude and the second scales and casts, both without the host. Products go to the owner's plans
-// where those take them, otherwise to libtorch's _scaled_mm; both are cuBLASLt's. Elsewhere the cast rounds through libtorch's fp8 types, and the product multiplies the rounded
-// values in fp32: what fp8 does to a model can be studied on a CPU.
+// where those take them, otherwise to libtorch's _scaled_mm; both are cuBLASLt's. Elsewhere the cast rounds through
+// libtorch's fp8 types, and the product multiplies the rounded values in fp32: the effects of fp8 on a model can be
+// studied on a CPU.
 #include "megalith/ops/gemm/fp8.h"
 
 #include <ATen/ATen.h>

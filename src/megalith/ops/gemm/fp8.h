@@ -84,8 +84,8 @@ at::Tensor fp8_scale(const at::Tensor& largest, Fp8Kind kind);
 at::Tensor from_fp8(const at::Tensor& rows, const at::Tensor& inverse_scale);
 
 // Returns a [m, k] · b [n, k]ᵀ, [m, n] in `dtype`. The inverse scales are those of Fp8Matrix for the order in use.
-// `fast` allows sums of less precision, for forward passes (with one scale per tensor only). With plans in `kernels` the
-// kernel is chosen by measuring, as in gemm.h.
+// `fast` allows sums of less precision, for forward passes (with one scale per tensor only). With plans in `kernels`
+// the kernel is chosen by measuring, as in gemm.h.
 at::Tensor fp8_mm(const at::Tensor& a, const at::Tensor& a_inverse_scale, const at::Tensor& b,
                   const at::Tensor& b_inverse_scale, at::ScalarType dtype, bool fast, const GemmKernels& kernels = {});
 // Computes into = beta · into + the same product, in the dtype of `into`. With beta = 0 `into` is not read.

@@ -95,7 +95,7 @@ cudaDataType_t type_of(const at::Tensor& x) {
   }
 }
 
-// What factors in fp8 need besides.
+// Scales of factors in fp8, and how precisely their products are summed.
 struct Fp8Factors {
   const at::Tensor &a_inverse_scale, &b_inverse_scale;
   bool fast;
@@ -175,7 +175,7 @@ PlanKey class_of(PlanKey key) {
   return key;
 }
 
-// What the keys of a class have learned.
+// The experience of a class.
 struct Learned {
   int trials = 0;                              // keys that were measured
   std::optional<cublasLtMatmulAlgo_t> chosen;  // by the latest of them
