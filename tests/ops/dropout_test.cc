@@ -55,7 +55,8 @@ TEST(Dropout, DrawsPhilox) {
   const auto mask_at = [](double p) {
     std::array<float, 64> x{}, y{};
     std::array<uint8_t, 64> mask{};
-    dropout_forward_cpu({.elements = 64, .p = p, .seed = 0, .x = x.data(), .y = y.data(), .mask = mask.data()});
+    dropout_forward_cpu(
+        {.elements = 64, .p = p, .seed = {.value = 0}, .x = x.data(), .y = y.data(), .mask = mask.data()});
     return std::array{mask[0], mask[16], mask[32], mask[48]};
   };
   EXPECT_EQ(mask_at(0.398), (std::array<uint8_t, 4>{1, 1, 1, 1}));

@@ -1,6 +1,7 @@
 // Dropout as a function of one seed: forward draws 64 bits from the generator, and the kernels derive the mask from
 // them and the position of each element (Philox). So the mask depends neither on the device nor on the number of
 // threads. On CUDA backward draws the mask again instead of reading a byte per element; on the CPU forward stores it.
+// While a graph is recorded, the seed is not known yet: kernels of forward and backward compute it in each replay.
 #include "megalith/ops/norm_rope/dropout.h"
 
 #include <ATen/ATen.h>
@@ -11,9 +12,11 @@
 #include <optional>
 
 #include "megalith/base/error.h"
+#include "megalith/ops/kernel/autograd_state.h"
 #include "megalith/ops/kernel/tensor_internal.h"
 #include "megalith/ops/norm_rope/composite_internal.h"
 #include "megalith/ops/norm_rope/dropout_internal.h"
+#include "megalith/ops/norm_rope/dropout_seed_internal.h"
 
 namespace megalith::ops {
 
@@ -32,13 +35,21 @@ void check_arguments(const Tensor& x, double p, const at::Generator& generator) 
         "dropout on {} needs a generator of that device", x.device().str());
 }
 
+// Draws the seed of one mask, in the form that kernels take.
+DrawnSeed draw_kernel_seed(const at::Generator& generator) {
+  if constexpr (kCudaKernels) {
+    if (generator.device().is_cuda()) return draw_seed_cuda(generator);
+  }
+  return {.value = draw_seed(generator)};
+}
+
 struct Result {
   Tensor y;
   Tensor mask;  // uint8, shape of x; undefined without a backward pass, and always on CUDA
 };
 
 // Runs the kernel of the device of x; `with_mask` matters on the CPU only.
-Result run_forward(const Tensor& x, const Tensor& residual, double p, uint64_t seed, bool with_mask) {
+Result run_forward(const Tensor& x, const Tensor& residual, double p, const DrawnSeed& seed, bool with_mask) {
   const Tensor in = x.contiguous();
   const Tensor added = residual.defined() ? residual.contiguous() : Tensor();
   Result result{.y = at::empty_like(in)};
@@ -65,45 +76,44 @@ class DropoutFunction : public torch::autograd::Function<DropoutFunction> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const std::optional<Tensor>& residual, double p,
                         const at::Generator& generator) {
-    const uint64_t seed = draw_seed(generator);
+    const DrawnSeed seed = draw_kernel_seed(generator);
     const Result result = run_forward(x, residual.value_or(Tensor()), p, seed, /*with_mask=*/true);
     ctx->save_for_backward({result.mask});
-    ctx->saved_data["p"] = p;
-    ctx->saved_data["seed"] = static_cast<int64_t>(seed);
-    ctx->saved_data["residual"] = residual.has_value();
+    save_state(ctx, Drop{.p = p, .seed = seed, .residual = residual.has_value()});
     return result.y;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const Tensor residual = ctx->saved_data["residual"].toBool() ? grads[0] : Tensor();
+    const auto& drop = saved_state<Drop>(ctx);
+    const Tensor residual = drop.residual ? grads[0] : Tensor();
     if (!ctx->needs_input_grad(0)) return {{}, residual, {}, {}};
     const Tensor mask = ctx->get_saved_variables()[0];
     const Tensor grad_y = grads[0].contiguous();
-    const double p = ctx->saved_data["p"].toDouble();
-    if (!mask.defined()) {  // CUDA: dropout of the gradient with the same seed has the same mask
-      const auto seed = static_cast<uint64_t>(ctx->saved_data["seed"].toInt());
-      return {run_forward(grad_y, {}, p, seed, /*with_mask=*/false).y, residual, {}, {}};
-    }
+    if (!mask.defined())  // CUDA: dropout of the gradient with the same seed has the same mask
+      return {run_forward(grad_y, {}, drop.p, drop.seed, /*with_mask=*/false).y, residual, {}, {}};
     Tensor grad_x = at::empty_like(grad_y);
-    dropout_backward_cpu(grad_y.scalar_type(), grad_y.numel(), p, grad_y.const_data_ptr(),
+    dropout_backward_cpu(grad_y.scalar_type(), grad_y.numel(), drop.p, grad_y.const_data_ptr(),
                          mask.const_data_ptr<uint8_t>(), grad_x.mutable_data_ptr());
     return {grad_x, residual, {}, {}};
   }
+
+ private:
+  struct Drop {
+    double p;
+    DrawnSeed seed;
+    bool residual;
+  };
 };
 
 }  // namespace
 
-// A CUDA generator draws only on the device, so that its seed and its offset are mixed
-// instead (splitmix64); the offset then advances by 4, the unit that it counts in.
+// A CUDA generator draws only on the device, so that its seed and its offset are mixed instead.
 uint64_t draw_seed(at::Generator generator) {
   const std::lock_guard lock(generator.mutex());
   if (generator.device().is_cpu()) return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
   const uint64_t offset = generator.get_offset();
-  generator.set_offset(offset + 4);
-  uint64_t z = generator.current_seed() + 0x9E3779B97F4A7C15 * (offset / 4 + 1);
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
-  return z ^ (z >> 31);
+  generator.set_offset(offset + kOffsetPerSeed);
+  return mixed_seed(generator.current_seed(), offset);
 }
 
 // Other masks than the kernels': it draws from the generator itself. For fp64 and devices without kernels.
@@ -116,7 +126,7 @@ Tensor dropout(const Tensor& x, double p, const at::Generator& generator) {
   check_arguments(x, p, generator);
   if (p == 0) return x;
   if (!has_kernel(x)) return dropout_composite(x, p, generator);
-  if (!needs_gradient({x})) return run_forward(x, {}, p, draw_seed(generator), /*with_mask=*/false).y;
+  if (!needs_gradient({x})) return run_forward(x, {}, p, draw_kernel_seed(generator), /*with_mask=*/false).y;
   return DropoutFunction::apply(x, std::nullopt, p, generator);
 }
 
@@ -127,7 +137,8 @@ Tensor dropout_add(const Tensor& x, const Tensor& residual, double p, const at::
   if (p == 0) return residual + x;
   // A residual stream in a wider dtype than its branches takes two passes.
   if (!has_kernel(x) || x.scalar_type() != residual.scalar_type()) return residual + dropout(x, p, generator);
-  if (!needs_gradient({x, residual})) return run_forward(x, residual, p, draw_seed(generator), /*with_mask=*/false).y;
+  if (!needs_gradient({x, residual}))
+    return run_forward(x, residual, p, draw_kernel_seed(generator), /*with_mask=*/false).y;
   return DropoutFunction::apply(x, if_defined(residual), p, generator);
 }
 

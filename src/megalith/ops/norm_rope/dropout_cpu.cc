@@ -60,9 +60,10 @@ struct Forward {
     using Acc = acc_t<T>;
     const auto threshold = static_cast<uint32_t>(args.p * 4294967296.0);
     const Acc scale = static_cast<Acc>(1 / (1 - args.p));
+    const uint64_t seed = value_of(args.seed);
     alignas(64) uint32_t words[kBlock];
     for (int64_t block = begin; block < end; ++block) {
-      random_block(args.seed, block, words);
+      random_block(seed, block, words);
       const int64_t first = block * kBlock;
       const int64_t count = first + kBlock <= args.elements ? kBlock : args.elements - first;
       const T* MEGALITH_RESTRICT x = static_cast<const T*>(args.x) + first;

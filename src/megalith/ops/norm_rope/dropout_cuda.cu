@@ -39,8 +39,9 @@ __device__ inline void replace_elements(Raw<T, v>& raw, int l, const float (&val
   }
 }
 
-// Registers for three blocks of 256 threads per multiprocessor: at most 80 per thread.
-template <typename T, int v, bool residual>
+// Registers for three blocks of 256 threads per multiprocessor: at most 80 per thread. In a graph (`recorded`) the seed
+// comes from memory; that costs up to 22 registers, so other calls have a kernel without it.
+template <typename T, int v, bool residual, bool recorded>
 __global__ void __launch_bounds__(kThreads, 3) dropout_kernel(DropoutForward args, uint32_t threshold, float scale) {
   constexpr int kPieces = kCounters / v;
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -48,6 +49,7 @@ __global__ void __launch_bounds__(kThreads, 3) dropout_kernel(DropoutForward arg
   const int lane = static_cast<int>(thread % kPieces) * v;
   const int64_t first = block * kCounters * kWords + lane;
   if (first >= args.elements) return;
+  const uint64_t seed = recorded ? value_of(args.seed) : args.seed.value;
   const auto *x = static_cast<const T*>(args.x), *added = static_cast<const T*>(args.residual);
   T* y = static_cast<T*>(args.y);
   // All loads first: they are on their way while the random numbers are computed. A vector that the end of the array
@@ -71,8 +73,7 @@ __global__ void __launch_bounds__(kThreads, 3) dropout_kernel(DropoutForward arg
   for (int l = 0; l < v; l += kEach) {
     PhiloxBlock drawn[kEach];
 #pragma unroll
-    for (int c = 0; c < kEach; ++c)
-      drawn[c] = philox(static_cast<uint64_t>(block * kCounters + lane + l + c), args.seed);
+    for (int c = 0; c < kEach; ++c) drawn[c] = philox(static_cast<uint64_t>(block * kCounters + lane + l + c), seed);
 #pragma unroll
     for (int w = 0; w < kWords; ++w) {
       const int64_t at = first + w * kCounters;
@@ -112,8 +113,15 @@ void dropout_forward_cuda(const DropoutForward& args, void* stream) {
       const int64_t blocks = (args.elements + kCounters * kWords - 1) / (kCounters * kWords);
       const int64_t threads = blocks * (kCounters * kWords / kEach);
       const auto grid = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
-      const auto kernel = args.residual != nullptr ? dropout_kernel<T, v, true> : dropout_kernel<T, v, false>;
-      launch("dropout", kernel, {grid, kThreads, stream}, args, threshold, scale);
+      const auto start = [&]<bool recorded>() {
+        const auto kernel =
+            args.residual != nullptr ? dropout_kernel<T, v, true, recorded> : dropout_kernel<T, v, false, recorded>;
+        launch("dropout", kernel, {grid, kThreads, stream}, args, threshold, scale);
+      };
+      if (args.seed.seed != nullptr)
+        start.template operator()<true>();
+      else
+        start.template operator()<false>();
     };
     if (aligned(args.x) && aligned(args.residual) && aligned(args.y))
       run.template operator()<kVector<T>>();

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "megalith/ops/kernel/drawn_seed.h"
+
 namespace megalith::ops {
 
 // Arguments of a forward call.
@@ -12,7 +14,7 @@ struct DropoutForward {
   c10::ScalarType dtype = c10::ScalarType::Float;
   int64_t elements = 0;
   double p = 0;                    // probability of a zero
-  uint64_t seed = 0;               // determines the mask, whatever the number of threads
+  DrawnSeed seed{};                // determines the mask, whatever the number of threads
   const void* x = nullptr;         // [elements]
   const void* residual = nullptr;  // [elements], added; may be nullptr
   void* y = nullptr;               // [elements] out
