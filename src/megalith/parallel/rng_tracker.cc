@@ -3,6 +3,9 @@
 // forks, innermost last; a stream may not be forked twice with another one in between, since the outer fork would then
 // lose the progress of the inner one.
 //
+// While a pass is recorded (Recording), the generator has no state of its own: places in the pass take its part, and
+// the code of forks, save() and restore() is the same.
+//
 // save() writes MLRNG001, then (length, name), (length, state) pairs: "host", "default", and the named streams.
 #include "megalith/parallel/rng_tracker.h"
 
@@ -16,6 +19,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
+#include "megalith/parallel/recorded_generator.h"
 
 namespace megalith::parallel {
 
@@ -63,9 +67,10 @@ at::Tensor state_from(std::string_view bytes) {
 }
 
 // libtorch's own message does not say which state was wrong.
-void set_state(at::Generator& generator, const at::Tensor& state, std::string_view what) {
+template <typename Set>
+void set_state(const Set& set, const at::Tensor& state, std::string_view what) {
   try {
-    generator.set_state(state);
+    set(state);
   } catch (const std::exception&) {
     throw DataError(fmt::format("the saved random state of \"{}\" ({} bytes) does not fit this device's generator",
                                 what, state.nbytes()));
@@ -122,8 +127,8 @@ RngTracker::Fork::Fork(RngTracker& tracker, std::string name) : tracker_(tracker
   if (innermost != name_) {
     check(std::ranges::find(tracker_.active_, name_) == tracker_.active_.end(), "fork of {} inside {} inside {}", name_,
           innermost, name_);
-    outer_state_ = tracker_.device_generator_.get_state();
-    tracker_.device_generator_.set_state(stream->second);
+    outer_state_ = tracker_.device_state();
+    tracker_.set_device_state(stream->second);
     // For the destructor, which warns if the host's stream was used inside the fork.
     if (!tracker_.device_.is_cpu()) host_state_ = tracker_.host_generator_.get_state();
   }
@@ -135,11 +140,41 @@ RngTracker::Fork::~Fork() {
   if (name_.empty()) return;
   tracker_.active_.pop_back();
   if (!outer_state_.defined()) return;
-  tracker_.streams_[name_] = tracker_.device_generator_.get_state();
-  tracker_.device_generator_.set_state(outer_state_);
+  tracker_.streams_[name_] = tracker_.device_state();
+  tracker_.set_device_state(outer_state_);
   if (host_state_.defined() && !at::equal(host_state_, tracker_.host_generator_.get_state()))
     log_warning("the host's random state changed inside a fork of {}: recompute and resume cannot reproduce that",
                 name_);
+}
+
+at::Tensor RngTracker::device_state() const {
+  return recorded_ != nullptr ? state_of(recorded_->place()) : device_generator_.get_state();
+}
+
+void RngTracker::set_device_state(const at::Tensor& state) {
+  if (recorded_ != nullptr)
+    recorded_->move_to(place_of(state));
+  else
+    device_generator_.set_state(state);
+}
+
+RngTracker::Recording::Recording(RngTracker& tracker, RecordedGenerator& generator)
+    : tracker_(tracker), before_(tracker.streams_) {
+  check(tracker_.active_.empty() && tracker_.recorded_ == nullptr, "recording inside a fork or another recording");
+  tracker_.recorded_ = &generator;
+  int64_t number = 0;
+  for (auto& [name, state] : tracker_.streams_) state = state_of({.stream = ++number, .drawn = 0});
+}
+
+RngTracker::Recording::~Recording() {
+  tracker_.recorded_ = nullptr;
+  tracker_.streams_ = before_;
+}
+
+std::vector<RecordedPlace> RngTracker::Recording::places() const {
+  std::vector<RecordedPlace> places{tracker_.recorded_->place()};
+  for (const auto& [name, state] : tracker_.streams_) places.push_back(place_of(state));
+  return places;
 }
 
 std::map<std::string, at::Tensor> RngTracker::states() const {
@@ -164,7 +199,7 @@ std::string RngTracker::save() const {
     append(bytes, bytes_of(state));
   };
   entry(kHostEntry, host_generator_.get_state());
-  entry(kDefaultEntry, device_generator_.get_state());
+  entry(kDefaultEntry, device_state());
   for (const auto& [name, state] : streams_) entry(name, state);
   return bytes;
 }
@@ -183,15 +218,17 @@ void RngTracker::restore(std::string_view bytes) {
   for (const auto name : {kHostEntry, kDefaultEntry})
     check<DataError>(entries.contains(std::string(name)), "the saved random state has no entry \"{}\"", name);
   // A state that does not fit is found by trying it. The default state comes last, so it is in force if all succeed.
-  const auto before = std::pair(host_generator_.get_state(), device_generator_.get_state());
+  const auto before = std::pair(host_generator_.get_state(), device_state());
+  const auto set_host = [this](const at::Tensor& state) { host_generator_.set_state(state); };
+  const auto set_device = [this](const at::Tensor& state) { set_device_state(state); };
   try {
-    set_state(host_generator_, entries.at(std::string(kHostEntry)), kHostEntry);
+    set_state(set_host, entries.at(std::string(kHostEntry)), kHostEntry);
     for (const auto& [name, state] : entries)
-      if (name != kHostEntry) set_state(device_generator_, state, name);
-    set_state(device_generator_, entries.at(std::string(kDefaultEntry)), kDefaultEntry);
+      if (name != kHostEntry) set_state(set_device, state, name);
+    set_state(set_device, entries.at(std::string(kDefaultEntry)), kDefaultEntry);
   } catch (const DataError&) {
-    host_generator_.set_state(before.first);
-    device_generator_.set_state(before.second);
+    set_host(before.first);
+    set_device(before.second);
     throw;
   }
   entries.erase(std::string(kHostEntry));

@@ -27,6 +27,9 @@
 
 namespace megalith::parallel {
 
+class RecordedGenerator;
+struct RecordedPlace;
+
 inline constexpr std::string_view kDataParallelRng = "data-parallel-rng";
 inline constexpr std::string_view kModelParallelRng = "model-parallel-rng";
 inline constexpr std::string_view kExpertParallelRng = "expert-parallel-rng";
@@ -42,6 +45,8 @@ class RngTracker {
   const at::Generator& generator() const { return device_generator_; }
   // Returns the generator for decisions on the host (data order, file names): equal on all ranks, unaffected by forks.
   const at::Generator& host_generator() const { return host_generator_; }
+
+  at::Device device() const { return device_; }
 
   // Restarts all streams: default, host, and the three named ones. No fork may be active.
   void seed(const layout::RngSeeds& seeds);
@@ -74,6 +79,23 @@ class RngTracker {
   // Returns a fork if the condition holds; otherwise an object without effect.
   Fork fork_if(bool condition, std::string_view name = kModelParallelRng);
 
+  // While it lives, draws are those of a pass that a device graph records (RecordedDraws): all streams are at the start
+  // of the pass, the default one as number 0, the named ones as 1, 2, … in the order of their names. Then everything is
+  // as before, also when an exception ends the scope. No fork may be active at its start and end.
+  class [[nodiscard]] Recording {
+   public:
+    Recording(RngTracker& tracker, RecordedGenerator& generator);
+    ~Recording();
+    Recording(const Recording&) = delete;
+    Recording& operator=(const Recording&) = delete;
+    // Returns how far the pass has come in each stream, in the order of their numbers.
+    std::vector<RecordedPlace> places() const;
+
+   private:
+    RngTracker& tracker_;
+    const std::map<std::string, at::Tensor> before_;
+  };
+
   // states() copies the states of the named streams; set_states() replaces them all.
   std::map<std::string, at::Tensor> states() const;
   void set_states(const std::map<std::string, at::Tensor>& states);
@@ -84,12 +106,17 @@ class RngTracker {
   void restore(std::string_view bytes);
 
  private:
+  // The state that generator() has: a place while a pass is recorded.
+  at::Tensor device_state() const;
+  void set_device_state(const at::Tensor& state);
+
   const at::Device device_;
   at::Generator host_generator_;
   at::Generator device_generator_;
   std::map<std::string, at::Tensor> streams_;  // state of each named stream, as of its last fork
   std::map<std::string, int64_t> seeds_;       // the seed that each stream was started with
   std::vector<std::string> active_;            // names of the forks alive, innermost last
+  RecordedGenerator* recorded_ = nullptr;      // while a Recording lives
 };
 
 }  // namespace megalith::parallel
