@@ -113,6 +113,7 @@ std::vector<Case> all_cases() {
                       {"mlp_only_layers", json::array()},
                       {"router_aux_loss_coef", 0.0}});
   const std::vector<std::string> scaled{"--fp8=hybrid", "--fp8_recipe=delayed"};
+  const std::vector<std::string> dropout{"--hidden_dropout=0.1"};
   const std::vector<std::string> graphs{"--cuda_graph_impl=local"};
   const std::vector<std::string> lean{"--recompute_granularity=selective", "--recompute_modules=mlp_act"};
   const std::vector<std::string> two_bytes{"--use_distributed_optimizer", "--use_precision_aware_optimizer",
@@ -140,6 +141,7 @@ std::vector<Case> all_cases() {
           {"llama-40m-graphs", 2, 512, tiny, graphs},
           {"llama-40m-accumulated-graphs", 2, 512, tiny, graphs, 8},
           {"llama-40m-fp8-graphs", 2, 512, tiny, graphs, 1, 0, scaled},
+          {"llama-40m-dropout-graphs", 2, 512, tiny, graphs, 1, 0, dropout},
           {"moe-40m-graphs", 2, 512, few_experts, graphs},
           {"llama-40m-dp2-graphs", 2, 512, tiny, graphs, 8, 0, {}, /*ranks=*/2}};
 }

@@ -9,6 +9,9 @@ namespace {
 
 const Words kExperts{"--moe_router_load_balancing_type=aux_loss", "--moe_aux_loss_coeff=0.01"};
 const Words kHistory{"--fp8_recipe=delayed", "--fp8_amax_history_len=4", "--fp8_amax_compute_algo=max"};
+// The masks that the run without graphs draws; others would change the numbers in their first digits.
+const Words kDropout{"--hidden_dropout=0.2", "--attention_dropout=0.1"};
+const Words kAdapterDropout{"--finetuning_type=lora", "--lora_rank=4", "--lora_target=all", "--lora_dropout=0.2"};
 // Four micro-batches: the first waits for parameters, the last reduces gradients, and the others are recorded.
 const Words kOverlappedShards{"--use_distributed_optimizer", "--overlap_grad_reduce", "--overlap_param_gather",
                               "--per_device_train_batch_size=1", "--gradient_accumulation_steps=4"};
@@ -20,12 +23,18 @@ std::vector<RankCase> graph_cases() {
       {.name = "dp2_zero1", .dp = 2, .layout = {"--use_distributed_optimizer"}},
       {.name = "dp2_zero1_overlap", .dp = 2, .layout = kOverlappedShards},
       {.name = "dp2_recompute", .dp = 2, .layout = {"--recompute_granularity=full"}},
+      {.name = "dp2_dropout", .dp = 2, .run = kDropout},
       {.name = "dp2_experts", .family = "mixtral", .dp = 2, .precision = Precision::kBf16, .run = kExperts},
       {.name = "dp2_fp8", .family = "llama_wide", .dp = 2, .precision = Precision::kFp8, .run = kHistory},
       {.name = "tp2", .tp = 2},
       {.name = "tp2_sp", .tp = 2, .layout = {"--sequence_parallel"}},
       {.name = "tp2_sp_recompute", .tp = 2, .layout = {"--sequence_parallel", "--recompute_granularity=full"}},
       {.name = "tp2_lora", .tp = 2, .run = {"--finetuning_type=lora", "--lora_rank=4", "--lora_target=all"}},
+      {.name = "tp2_sp_recompute_dropout",
+       .tp = 2,
+       .layout = {"--sequence_parallel", "--recompute_granularity=full"},
+       .run = kDropout},
+      {.name = "tp2_lora_dropout", .tp = 2, .run = kAdapterDropout},
       {.name = "tp2_fp8", .family = "llama_wide", .tp = 2, .precision = Precision::kFp8, .run = kHistory},
       {.name = "cp2_p2p", .cp = 2, .layout = {"--cp_comm_type=p2p"}},
       {.name = "cp2_all_gather", .cp = 2, .layout = {"--cp_comm_type=all_gather"}},
@@ -37,6 +46,9 @@ std::vector<RankCase> graph_cases() {
       {.name = "pp2_bf16", .pp = 2, .precision = Precision::kBf16},
       {.name = "pp2_vpp2", .pp = 2, .layout = {"--vpp=2"}},
       {.name = "pp2_recompute", .pp = 2, .layout = {"--recompute_granularity=full"}},
+      {.name = "pp2_dropout", .pp = 2, .run = kDropout},
+      {.name = "pp2_recompute_dropout", .pp = 2, .layout = {"--recompute_granularity=full"}, .run = kDropout},
+      {.name = "pp2_vpp2_dropout", .pp = 2, .layout = {"--vpp=2"}, .run = kDropout},
       {.name = "pp2_dp2_zero1_overlap",
        .pp = 2,
        .dp = 2,

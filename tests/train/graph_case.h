@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,8 +20,10 @@ namespace megalith::testing {
 struct GraphSurroundings {
   std::vector<at::Tensor> memory;
   std::vector<const nn::Router*> routers;
+  parallel::RngTracker* streams;  // a recording does not move them
 
-  GraphSurroundings(const std::vector<optim::DistributedDataParallel*>& gradients, model::VirtualModels& models) {
+  GraphSurroundings(const std::vector<optim::DistributedDataParallel*>& gradients, model::VirtualModels& models)
+      : streams(&models.context().rng()) {
     for (const auto* ddp : gradients)
       for (const auto& buffer : ddp->buffers()) memory.push_back(buffer->grads());
     for (const auto& chunk : models)
@@ -32,7 +35,7 @@ struct GraphSurroundings {
 };
 
 // Like a device's graph: recording leaves no trace in memory; a replay writes memory alone, and the tensors in which
-// the recorded pass left its results.
+// the recorded pass left its results. Random numbers are drawn by the replay itself, as always on the CPU.
 class StandInGraph : public train::DeviceGraph {
  public:
   explicit StandInGraph(GraphSurroundings around) : around_(std::move(around)) {}
@@ -40,7 +43,9 @@ class StandInGraph : public train::DeviceGraph {
   void record(const std::function<void()>& work) override {
     std::vector<at::Tensor> before;
     for (const at::Tensor& each : around_.memory) before.push_back(each.clone());
+    const std::string streams = around_.streams->save();
     work();
+    around_.streams->restore(streams);
     for (size_t i = 0; i < before.size(); ++i) around_.memory[i].copy_(before[i]);
     for (const nn::Router* router : around_.routers) counted_.push_back(router->statistics());
     work_ = work;

@@ -176,6 +176,33 @@ TEST(GraphedSteps, WithRecomputedLayers) {
   }));
 }
 
+// Dropout of every kind. A step draws on from where the one before has ended.
+void drop_everywhere(config::TrainingArguments& args) {
+  args.layer.hidden_dropout = 0.2;
+  args.layer.attention_dropout = 0.1;
+}
+void drop_and_recompute(config::TrainingArguments& args) {
+  drop_everywhere(args);
+  args.recompute.granularity = config::RecomputeGranularity::kFull;
+  args.recompute.method = config::RecomputeMethod::kUniform;
+}
+void drop_before_adapters(config::TrainingArguments& args) {
+  args.run.finetuning_type = config::FinetuningType::kLora;
+  args.lora.rank = 4;
+  args.lora.dropout = 0.1;
+}
+
+TEST(GraphedSteps, WithDropout) {
+  EXPECT_NE(run_case(graphed({}, drop_everywhere))[0].numbers, run_case(graphed({}))[0].numbers);
+  expect_graphs_change_nothing(graphed({.name = "dropout"}, drop_everywhere));
+  expect_graphs_change_nothing(graphed({.name = "dropout, recompute"}, drop_and_recompute));
+  expect_graphs_change_nothing(graphed({.name = "dropout, lora"}, drop_before_adapters));
+  expect_graphs_change_nothing(graphed({.name = "dropout, tp 2", .tp = 2}, [](auto& args) {
+    drop_everywhere(args);
+    args.parallel.sequence_parallel = true;
+  }));
+}
+
 // Routers count on the host: loads, losses and spread are among the metrics.
 TEST(GraphedSteps, WithExperts) {
   GraphedCase that = graphed({.name = "experts", .dp = 2});
@@ -220,6 +247,12 @@ TEST(GraphedSteps, OfPipelineStages) {
                                          args.recompute.method = config::RecomputeMethod::kUniform;
                                        }),
                                {2, 1});
+}
+
+TEST(GraphedSteps, OfPipelineStagesWithDropout) {
+  expect_stages_change_nothing(graphed({.name = "dropout", .pp = 2}, drop_everywhere), {2, 1});
+  expect_stages_change_nothing(graphed({.name = "dropout, recompute", .pp = 2}, drop_and_recompute), {2, 1});
+  expect_stages_change_nothing(graphed({.name = "dropout, lora", .pp = 2}, drop_before_adapters), {2, 1});
 }
 
 // Graphs are for one shape: micro-batch 2 runs without, and 3 takes the slot of 1.

@@ -58,7 +58,7 @@ class GptModel {
   ops::VocabRange vocab_range() const;
   const nn::VocabSize& vocab() const { return vocab_; }
   const nn::TensorParallel& tensor_parallel() const { return tp_; }
-  const parallel::ParallelContext& context() const { return context_; }
+  parallel::ParallelContext& context() const { return context_; }
   // Returns the head, or nullptr on chunks without one.
   const Head* head() const { return head_.get(); }
   // Returns the adapters, or nullptr if the model has none. Their parameters are among parameters().

@@ -16,7 +16,7 @@ class DeviceGraph {
   virtual ~DeviceGraph() = default;
   // Records what `work` submits to the current stream, including work submitted by other threads (autograd's). Nothing
   // runs. Throws what `work` throws, and the device's error for work that cannot be recorded; the graph is then
-  // unusable.
+  // unusable. Work that draws random numbers runs in parallel::RecordedDraws::record().
   virtual void record(const std::function<void()>& work) = 0;
   // Submits everything that was recorded to the current stream.
   virtual void replay() = 0;

@@ -1,10 +1,11 @@
 // State of the host is not part of a graph: what a pass changes there, it changes only while it is recorded. There are
-// two kinds of it, and a replay repeats what recording saw:
+// three kinds of it, and a replay repeats what recording saw:
 //
 //   Parameter::grad.stale   whether backward overwrites a gradient or adds to it. Callers look up graphs by the flags
 //                           before the pass; a replay sets those after it.
 //   RouterStatistics        what routers count. Recording starts from nothing, so that the graph has the counts of its
 //                           own pass, in memory that replays write; each replay adds them to the routers' sums.
+//   random streams          seeds of dropout masks. See parallel::RecordedDraws.
 //
 // Collectives inside a graph (tensor and context parallelism) match those of other ranks by their order, like any
 // others. So ranks that share them either all replay a pass or all launch it: they see the same shapes, and agree on
@@ -63,7 +64,10 @@ Statistics with_pass(Statistics sums, Statistics pass) {
 }  // namespace
 
 GraphRecorder::GraphRecorder(std::vector<model::GptModel*> chunks, AgreeOnGraphs agree, MakeDeviceGraph make)
-    : device_(chunks.front()->options().device), agree_(std::move(agree)), make_(std::move(make)) {
+    : streams_(chunks.front()->context().rng()),
+      device_(chunks.front()->options().device),
+      agree_(std::move(agree)),
+      make_(std::move(make)) {
   for (model::GptModel* chunk : chunks) {
     for (const auto& parameter : chunk->parameters().all()) parameters_.push_back(parameter.get());
     for (const model::GptModel::RouterPlace& place : chunk->routers()) routers_.push_back(place.router);
@@ -105,8 +109,9 @@ std::unique_ptr<RecordedGraph> GraphRecorder::record(const std::function<void()>
       if (device_.is_cuda()) at::accelerator::emptyCache();
       pool_ = make_(nullptr);
     }
+    if (!draws_) draws_ = std::make_unique<parallel::RecordedDraws>(streams_);
     graph->device = make_(pool_.get());
-    graph->device->record(work);
+    graph->device->record([to = graph.get(), draws = draws_.get(), work] { to->drawn = draws->record(work); });
   } catch (const c10::OutOfMemoryError&) {
     throw;
   } catch (const std::exception& error) {
@@ -128,6 +133,7 @@ std::unique_ptr<RecordedGraph> GraphRecorder::record(const std::function<void()>
 }
 
 void GraphRecorder::replay(const RecordedGraph& graph) const {
+  draws_->replay(graph.drawn);
   graph.device->replay();
   set_stale(graph.after);
   const bool routed = std::ranges::any_of(graph.routing, [](const auto& each) { return each.load.defined(); });

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "megalith/model/gpt_model.h"
+#include "megalith/parallel/recorded_draws.h"
 #include "megalith/train/device/device_graph.h"
 
 namespace megalith::train {
@@ -17,6 +18,7 @@ using AgreeOnGraphs = std::function<bool(bool mine)>;
 struct RecordedGraph {
   std::vector<bool> before, after;            // Parameter::grad.stale of all parameters, before and after the pass
   std::vector<nn::RouterStatistics> routing;  // counts of the pass, by router; each replay writes their tensors
+  parallel::RecordedDraws::Counts drawn;      // random numbers of the pass, by stream
   std::unique_ptr<DeviceGraph> device;
 };
 
@@ -30,7 +32,8 @@ class GraphRecorder {
   // Records `work` without running it. Returns nullptr if that fails on any of the ranks: all of them then say so and
   // record no more (usable()). Throws c10::OutOfMemoryError, which is for the caller to explain.
   std::unique_ptr<RecordedGraph> record(const std::function<void()>& work);
-  // Runs a graph. Requires that stale() is graph.before.
+  // Runs a graph, which draws what its pass would draw now. Requires that stale() is graph.before. A graph that draws
+  // nothing itself (backward) finds the draws of the graph replayed before it.
   void replay(const RecordedGraph& graph) const;
 
   bool usable() const { return !broken_; }
@@ -51,11 +54,13 @@ class GraphRecorder {
 
   std::vector<nn::Parameter*> parameters_;
   std::vector<const nn::Router*> routers_;
+  parallel::RngTracker& streams_;
   const at::Device device_;
   const AgreeOnGraphs agree_;
   const MakeDeviceGraph make_;
-  std::unique_ptr<DeviceGraph> pool_;  // never recorded: names the memory that all graphs share
-  bool broken_ = false;                // no more graphs after an error
+  std::unique_ptr<parallel::RecordedDraws> draws_;  // made before the first recording
+  std::unique_ptr<DeviceGraph> pool_;               // never recorded: names the memory that all graphs share
+  bool broken_ = false;                             // no more graphs after an error
   int recorded_ = 0;
 };
 

@@ -26,6 +26,14 @@ std::string expert_obstacle(const model::ModelOptions& options, const layout::Gr
   return "";
 }
 
+// Whether a pass draws random numbers on the device.
+bool draws_numbers(const model::ModelOptions& options, const model::ModelConfig& config) {
+  const bool adapter_dropout = options.adapter && options.adapter->dropout > 0;
+  const bool jitter = config.moe && config.moe->router.jitter > 0;
+  return config.attention_dropout > 0 || config.hidden_dropout > 0 || config.embedding_dropout > 0 || adapter_dropout ||
+         jitter;
+}
+
 }  // namespace
 
 MicrobatchLoss copied(const MicrobatchLoss& recorded) {
@@ -48,11 +56,9 @@ std::string graph_obstacle(const model::ModelOptions& options, const model::Mode
   if (config.moe)
     if (std::string problem = expert_obstacle(options, run.grid); !problem.empty()) return problem;
   if (config.mtp_layers > 0) return "multi-token prediction counts its targets on the host";
-  const bool adapter_dropout = options.adapter && options.adapter->dropout > 0;
-  const bool jitter = config.moe && config.moe->router.jitter > 0;
-  if (config.attention_dropout > 0 || config.hidden_dropout > 0 || config.embedding_dropout > 0 || adapter_dropout ||
-      options.neftune_alpha > 0 || jitter)
-    return "dropout and noise draw their seeds on the host";
+  if (!run.records_draws && draws_numbers(options, config))
+    return "dropout and noise can be recorded with libtorch 2.11 and 2.12 only";
+  if (options.neftune_alpha > 0) return "neftune_noise_alpha seeds a generator of its own on the host";
   if (options.offload.num_layers > 0) return "cpu_offloading frees memory that a replay would write to";
   return "";
 }

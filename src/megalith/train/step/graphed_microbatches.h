@@ -25,6 +25,7 @@ struct GraphRun {
   bool on_cuda = false;
   bool nccl = false;             // collectives of several ranks run on the device
   bool recordable_loss = false;  // Objective::recordable()
+  bool records_draws = true;     // parallel::can_record_draws()
   // With several stages: the schedule, and whether gradients of the head are left for its end.
   layout::ScheduleKind schedule = layout::ScheduleKind::kNone;
   bool defers_heads = false;

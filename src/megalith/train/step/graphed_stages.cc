@@ -3,7 +3,10 @@
 // this backward will find. Then the micro-batch is the first that the slot serves.
 //
 // Both graphs of a slot share memory: what forward keeps for backward stays there until it has run, and backward reuses
-// it as it goes. A replayed pass is one node in the autograd graph that the pipeline's engine sees:
+// it as it goes. Backward draws no random numbers of its own, but a recomputed layer draws those of its forward again:
+// the states of the random streams stay where the replay of forward has put them.
+//
+// A replayed pass is one node in the autograd graph that the pipeline's engine sees:
 //
 //   forward    copy the input in ─ replay ─ copy the output out
 //   backward   copy its gradient in ─ replay ─ copy the gradient of the input out
@@ -183,6 +186,7 @@ bool GraphedStages::record(Slot& slot, Chunk& chunk, const StageCall& call, opti
     root.backward(to->output_grad);
   });
   slot.recorder.set_stale(now);
+  check(!slot.backward || !parallel::draws_anything(slot.backward->drawn), "a backward pass draws random numbers");
   return slot.backward != nullptr;
 }
 

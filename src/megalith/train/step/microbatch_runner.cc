@@ -16,6 +16,7 @@
 #include "megalith/base/log.h"
 #include "megalith/comm/store/process_settings.h"
 #include "megalith/nn/parameter/weight_grad_queue.h"
+#include "megalith/parallel/recorded_generator.h"
 #include "megalith/train/step/graphed_stages.h"
 #include "megalith/train/step/rank_microbatches.h"
 
@@ -308,6 +309,7 @@ bool MicrobatchRunner::start_graphs() {
                      .on_cuda = context_.device().is_cuda(),
                      .nccl = context_.world().backend() == "nccl",
                      .recordable_loss = objective_.recordable(),
+                     .records_draws = parallel::can_record_draws(context_.device()),
                      .schedule = settings_.pipeline.kind,
                      .defers_heads = settings_.deferred_heads > 0};
   const std::string why = graph_obstacle(models_[0].options(), models_.config(), run);
