@@ -25,7 +25,7 @@ constexpr bool kHoldsAddresses = requires(State& state, const at::Tensor& tensor
 };
 
 template <typename State>
-class CudaRecordedGenerator : public RecordedGenerator {
+class CudaRecordedGenerator final : public RecordedGenerator {
  public:
   CudaRecordedGenerator(at::Generator generator, const at::Tensor& starts)
       : generator_(std::move(generator)),

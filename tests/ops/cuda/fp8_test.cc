@@ -1,5 +1,6 @@
 // Casts to fp8, per tensor and per block, and products of fp8 matrices.
 #include <ATen/ATen.h>
+#include <ATen/Context.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +10,7 @@
 
 #include "megalith/ops/gemm/fp8.h"
 #include "megalith/ops/gemm/fp8_blocks.h"
+#include "megalith/ops/gemm/gemm.h"
 #include "tests/ops/cuda/kernel_case.h"
 
 namespace megalith::ops {
@@ -91,6 +93,30 @@ TEST_P(CudaKernel, Fp8InBlocksMatchesTheCpu) {
   const Tensors cpu = run(at::kCPU), cuda = run(at::kCUDA);
   for (size_t i = 0; i < 12; ++i) EXPECT_TRUE(cuda[i].equal(cpu[i])) << i;
   for (size_t i = 12; i < cpu.size(); ++i) expect_same(cuda[i], cpu[i].to(at::kBFloat16), fmt::format("product {}", i));
+}
+
+// As products in bf16 (gemm_test.cc), by the same plans.
+TEST_P(CudaKernel, Fp8ProductsLeaveRoomForOtherKernels) {
+  const auto plans = make_gemm_plans();
+  if (GetParam() != at::kBFloat16 || !plans) GTEST_SKIP() << "the product is the same in each dtype";
+  constexpr int64_t kSize = 20480;  // 10 ms on an H100
+  const auto matrix = [] {
+    const Tensor x = at::randn({kSize, kSize}, at::TensorOptions(at::kCUDA).dtype(at::kBFloat16));
+    return to_fp8(x, {.columns = false});
+  };
+  const Fp8Matrix a = matrix(), b = matrix();
+  const auto product = [&](bool fast) {
+    return fp8_mm(a.rows, a.inverse_scale, b.rows, b.inverse_scale, at::kBFloat16, fast, {.plans = plans.get()});
+  };
+  const Tensor expected = product(true);
+  const SparedMultiprocessors room(plans.get(), 16);
+  for (const bool fast : {true, false}) expect_room_beside([&] { product(fast); });
+  expect_room_beside([&, out = at::empty_like(expected)] {
+    add_fp8_mm(out, a.rows, a.inverse_scale, b.rows, b.inverse_scale, 0, {.plans = plans.get()});
+  });
+  const auto row = [](const Tensor& x) { return x.narrow(0, 77, 1); };
+  expect_same(row(product(true)), row(expected).cpu(), "product beside other kernels");
+  EXPECT_FALSE(at::globalContext()._SMCarveout_EXPERIMENTAL().has_value());  // other products are as before
 }
 
 }  // namespace

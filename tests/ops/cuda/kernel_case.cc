@@ -1,10 +1,15 @@
 #include "tests/ops/cuda/kernel_case.h"
 
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <thread>
 
 namespace megalith::ops {
 
@@ -46,6 +51,27 @@ void CudaKernel::compare(const Tensors& inputs, const Operation& operation, cons
   const Tensors cpu = run(at::kCPU, 3), cuda = run(at::kCUDA, 3);
   ASSERT_EQ(cpu.size(), cuda.size());
   for (size_t i = 0; i < cpu.size(); ++i) expect_same(cuda[i], cpu[i], what + ", result " + std::to_string(i));
+}
+
+void CudaKernel::expect_room_beside(const std::function<void()>& product) {
+  const Tensor counter = at::zeros({1}, at::TensorOptions(at::kCUDA));
+  const c10::impl::VirtualGuardImpl device(c10::kCUDA);
+  const c10::Stream current = device.getStream(counter.device()),
+                    beside = device.getStreamFromGlobalPool(counter.device(), true);
+  product();        // chooses the kernel
+  counter.add_(1);  // loads the other one, which may wait for the device
+  device.synchronizeStream(current);
+  c10::Event end(c10::kCUDA), other(c10::kCUDA);
+  product();
+  end.record(current);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));  // by now it runs
+  {
+    const c10::StreamGuard guard(beside);
+    counter.add_(1);
+    other.record(beside);
+  }
+  other.synchronize();
+  EXPECT_FALSE(end.query()) << "the kernel waited for the end of the product";
 }
 
 // In this file alone: an instance covers the tests of every file.

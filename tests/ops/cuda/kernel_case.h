@@ -31,6 +31,10 @@ class CudaKernel : public ::testing::TestWithParam<at::ScalarType> {
   // and the same gradients of all floating-point inputs.
   static void compare(const Tensors& inputs, const Operation& operation, const std::string& what);
 
+  // Expects that a kernel which is launched while `product` runs, as a collective is, ends before it. The product takes
+  // several milliseconds.
+  static void expect_room_beside(const std::function<void()>& product);
+
   at::Generator generator_ = at::detail::createCPUGenerator(7);
 };
 

@@ -6,7 +6,10 @@
 #include "megalith/ops/gemm/fp8.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
+
+#include <optional>
 
 #include "megalith/base/error.h"
 #include "megalith/ops/gemm/fp8_blocks.h"
@@ -82,6 +85,21 @@ void check_factors(const at::Tensor& a, const at::Tensor& b) {
         "fp8_mm got {} and {}; both must be matrices with the same number of columns", shape_text(a), shape_text(b));
 }
 
+// While it lives, products of libtorch leave multiprocessors free as those of `plans` do. The switch is one for the
+// process, which on CUDA is one rank: its threads multiply one at a time.
+class RoomBesideProducts {
+ public:
+  explicit RoomBesideProducts(const GemmPlans* plans) : before_(at::globalContext()._SMCarveout_EXPERIMENTAL()) {
+    if (plans != nullptr && plans->spared() > 0) at::globalContext()._setSMCarveout_EXPERIMENTAL(plans->spared());
+  }
+  ~RoomBesideProducts() { at::globalContext()._setSMCarveout_EXPERIMENTAL(before_); }
+  RoomBesideProducts(const RoomBesideProducts&) = delete;
+  RoomBesideProducts& operator=(const RoomBesideProducts&) = delete;
+
+ private:
+  const std::optional<int32_t> before_;
+};
+
 // Returns the scales of b as _scaled_mm takes them, which sees b transposed.
 at::Tensor turned(const at::Tensor& inverse_scale) {
   return inverse_scale.dim() == 2 ? inverse_scale.t() : inverse_scale;
@@ -129,6 +147,7 @@ at::Tensor fp8_mm(const at::Tensor& a, const at::Tensor& a_inverse_scale, const 
     const at::Tensor out = at::empty({a.size(0), b.size(0)}, a.options().dtype(dtype));
     if (kernels.plans->run_fp8(out, a, a_inverse_scale, b.t(), b_inverse_scale, 0, fast, kernels.choice)) return out;
   }
+  const RoomBesideProducts room(kernels.plans);
   return at::_scaled_mm(a, b.t(), a_inverse_scale, turned(b_inverse_scale), /*bias=*/{}, /*scale_result=*/{}, dtype,
                         fast && a_inverse_scale.numel() == 1);
 }
@@ -140,6 +159,7 @@ void add_fp8_mm(const at::Tensor& into, const at::Tensor& a, const at::Tensor& a
       kernels.plans->run_fp8(into, a, a_inverse_scale, b.t(), b_inverse_scale, beta, /*fast=*/false, kernels.choice))
     return;
   if (beta == 0 && a.is_cuda()) {
+    const RoomBesideProducts room(kernels.plans);
     at::Tensor out = into;
     at::_scaled_mm_out(out, a, b.t(), a_inverse_scale, turned(b_inverse_scale), /*bias=*/{}, /*scale_result=*/{},
                        into.scalar_type(), /*use_fast_accum=*/false);
