@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 
 #include "megalith/hf/scalar_type.h"
 #include "megalith/hf/weight_files.h"
@@ -264,6 +265,52 @@ TEST_F(SoundCommand, AdaptersAndEvaluationHear) {
   const double before = loss("heard");
   write_wav(folder_ / "short.wav", {.rate = 16000, .samples = 3'000, .hertz = 2'000});
   EXPECT_NE(loss("heard"), before);
+}
+
+// `generate` reads sounds as training does, in every layout and from files of prompts; a model without ears refuses.
+TEST_F(SoundCommand, TextsAreAboutSounds) {
+  const std::string base = trained(), image = fs::absolute(golden_dir() / "hf/vision/images/odd_97x61.png").string();
+  const auto run = [&](const Words& more) {
+    return megalith(with(
+        {"generate", "--model", path(base), "--use_cpu", "--json", "--max_new_tokens=12", "--temperature=1"}, more));
+  };
+  const auto generate = [&](const Words& more) {
+    std::vector<json> lines;
+    const auto result = run(more);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    std::istringstream out(result.out);
+    for (std::string line; std::getline(out, line);) lines.push_back(json::parse(line));
+    return lines;
+  };
+  const Words one{"--prompt=what do you hear <audio>", "--audio=" + path("short.wav")};
+  const auto text = generate(one);
+  ASSERT_EQ(text.size(), 1U);
+  EXPECT_EQ(text[0]["audios"], json{path("short.wav")});
+  EXPECT_NE(generate({one[0], "--audio=" + path("slow.wav")})[0]["ids"], text[0]["ids"]);
+  // A file of prompts, with an image beside a sound, in several layouts.
+  std::ofstream(folder_ / "prompts") << json{{"prompt", "what do you hear <audio>"}, {"audios", {path("short.wav")}}}
+                                     << "\n"
+                                     << json{{"prompt", "<image> and <audio> and <audio>"},
+                                             {"images", {image}},
+                                             {"audios", {path("odd.wav"), path("long.wav")}}}
+                                     << "\n"
+                                     << json("no sound") << "\n";
+  const Words file{"--input=" + path("prompts")};
+  const auto lines = generate(file);
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_EQ(lines[0]["ids"], text[0]["ids"]);
+  EXPECT_FALSE(lines[2].contains("audios"));
+  for (const Words& layout :
+       {Words{"--nproc=2", "--tp=2", "--sequence_parallel"}, {"--nproc=2", "--cp=2"}, {"--nproc=2"}})
+    EXPECT_EQ(generate(with(file, layout)), lines) << layout.back();
+  // What is wrong.
+  expect_refused(run({"--prompt=<audio> or <audio>", one[1]}), "the prompt has 2 <audio> markers for 1 sounds");
+  expect_refused(run({one[0], "--audio=gone.wav"}), "the sound gone.wav does not exist");
+  expect_refused(run({one[0], "--audio=" + image}), "odd_97x61.png");
+  expect_refused(run(with(file, {one[1]})), "--audio belongs to --prompt");
+  expect_refused(megalith({"generate", "--model", (golden_dir() / "hf/qwen3_vl").string(), "--ids", "--prompt=[1]",
+                           one[1], "--use_cpu"}),
+                 "qwen3_vl models take no sounds; use a model that hears");
 }
 
 // Frames given as images, and a sound beside each video: merged by time with the option, one after the other without.

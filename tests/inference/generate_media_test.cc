@@ -1,4 +1,4 @@
-// Texts about images and videos: with a cache and in every layout the same as from running the whole text again for
+// Texts about images, videos and sounds: with a cache and in every layout the same as from running the whole text again for
 // every token on one rank.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -39,10 +39,13 @@ MediaPrompt first_row(const GoldenMedia& golden, const std::string& prefix) {
   MediaPrompt prompt{.segments = batch.rows[0]};
   const at::Tensor ids = batch.input_ids[0].masked_select(batch.attention_mask[0].ne(0));
   prompt.request.prompt.assign(ids.const_data_ptr<int64_t>(), ids.const_data_ptr<int64_t>() + ids.numel());
-  int64_t images = 0, videos = 0, frames = 0;
+  int64_t images = 0, videos = 0, frames = 0, sounds = 0;
   for (const layout::TokenSegment& segment : prompt.segments) {
-    images += segment.kind == layout::TokenSegment::Kind::kImage ? 1 : 0;
-    frames += segment.kind == layout::TokenSegment::Kind::kVideo ? segment.frames : 0;
+    using Kind = layout::TokenSegment::Kind;
+    const bool both = segment.kind == Kind::kAudioInVideo;
+    images += segment.kind == Kind::kImage ? 1 : 0;
+    frames += both || segment.kind == Kind::kVideo ? segment.frames : 0;
+    sounds += both || segment.kind == Kind::kAudio ? 1 : 0;
   }
   // Where a time patch is a segment of its own, the first video has as many as its grid says.
   const at::Tensor video_grids = get("video_grid_thw");
@@ -52,6 +55,10 @@ MediaPrompt first_row(const GoldenMedia& golden, const std::string& prefix) {
   take_media(get("pixel_values_videos"), video_grids, videos, media.video_pixels, media.video_grids);
   if (videos > 0 && get("second_per_grid_ts").defined())
     media.video_seconds = get("second_per_grid_ts").narrow(0, 0, videos);
+  if (sounds > 0) {
+    media.sounds = get("input_features").narrow(0, 0, sounds);
+    media.sound_lengths = get("audio_feature_lengths").narrow(0, 0, sounds);
+  }
   return prompt;
 }
 
@@ -62,6 +69,9 @@ std::vector<int64_t> greedy_without_cache(const model::VirtualModels& models, co
   const inference::MediaBatch placed = inference::place_media(at::tensor(prompt.request.prompt, at::kLong).unsqueeze(0),
                                                               {}, prompt.request.media, models.config());
   const auto length = static_cast<int64_t>(prompt.request.prompt.size());
+  const auto rows_with = [](const at::Tensor& rows, int64_t count) {
+    return rows.defined() ? at::constant_pad_nd(rows[0], {0, count}, -1) : at::Tensor();
+  };
   std::vector<int64_t> text = prompt.request.prompt;
   for (int64_t count = 0; count < kNewTokens; ++count) {
     std::vector<layout::TokenSegment> segments = prompt.segments;
@@ -69,13 +79,17 @@ std::vector<int64_t> greedy_without_cache(const model::VirtualModels& models, co
     const layout::TokenPositions positions = layout::token_positions(segments, settings);
     const at::Tensor coordinates =
         at::stack({at::tensor(positions.time), at::tensor(positions.height), at::tensor(positions.width)});
-    const at::Tensor logits = models[0].forward(
-        {.layout = ops::SequenceLayout::dense(1, length + count).with_coordinates(coordinates.to(at::kLong)),
-         .ids = at::tensor(text, at::kLong),
-         .pixels = placed.pixels,
-         .grids = placed.grids,
-         .visual_rows = at::constant_pad_nd(placed.visual_rows[0], {0, count}, -1),
-         .training = false});
+    const at::Tensor logits =
+        models[0].forward({.layout = ops::SequenceLayout::dense(1, length + count)
+                                         .with_coordinates(coordinates.to(placed.coordinates.scalar_type())),
+                           .ids = at::tensor(text, at::kLong),
+                           .pixels = placed.pixels,
+                           .grids = placed.grids,
+                           .visual_rows = rows_with(placed.visual_rows, count),
+                           .audio_features = placed.audio_features,
+                           .audio_lengths = placed.audio_lengths,
+                           .audio_rows = rows_with(placed.audio_rows, count),
+                           .training = false});
     text.push_back(logits[length + count - 1].narrow(0, 0, models.config().vocab_size).argmax().item<int64_t>());
   }
   return {text.begin() + length, text.end()};
@@ -85,7 +99,7 @@ class GenerateMedia : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(GenerateMedia, CacheAndLayoutChangeNothing) {
   const GoldenMedia golden = read_golden_media(GetParam());
-  // Two prompts: images alone, and an image with a video.
+  // Two prompts: images, for a model that hears with a sound, and an image with a video.
   const std::vector<MediaPrompt> prompts{first_row(golden, ""), first_row(golden, "mixed.")};
   const std::vector<inference::TextRequest> requests{prompts[0].request, prompts[1].request};
   std::vector<std::vector<int64_t>> expected(2);
@@ -102,7 +116,7 @@ TEST_P(GenerateMedia, CacheAndLayoutChangeNothing) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, GenerateMedia, ::testing::ValuesIn(golden_or_none(seeing_models())),
+INSTANTIATE_TEST_SUITE_P(, GenerateMedia, ::testing::ValuesIn(golden_or_none(supported_media_models())),
                          golden_test_name<::testing::TestParamInfo<std::string>>);
 
 // The answer is about the image: other pixels give other logits, which a warm draw shows.
@@ -125,6 +139,25 @@ TEST(GenerateMediaRequests, PixelsMatterAndMistakesAreNamed) {
           inference::generate_texts(models, {&bad, 1}, {});
         },
         {"row 0 has a run of", "Give ids and pixels that were made together"});
+  });
+}
+
+// The answer is about the sound as well, and padding after it is not part of it.
+TEST(GenerateMediaRequests, SoundsMatterAndTheirPaddingDoesNot) {
+  const GoldenMedia golden = read_golden_media("qwen3_omni_moe");
+  const MediaPrompt prompt = first_row(golden, "");
+  ASSERT_TRUE(prompt.request.media.hears());
+  inference::TextRequest other = prompt.request, padded = prompt.request;
+  other.media.sounds = -8 * prompt.request.media.sounds;
+  padded.media.sounds = at::constant_pad_nd(prompt.request.media.sounds, {0, 40}, 3);
+  run_media_model("qwen3_omni_moe", {}, [&](const Rank&, model::VirtualModels& models) {
+    const std::vector<inference::TextRequest> all{prompt.request, other, padded};
+    const auto texts = inference::generate_texts(models, all, {.temperature = 1, .max_new_tokens = 24});
+    EXPECT_NE(texts[0], texts[1]);
+    EXPECT_EQ(texts[0], texts[2]);
+    inference::TextRequest bad = prompt.request;
+    bad.media = {};
+    expect_error<DataError>([&] { inference::generate_texts(models, {&bad, 1}, {}); }, {"placeholders"});
   });
 }
 

@@ -12,7 +12,7 @@
 #include "megalith/base/task_progress.h"
 #include "megalith/base/terminal.h"
 #include "megalith/cli/model_command.h"
-#include "megalith/cli/prompt_images.h"
+#include "megalith/cli/prompt_media.h"
 #include "megalith/inference/generate.h"
 #include "megalith/inference/stage_passes.h"
 #include "megalith/run/samples/text_prompts.h"
@@ -31,10 +31,12 @@ Continues a prompt and prints the text as it comes.
   --model MODEL          folder, or a hub name that has been downloaded
   --prompt TEXT          the text to continue
   --input FILE           one prompt per line, each a JSON string (or, with --ids, a JSON array of ids); - is stdin. With
-                         images: {"prompt": …, "images": [FILE, …]}
+                         images and sounds: {"prompt": …, "images": [FILE, …], "audios": [FILE, …]}
   --image FILE           an image (JPEG, PNG, WebP) that the prompt is about; repeat it for several. Each stands where
                          the prompt has <image>; without any <image>, all stand before the text. With --ids the prompt
                          has a placeholder id for each
+  --audio FILE           a sound (WAV, FLAC, MP3, Ogg) for a model that hears, likewise; it stands where the prompt has
+                         <audio>
   --chat                 a prompt is a user's message, or in FILE also a list of messages; uses the chat template
   --ids                  prompts and results are token ids; needs no tokenizer
   --max_new_tokens N     most tokens to generate (default 128)
@@ -42,7 +44,7 @@ Continues a prompt and prints the text as it comes.
   --top_k N, --top_p X   sample only from the N likeliest tokens; only from those that together have probability X
   --seed N               seed of the sampling; every text is a draw of its own, also for equal prompts
   --num_return_sequences N  texts per prompt (default 1); more than one needs a temperature
-  --json                 one JSON object per text instead of a stream: {"prompt","text","ids"}, and "images"
+  --json                 one JSON object per text instead of a stream: {"prompt","text","ids"}, "images", "audios"
   --nproc N --tp N --pp N --ep N …   ranks and how they share the model, as in `megalith train`; replicas share the
                          texts
   --bf16 | --fp16        number format (default fp32)
@@ -51,28 +53,36 @@ Continues a prompt and prints the text as it comes.
 using nlohmann::ordered_json;
 
 struct Prompt {
-  ordered_json given;               // as it was written
-  std::vector<std::string> images;  // files
+  ordered_json given;  // as it was written
+  PromptFiles files{};
   std::vector<int64_t> ids{};
   inference::MediaInput media{};
 };
 
-// Reads {"prompt": …, "images": […]}: returns the images and leaves the prompt.
-std::vector<std::string> take_images(ordered_json& value, const std::string& where) {
-  const ordered_json images = value.value("images", ordered_json::array());
-  bool good = value.contains("prompt") && value.size() == 1 + value.count("images") && images.is_array();
-  for (const ordered_json& image : images) good = good && image.is_string();
-  check<DataError>(good, "{}: an object has \"prompt\" and \"images\", a list of files, and nothing else", where);
+// Reads {"prompt": …, "images": […], "audios": […]}: returns the files and leaves the prompt.
+PromptFiles take_files(ordered_json& value, const std::string& where) {
+  bool good = value.contains("prompt") && value.size() == 1 + value.count("images") + value.count("audios");
+  const auto list = [&](const char* name) {
+    const ordered_json files = value.value(name, ordered_json::array());
+    good = good && files.is_array();
+    for (const ordered_json& file : files) good = good && file.is_string();
+    return good ? files.get<std::vector<std::string>>() : std::vector<std::string>{};
+  };
+  PromptFiles files{.images = list("images"), .sounds = list("audios")};
+  check<DataError>(good, "{}: an object has \"prompt\", \"images\" and \"audios\", lists of files, and nothing else",
+                   where);
   value = ordered_json(value["prompt"]);
-  return images.get<std::vector<std::string>>();
+  return files;
 }
 
-// Returns the lines of the input, or the one prompt of the command line with its images.
-std::vector<Prompt> read_prompts(const std::optional<std::string>& prompt, const std::vector<std::string>& images,
+// Returns the lines of the input, or the one prompt of the command line with its files.
+std::vector<Prompt> read_prompts(const std::optional<std::string>& prompt, const PromptFiles& files,
                                  const std::optional<std::string>& input, bool as_ids, bool as_chat) {
   check<ConfigError>(prompt.has_value() != input.has_value(), "give either --prompt TEXT or --input FILE");
-  check<ConfigError>(!input || images.empty(),
+  check<ConfigError>(!input || files.images.empty(),
                      "--image belongs to --prompt; in a file of prompts write {{\"prompt\": …, \"images\": [FILE]}}");
+  check<ConfigError>(!input || files.sounds.empty(),
+                     "--audio belongs to --prompt; in a file of prompts write {{\"prompt\": …, \"audios\": [FILE]}}");
   const char* const expected = as_ids    ? "a JSON array of token ids"
                                : as_chat ? "a JSON string or a JSON array of messages"
                                          : "a JSON string";
@@ -85,14 +95,14 @@ std::vector<Prompt> read_prompts(const std::optional<std::string>& prompt, const
   };
   const auto parse = [&](const std::string& text, const std::string& where) {
     Prompt result{.given = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false)};
-    if (result.given.is_object()) result.images = take_images(result.given, where);
+    if (result.given.is_object()) result.files = take_files(result.given, where);
     check_prompt(result.given, where);
     return result;
   };
   // On the command line a text needs no JSON quotes.
   if (prompt) {
     Prompt one = as_ids ? parse(*prompt, "--prompt") : Prompt{.given = *prompt};
-    one.images = images;
+    one.files = files;
     return {std::move(one)};
   }
   std::ifstream file;
@@ -135,8 +145,9 @@ class Printer {
     if (stream_) tell(stream_->finish());
     if (json_) {
       ordered_json line{{"prompt", prompts_[text / copies_].given}};
-      const std::vector<std::string>& images = prompts_[text / copies_].images;
-      if (!images.empty()) line["images"] = images;
+      const PromptFiles& files = prompts_[text / copies_].files;
+      if (!files.images.empty()) line["images"] = files.images;
+      if (!files.sounds.empty()) line["audios"] = files.sounds;
       if (tokenizer_) line["text"] = text_;
       line["ids"] = ids_;
       progress_.without_line([&] { write_out(line.dump() + "\n"); });
@@ -174,7 +185,7 @@ class Printer {
 int run_generate(Words words) {
   ModelCommand command;
   std::optional<std::string> prompt, input;
-  std::vector<std::string> images;
+  PromptFiles files;
   std::optional<int64_t> max_new_tokens, top_k, num_return_sequences;
   std::optional<double> temperature, top_p;
   bool as_ids = false, as_chat = false, json = false;
@@ -182,7 +193,8 @@ int run_generate(Words words) {
   const bool ready = command.parse(words,
                                    {{"prompt", "the text to continue", &prompt},
                                     {"input", "file with one prompt per line", &input},
-                                    {"image", "image that the prompt is about; may be repeated", &images},
+                                    {"image", "image that the prompt is about; may be repeated", &files.images},
+                                    {"audio", "sound that the prompt is about; may be repeated", &files.sounds},
                                     {"chat", "prompts go through the chat template", &as_chat},
                                     {"ids", "prompts and results are token ids", &as_ids},
                                     {"max_new_tokens", "most tokens to generate", &max_new_tokens},
@@ -214,23 +226,26 @@ int run_generate(Words words) {
     // With --ids there is no tokenizer, so nothing stops generation but its length.
     sampling.stop_ids.assign(tokenizer->stop_ids().begin(), tokenizer->stop_ids().end());
   }
-  std::vector<Prompt> prompts = read_prompts(prompt, images, input, as_ids, as_chat);
-  std::optional<PromptImages> reader;
+  std::vector<Prompt> prompts = read_prompts(prompt, files, input, as_ids, as_chat);
+  std::optional<PromptMedia> reader;
+  model::TowerChoice towers{.vision = false, .audio = false};
   for (Prompt& one : prompts) {
     ordered_json marked = one.given;
-    if (!as_ids) mark_images(marked, one.images.size());
+    if (!as_ids) mark_media(marked, one.files);
     one.ids = as_ids ? marked.get<std::vector<int64_t>>()
               : chat ? run::encode_chat(*tokenizer, *chat, marked)
                      : run::encode_prompt(*tokenizer, marked.get<std::string>());
-    if (!one.images.empty()) {
+    if (one.files.any()) {
       if (!reader) reader.emplace(command.model(), command.tokenizer_folder());
-      one.media = reader->read(one.images, one.ids);
+      one.media = reader->read(one.files, one.ids);
+      towers.vision = towers.vision || one.media.sees();
+      towers.audio = towers.audio || one.media.hears();
     }
     const at::Tensor ids = at::tensor(one.ids, at::kLong);
     inference::check_token_ids(ids, command.model());
     inference::place_media(ids.unsqueeze(0), {}, one.media, command.model());
   }
-  command.keep_towers({.vision = reader.has_value(), .audio = false});
+  command.keep_towers(towers);
   std::vector<inference::TextRequest> requests;
   for (const Prompt& one : prompts)
     for (int64_t text = 0; text < texts; ++text) requests.push_back({one.ids, requests.size(), one.media});
