@@ -12,6 +12,7 @@
 #include "megalith/data/sft/tokenized_data.h"
 #include "megalith/data/table/base64_internal.h"
 #include "megalith/io/file_io.h"
+#include "megalith/media/audio.h"
 #include "megalith/media/image_processor.h"
 #include "megalith/media/sound_processor.h"
 #include "megalith/media/video_processor.h"
@@ -150,6 +151,72 @@ TEST_F(SoundData, BytesAndTokenFolders) {
   EXPECT_TRUE(at::equal(expected.audio_features.narrow(0, 0, 250), frames_of("slow.wav")));
   expect_contains(io::read_text_file(folder_ / "tokens/train/info.json", 1 << 20), "\"version\": 4");
 }
+
+#ifdef MEGALITH_ARROW
+// A list of structs {bytes, path}, and one struct: WAV and MP3 in the table, FLAC by its path alone.
+TEST_F(SoundData, BytesInTablesAreThoseOfFiles) {
+  const fs::path tables = fs::absolute("tests/data/tables");
+  const auto of_table = [&](const std::string& name) {
+    DataRequest request = this->request({});
+    request.data.dataset = {name};
+    request.data.dataset_dir = tables.string();
+    request.media->media_dir = fs::absolute("tests/data/media/sounds");
+    return request;
+  };
+  const DataRequest lines = of_table("sounds.jsonl");
+  if (!media::can_decode_all_sounds()) {
+    expect_error<ConfigError>([&] { samples_of(lines); }, {"libsndfile1-dev"});
+    return;
+  }
+  const std::vector<Sample> files = samples_of(lines);
+  ASSERT_EQ(files.size(), 4U);
+  EXPECT_EQ(files[1].row.media.size(), 2U);
+  EXPECT_TRUE(files[2].row.media.empty());
+  const auto expect_same = [&](const DataRequest& request, const std::vector<Sample>& samples) {
+    ASSERT_EQ(samples.size(), files.size());
+    for (size_t i = 0; i < files.size(); ++i) {
+      const MicroBatch made = batch_of(request, {samples[i]}), expected = batch_of(lines, {files[i]});
+      EXPECT_TRUE(at::equal(made.ids, expected.ids)) << i;
+      EXPECT_TRUE(at::equal(made.labels, expected.labels)) << i;
+      ASSERT_EQ(made.audio_features.defined(), !files[i].row.media.empty()) << i;
+      if (!made.audio_features.defined()) continue;
+      EXPECT_TRUE(at::equal(made.audio_rows, expected.audio_rows)) << i;
+      EXPECT_TRUE(at::equal(made.audio_features, expected.audio_features)) << i;
+    }
+  };
+  for (const char* name : {"sounds.parquet", "sounds.arrow"}) {
+    SCOPED_TRACE(name);
+    DataRequest request = of_table(name);
+    expect_same(request, samples_of(request));
+    // Through a token folder, which holds the bytes of the two WAV files and of the MP3 file.
+    request.data.tokenized_path = folder_ / name / "tokens";
+    fs::create_directories(folder_ / name);
+    samples_of(request);
+    expect_same(request, samples_of(request));
+    const fs::path media = fs::absolute("tests/data/media/sounds");
+    EXPECT_EQ(fs::file_size(folder_ / name / "tokens/train/media_bytes.bin"),
+              2 * fs::file_size(media / "byte.wav") + fs::file_size(media / "mono.mp3"));
+    // As a stream.
+    request.data.tokenized_path.reset();
+    request.data.buffer_size = 1;
+    const auto stream = open_streamed_data(request).train(0);
+    std::vector<Sample> streamed;
+    while (auto sample = stream->next()) streamed.push_back(*std::move(sample));
+    expect_same(request, streamed);
+  }
+  std::ofstream(folder_ / "dataset_info.json")
+      << json{{"one",
+               {{"file_name", (tables / "one_sound.parquet").string()},
+                {"columns", {{"prompt", "instruction"}, {"response", "output"}, {"audios", "sound"}}}}}}
+             .dump();
+  DataRequest one = of_table("one");
+  one.data.dataset_dir = folder_.path().string();
+  const std::vector<Sample> samples = samples_of(one);
+  ASSERT_EQ(samples.size(), 2U);
+  EXPECT_TRUE(samples[1].row.media.empty());
+  EXPECT_TRUE(at::equal(batch_of(one, {samples[0]}).audio_features, batch_of(lines, {files[0]}).audio_features));
+}
+#endif
 
 // A video given as images, and its sound: both streams in turns, as their times say.
 TEST_F(SoundData, SoundOfVideos) {

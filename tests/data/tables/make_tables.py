@@ -214,6 +214,35 @@ def images():
     pq.write_table(table, path("one_image.parquet"))
 
 
+def sounds():
+    """Sounds likewise, as Audio columns of datasets are stored without decoding: WAV, MP3 and FLAC."""
+    def read(name):
+        with open(os.path.join(HERE, "..", "media", "sounds", name), "rb") as file:
+            return file.read()
+
+    sound = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    turn = pa.struct([("role", pa.string()), ("content", pa.string())])
+    rows, lines = [], []
+    for text, files in [("<audio>What?", ["byte.wav"]), ("<audio> or <audio>?", ["mono.mp3", "stereo.flac"]),
+                        ("No sound.", []), ("<audio>Again.", ["byte.wav"])]:
+        messages = [{"role": "user", "content": text}, {"role": "assistant", "content": "This."}]
+        # With bytes the path is a name alone; without, it is looked up.
+        structs = [{"bytes": None if name == "stereo.flac" else read(name), "path": name} for name in files]
+        rows.append({"messages": messages, "audios": structs})
+        lines.append({"messages": messages, "audios": files})
+    rows[3]["audios"][0]["path"] = None
+    rows[2]["audios"] = None
+    table = pa.Table.from_pylist(rows, pa.schema([("messages", pa.list_(turn)), ("audios", pa.list_(sound))]))
+    pq.write_table(table, path("sounds.parquet"), row_group_size=3)
+    write_ipc("sounds.arrow", table, pa.ipc.new_stream)
+    write_lines("sounds.jsonl", lines)
+    one = [{"instruction": "<audio>What?", "output": "This.", "sound": rows[0]["audios"][0]},
+           {"instruction": "No sound.", "output": "So?", "sound": None}]
+    table = pa.Table.from_pylist(one, pa.schema([("instruction", pa.string()), ("output", pa.string()),
+                                                 ("sound", sound)]))
+    pq.write_table(table, path("one_sound.parquet"))
+
+
 types()
 only_arrow()
 codecs()
@@ -222,6 +251,7 @@ alpaca()
 pairs()
 ids()
 images()
+sounds()
 csv_cases()
 with open(path("versions.json"), "w") as file:
     json.dump({"pyarrow": pa.__version__, "pandas": pandas.__version__, "datasets": datasets.__version__}, file)
