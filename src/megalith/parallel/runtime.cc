@@ -66,6 +66,7 @@ void apply_library_switches(const LibrarySwitches& switches) {
   at::globalContext().setDeterministicAlgorithms(switches.deterministic, /*warn_only=*/true);
   at::globalContext().setDeterministicCuDNN(switches.deterministic);
   at::globalContext().setAllowTF32CuBLAS(switches.tf32);
+  at::globalContext().setAllowTF32CuDNN(switches.tf32);  // convolutions of audio towers
 }
 
 Runtime::~Runtime() = default;
