@@ -31,19 +31,11 @@ VisionShape AudioShape::blocks() const {
 }
 
 std::vector<std::string> problems(const AudioShape& shape) {
-  std::vector<std::string> found;
-  const auto positive = [&found](const char* name, int64_t value) {
-    if (value <= 0) found.push_back(fmt::format("the audio tower's {} is {}; it must be positive", name, value));
-  };
-  positive("depth", shape.depth);
-  positive("width", shape.width);
-  positive("number of heads", shape.heads);
-  positive("MLP width", shape.mlp_width);
-  positive("output width", shape.out_width);
-  positive("number of mel bins", shape.mel_bins);
-  positive("number of channels", shape.conv_channels);
-  positive("number of frames in a chunk", shape.chunk);
-  positive("number of chunks convolved at once", shape.conv_chunks);
+  std::vector<std::string> found = size_problems("audio", shape.blocks(),
+                                                 {{"number of mel bins", shape.mel_bins},
+                                                  {"number of channels", shape.conv_channels},
+                                                  {"number of frames in a chunk", shape.chunk},
+                                                  {"number of chunks convolved at once", shape.conv_chunks}});
   if (!found.empty()) return found;
   // Positions are pairs of a sine and a cosine, of at least two frequencies.
   if (shape.width % shape.heads != 0 || shape.width % 2 != 0 || shape.width < 4)

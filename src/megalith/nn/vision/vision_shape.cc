@@ -15,20 +15,26 @@ int64_t VisionShape::position_side() const {
   return static_cast<int64_t>(std::llround(std::sqrt(static_cast<double>(positions))));
 }
 
-std::vector<std::string> problems(const VisionShape& shape) {
+std::vector<std::string> size_problems(const char* tower, const VisionShape& blocks,
+                                       const std::vector<std::pair<const char*, int64_t>>& more) {
+  std::vector<std::pair<const char*, int64_t>> sizes{{"depth", blocks.depth},
+                                                     {"width", blocks.width},
+                                                     {"number of heads", blocks.heads},
+                                                     {"MLP width", blocks.mlp_width},
+                                                     {"output width", blocks.out_width}};
+  sizes.insert(sizes.end(), more.begin(), more.end());
   std::vector<std::string> found;
-  const auto positive = [&found](const char* name, int64_t value) {
-    if (value <= 0) found.push_back(fmt::format("the vision tower's {} is {}; it must be positive", name, value));
-  };
-  positive("depth", shape.depth);
-  positive("width", shape.width);
-  positive("number of heads", shape.heads);
-  positive("MLP width", shape.mlp_width);
-  positive("output width", shape.out_width);
-  positive("number of channels", shape.channels);
-  positive("patch size", shape.patch);
-  positive("time patch", shape.time_patch);
-  positive("merge size", shape.merge);
+  for (const auto& [name, value] : sizes)
+    if (value <= 0) found.push_back(fmt::format("the {} tower's {} is {}; it must be positive", tower, name, value));
+  return found;
+}
+
+std::vector<std::string> problems(const VisionShape& shape) {
+  std::vector<std::string> found = size_problems("vision", shape,
+                                                 {{"number of channels", shape.channels},
+                                                  {"patch size", shape.patch},
+                                                  {"time patch", shape.time_patch},
+                                                  {"merge size", shape.merge}});
   if (!found.empty()) return found;
   // Rows and columns rotate half of a head's channels each, in pairs.
   if (shape.width % shape.heads != 0 || shape.head_dim() % 4 != 0)

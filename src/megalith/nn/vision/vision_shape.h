@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "megalith/ops/norm_rope/activation.h"
@@ -66,6 +67,11 @@ struct VisionShape {
 
 // Returns one message per inconsistent field, each with the allowed values; empty if all is well.
 std::vector<std::string> problems(const VisionShape& shape);
+
+// Returns one message per size that is not positive: those of blocks and output, which towers of all kinds have, and
+// further ones by name. `tower` is "vision" or "audio".
+std::vector<std::string> size_problems(const char* tower, const VisionShape& blocks,
+                                       const std::vector<std::pair<const char*, int64_t>>& more);
 
 // The size of an image or video in patches.
 struct ImageGrid {
