@@ -49,6 +49,11 @@ for x0, y0, dx, dy in passes:
     rows += b"".join(b"\0" + row.tobytes() for row in part)
 (folder / "interlaced.png").write_bytes(png(53, 37, 8, 2, rows, interlace=1))
 
+# Not compared with Pillow: what becomes of it depends on the limits of a processor.
+(folder / "odd").mkdir(exist_ok=True)
+strip = bytes(i // 100 % 256 for i in range(20000))
+(folder / "odd" / "strip_20000x1.png").write_bytes(png(20000, 1, 8, 0, b"\0" + strip))
+
 frames = [Image.fromarray(np.roll(rgb, 5 * i, 1)) for i in range(3)]
 frames[0].save(folder / "animated.webp", save_all=True, append_images=frames[1:])
 frames[0].save(folder / "animated.png", save_all=True, append_images=frames[1:])

@@ -225,6 +225,7 @@ class OddImages : public ::testing::Test {
     fs::resize_file(folder_.path() / "cut.jpg", fs::file_size(folder_.path() / "cut.jpg") / 2);
     copy(golden + "/one_1x1.png", "one.png");
     copy(golden + "/cmyk_66x50.jpg", "cmyk.jpg");
+    copy(kMedia + "/odd/strip_20000x1.png", "strip.png");
     copy(kMedia + "/animated.png", "animated.png");
     copy(kMedia + "/animated.webp", "animated.webp");
     copy(kMedia + "/rgb16.png", "big.png");  // 100 MB after its last chunk
@@ -251,7 +252,7 @@ class OddImages : public ::testing::Test {
 };
 
 TEST_F(OddImages, AreReadOrNamed) {
-  for (const char* file : {"one.png", "cmyk.jpg", "big.png"}) {
+  for (const char* file : {"one.png", "cmyk.jpg", "big.png", "strip.png"}) {
     const DataRequest made = request({file});
     const std::vector<Sample> samples = loaded_samples(made);
     ASSERT_EQ(samples.size(), 1U) << file;
