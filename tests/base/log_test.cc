@@ -10,6 +10,7 @@
 #include <regex>
 #include <sstream>
 
+#include "megalith/base/log_receiver.h"
 #include "tests/support/temp_folder.h"
 
 namespace megalith {
@@ -62,6 +63,33 @@ TEST(Log, LinesOnStderrArePlain) {
 }
 
 // Lines of a file stand for themselves: with time, rank and level. --quiet is a matter of the terminal.
+TEST(Log, AReceiverGetsWholeLinesInPlaceOfStderr) {
+  std::vector<std::pair<LogLevel, std::string>> lines;
+  const std::string text = on_stderr([&] {
+    set_log_receiver([&](LogLevel level, std::string_view line) {
+      lines.emplace_back(level, line);
+      if (line == "first") log_info("from the receiver");  // holds no lock
+    });
+    log_info("first");
+    log_warning("the disk is nearly full");
+    log_text(LogLevel::kDebug, "below the level");
+    write_to_stderr(std::string(kErase) + "step 1");
+    write_to_stderr(std::string(kErase) + "step 2\nmodel\n");
+    quiet_stderr();
+    log_info("quiet");
+    quiet_stderr(false);
+    set_log_receiver(nullptr);
+    log_info("on stderr again");
+  });
+  EXPECT_EQ(text, "on stderr again\n");
+  const std::vector<std::pair<LogLevel, std::string>> expected = {{LogLevel::kInfo, "first"},
+                                                                  {LogLevel::kInfo, "from the receiver"},
+                                                                  {LogLevel::kWarning, "the disk is nearly full"},
+                                                                  {LogLevel::kInfo, "step 2"},
+                                                                  {LogLevel::kInfo, "model"}};
+  EXPECT_EQ(lines, expected);
+}
+
 TEST(Log, FilesHoldEverythingWithTimeRankAndLevel) {
   const testing::TempFolder folder;
   add_log_file(folder / "rank-3.log");

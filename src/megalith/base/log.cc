@@ -6,6 +6,7 @@
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/spdlog.h>
 
+#include <atomic>
 #include <cstdio>
 #include <memory>
 #include <mutex>
@@ -14,6 +15,7 @@
 
 #include "megalith/base/env.h"
 #include "megalith/base/error.h"
+#include "megalith/base/log_receiver.h"
 
 namespace megalith {
 
@@ -56,6 +58,8 @@ std::string_view line_beginning(spdlog::level::level_enum level) {
   }
 }
 
+constexpr std::string_view kAnsiErase = "\x1b[2K";  // ANSI, after a carriage return
+
 // stderr, of which it remembers the unfinished last line: a log line erases it, and it is written again below.
 class StderrSink : public spdlog::sinks::base_sink<std::mutex> {
  public:
@@ -74,7 +78,7 @@ class StderrSink : public spdlog::sinks::base_sink<std::mutex> {
 
  private:
   void sink_it_(const spdlog::details::log_msg& message) override {
-    if (!open_line_.empty()) put("\r\x1b[2K");  // carriage return, then ANSI "erase line"
+    if (!open_line_.empty()) put(fmt::format("\r{}", kAnsiErase));
     put(fmt::format("{}{}\n", line_beginning(message.level),
                     std::string_view(message.payload.data(), message.payload.size())));
     put(open_line_);
@@ -86,6 +90,13 @@ class StderrSink : public spdlog::sinks::base_sink<std::mutex> {
 
   std::string open_line_;  // with the characters that placed it
 };
+
+// Returns a line without the characters that place it over a live one.
+std::string_view without_cursor_moves(std::string_view line) {
+  if (const size_t start = line.rfind('\r'); start != std::string_view::npos) line.remove_prefix(start + 1);
+  if (line.starts_with(kAnsiErase)) line.remove_prefix(kAnsiErase.size());
+  return line;
+}
 
 // Text as spdlog's patterns spell it, where % begins a field.
 std::string pattern_text(const std::string& text) {
@@ -100,6 +111,25 @@ class Log {
   // Starts with the level of the environment.
   Log() : stderr_(std::make_shared<StderrSink>()), lines_("megalith", stderr_) {
     lines_.set_level(level_of(env_string("MEGALITH_LOG_LEVEL").value_or("info")));
+  }
+
+  // Lines go to the receiver, if there is one, and otherwise to stderr; here, so that no sink's lock is held meanwhile.
+  void write(LogLevel level, std::string_view text) {
+    const std::shared_ptr<const LogReceiver> receiver = receiver_.load();
+    if (!receiver) return lines_.log(spdlog_level(level), text);
+    if (lines_.should_log(spdlog_level(level)) && stderr_->should_log(spdlog_level(level))) (*receiver)(level, text);
+    if (lines_.should_log(spdlog_level(level))) write_to_file(text, level);
+  }
+  void write_as_it_is(std::string_view text) {
+    const std::shared_ptr<const LogReceiver> receiver = receiver_.load();
+    if (!receiver) return stderr_->write(text);
+    for (size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n')) {
+      (*receiver)(LogLevel::kInfo, without_cursor_moves(text.substr(0, end)));
+      text.remove_prefix(end + 1);
+    }
+  }
+  void set_receiver(LogReceiver receiver) {
+    receiver_ = receiver ? std::make_shared<const LogReceiver>(std::move(receiver)) : nullptr;
   }
 
   spdlog::logger& lines() { return lines_; }
@@ -129,6 +159,7 @@ class Log {
  private:
   std::shared_ptr<StderrSink> stderr_;
   spdlog::logger lines_;
+  std::atomic<std::shared_ptr<const LogReceiver>> receiver_;
   std::set<std::string> file_names_;
   std::unique_ptr<spdlog::logger> file_lines_;  // writes to the file only; nullptr without a file
 };
@@ -162,10 +193,12 @@ void add_log_file(const std::filesystem::path& path) {
   }
 }
 
-void write_to_stderr(std::string_view text) { process_log().stderr_sink().write(text); }
+void write_to_stderr(std::string_view text) { process_log().write_as_it_is(text); }
 
 void log_to_file(std::string_view text, LogLevel level) { process_log().write_to_file(text, level); }
 
-void log_text(LogLevel level, std::string_view text) { process_log().lines().log(spdlog_level(level), text); }
+void log_text(LogLevel level, std::string_view text) { process_log().write(level, text); }
+
+void set_log_receiver(LogReceiver receiver) { process_log().set_receiver(std::move(receiver)); }
 
 }  // namespace megalith
