@@ -176,11 +176,11 @@ py::dict item_of(const data::Sequence& row, const std::string& prefix) {
   return item;
 }
 
-py::list items_of(std::span<const data::Sample> samples, const PythonDataset* dataset) {
+py::list items_of(std::span<const data::Sample> samples, const ItemKeeper* keeper) {
   py::list items;
   for (const data::Sample& sample : samples) {
-    if (dataset != nullptr) {
-      items.append(dataset->take_item(sample));
+    if (keeper != nullptr) {
+      items.append(keeper->take_item(sample));
       continue;
     }
     check<ConfigError>(!sample.rejected, "a data_collator cannot take preference pairs from files; leave it out");
@@ -191,15 +191,15 @@ py::list items_of(std::span<const data::Sample> samples, const PythonDataset* da
 
 }  // namespace
 
-data::CollateFunction python_collator(const py::object& collator, std::shared_ptr<const PythonDataset> dataset,
+data::CollateFunction python_collator(const py::object& collator, std::shared_ptr<const ItemKeeper> keeper,
                                       bool shifted) {
   check<ConfigError>(PyCallable_Check(collator.ptr()) != 0,
                      "data_collator is a {}; it must be callable: a function from a list of items to a dict of tensors",
                      py::str(py::type::of(collator).attr("__name__")).cast<std::string>());
-  return [call = share(collator), dataset = std::move(dataset), shifted](std::span<const data::Sample> samples,
-                                                                         const data::Collator& built_in) {
+  return [call = share(collator), keeper = std::move(keeper), shifted](std::span<const data::Sample> samples,
+                                                                       const data::Collator& built_in) {
     const py::gil_scoped_acquire lock;
-    CollatedTensors tensors(object_of(call)(items_of(samples, dataset.get())));
+    CollatedTensors tensors(object_of(call)(items_of(samples, keeper.get())));
     const at::Tensor ids = tensors.rows("input_ids"), mask = tensors.rows("attention_mask");
     at::Tensor labels = tensors.rows("labels");
     check<DataError>(ids.defined() && labels.defined(),

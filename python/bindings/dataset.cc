@@ -8,6 +8,7 @@
 
 #include <limits>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -108,11 +109,30 @@ class ItemReader {
     return row;
   }
 
+  // Reads an item of Megatron's datasets: tokens, labels (the token after each), loss_mask. Masks of attention and
+  // positions follow from the options.
+  data::Sequence shifted_row() const {
+    data::Sequence row{.ids = ids("tokens"), .labels = ids("labels"), .shifted = true};
+    check<DataError>(row.labels.size() == row.ids.size(), "{} has {} labels and {} tokens; there must be one per token",
+                     place_, row.labels.size(), row.ids.size());
+    if (has("loss_mask")) {
+      const auto mask = numbers_of_value(item_["loss_mask"]);
+      check<DataError>(mask && !mask->single && mask->size() == row.ids.size(),
+                       "{} has a loss_mask that is not one number per token", place_);
+      for (size_t i = 0; i < row.labels.size(); ++i)
+        if (mask->whole ? mask->wholes[i] == 0 : mask->reals[i] == 0) row.labels[i] = data::kIgnoredLabel;
+    }
+    add_fields(row);
+    return row;
+  }
+
   // Adds every other key with numbers.
   void add_fields(data::Sequence& row) const {
+    static const std::set<std::string> kOwn = {"input_ids", "labels", "attention_mask"};
+    static const std::set<std::string> kMegatron = {"tokens", "labels", "loss_mask", "attention_mask", "position_ids"};
     for (const auto& [key, value] : item_) {
       const auto name = key.cast<std::string>();
-      if (name == "input_ids" || name == "labels" || name == "attention_mask" || value.is_none()) continue;
+      if ((row.shifted ? kMegatron : kOwn).contains(name) || value.is_none()) continue;
       std::optional<Numbers> numbers = numbers_of_value(value);
       if (!numbers) continue;  // a text, or a list of objects: for the collator alone
       check<DataError>(
@@ -172,10 +192,55 @@ class ItemReader {
   const std::string place_;
 };
 
+// Returns the sample that an item describes.
+data::Sample sample_of(const py::object& item, const std::string& place) {
+  check<DataError>(py::hasattr(item, "keys"), "{} is a {}; it must be a dict with input_ids and labels", place,
+                   class_name(item));
+  const ItemReader reader(py::dict(item), place);
+  data::Sample sample;
+  if (reader.has("tokens")) {
+    sample.row = reader.shifted_row();
+    return sample;
+  }
+  if (reader.has("chosen_input_ids")) {
+    sample.row = reader.row("chosen_");
+    sample.rejected = reader.row("rejected_");
+    return sample;
+  }
+  sample.row = reader.row("");
+  reader.add_fields(sample.row);
+  reader.apply_mask(sample.row);
+  check<DataError>(!sample.row.ids.empty(), "{} has no tokens", place);
+  return sample;
+}
+
 }  // namespace
 
 bool is_dataset(const py::object& object) {
   return py::hasattr(object, "__len__") && py::hasattr(object, "__getitem__");
+}
+
+data::Sample ItemKeeper::keep(int64_t number, const py::object& item, const std::string& place,
+                              size_t most_kept) const {
+  if (kept_.size() >= most_kept) kept_.clear();
+  kept_[number] = share(item);
+  data::Sample sample;
+  sample.row.fields[kItemField] = {.numbers = std::vector<int64_t>{number}, .of = data::FieldOf::kRow};
+  if (py::isinstance<py::dict>(item) && item.cast<py::dict>().contains("input_ids"))
+    sample.row.ids = ItemReader(item.cast<py::dict>(), place).row("").ids;  // for their number alone
+  return sample;
+}
+
+int64_t ItemKeeper::number_of(const data::Sample& sample) {
+  return std::get<std::vector<int64_t>>(sample.row.fields.at(kItemField).numbers).front();
+}
+
+py::object ItemKeeper::kept(const data::Sample& sample) const {
+  const auto found = kept_.find(number_of(sample));
+  if (found == kept_.end()) return {};
+  py::object result = object_of(found->second);
+  kept_.erase(found);
+  return result;
 }
 
 PythonDataset::PythonDataset(const py::object& dataset, std::string name, bool keeps_items)
@@ -193,37 +258,71 @@ data::Sample PythonDataset::sample(int64_t index) const {
   const py::gil_scoped_acquire lock;
   const py::object found = item(index);
   const std::string place = fmt::format("sample {} of {}", index, name_);
-  data::Sample sample;
-  if (keeps_items_) {
-    if (kept_.size() >= kMostKept) kept_.clear();
-    kept_[index] = share(found);
-    sample.row.fields[kItemField] = {.numbers = std::vector<int64_t>{index}, .of = data::FieldOf::kRow};
-    if (!py::isinstance<py::dict>(found) || !found.cast<py::dict>().contains("input_ids")) return sample;
-    sample.row.ids = ItemReader(found.cast<py::dict>(), place).row("").ids;  // for their number alone
-    return sample;
-  }
-  check<DataError>(py::hasattr(found, "keys"), "{} is a {}; it must be a dict with input_ids and labels", place,
-                   class_name(found));
-  const ItemReader reader(py::dict(found), place);
-  if (reader.has("chosen_input_ids")) {
-    sample.row = reader.row("chosen_");
-    sample.rejected = reader.row("rejected_");
-    return sample;
-  }
-  sample.row = reader.row("");
-  reader.add_fields(sample.row);
-  reader.apply_mask(sample.row);
-  check<DataError>(!sample.row.ids.empty(), "{} has no tokens", place);
-  return sample;
+  return keeps_items_ ? keep(index, found, place, kMostKept) : sample_of(found, place);
 }
 
 py::object PythonDataset::take_item(const data::Sample& sample) const {
-  const auto& numbers = std::get<std::vector<int64_t>>(sample.row.fields.at(kItemField).numbers);
-  const auto found = kept_.find(numbers.front());
-  if (found == kept_.end()) return item(numbers.front());
-  py::object result = object_of(found->second);
-  kept_.erase(found);
-  return result;
+  py::object found = kept(sample);
+  return found ? found : item(number_of(sample));
+}
+
+PythonStreams::PythonStreams(const py::object& iterable, std::string name, bool keeps_items)
+    : iterable_(share(iterable)), name_(std::move(name)), keeps_items_(keeps_items) {
+  check<ConfigError>(
+      !PyIter_Check(iterable.ptr()),
+      "{} is a {}, an iterator, which can be gone through once; give what it is made from: an object whose"
+      " __iter__ begins again in each epoch, such as a torch IterableDataset",
+      name_, class_name(iterable));
+  check<ConfigError>(py::hasattr(iterable, "__iter__"),
+                     "{} is a {}; it must have __len__ and __getitem__, as a list of samples or a datasets.Dataset has,"
+                     " or __iter__, as a torch IterableDataset has",
+                     name_, class_name(iterable));
+}
+
+py::object PythonStreams::take_item(const data::Sample& sample) const { return kept(sample); }
+
+// One pass over an iterable.
+class PythonStreams::Stream : public data::SampleStream {
+ public:
+  Stream(std::shared_ptr<const PythonStreams> all, int64_t epoch) : all_(std::move(all)), number_(epoch << 40) {
+    const py::gil_scoped_acquire lock;
+    const py::object iterable = object_of(all_->iterable_);
+    if (py::hasattr(iterable, "set_epoch")) iterable.attr("set_epoch")(epoch);
+    iterator_ = share(py::iter(iterable));
+  }
+
+  std::optional<data::Sample> next() override {
+    const py::gil_scoped_acquire lock;
+    const py::object found = advance();
+    if (!found) return std::nullopt;
+    const std::string place = fmt::format("sample {} of {}", place_++, all_->name_);
+    if (!all_->keeps_items_) return sample_of(found, place);
+    return all_->keep(number_++, found, place, SIZE_MAX);
+  }
+
+  bool skip() override {
+    const py::gil_scoped_acquire lock;
+    ++place_;
+    return static_cast<bool>(advance());
+  }
+
+ private:
+  // Returns the next item; nothing at the end.
+  py::object advance() {
+    auto found = py::reinterpret_steal<py::object>(PyIter_Next(iterator_.get()));
+    if (!found && PyErr_Occurred() != nullptr) throw py::error_already_set();
+    return found;
+  }
+
+  const std::shared_ptr<const PythonStreams> all_;
+  SharedObject iterator_;
+  int64_t place_ = 0;  // number of the next item in this pass
+  int64_t number_;     // number of the next item that is kept, another one in every epoch
+};
+
+std::unique_ptr<data::SampleStream> PythonStreams::open(const std::shared_ptr<const PythonStreams>& self,
+                                                        int64_t epoch) {
+  return std::make_unique<Stream>(self, epoch);
 }
 
 }  // namespace megalith::python

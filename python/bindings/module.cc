@@ -1,6 +1,7 @@
 // The extension module megalith._megalith: exceptions, options, ranks, models and trainers. Python's side of it, with
 // the names and the documentation that users see, is in python/megalith. Whatever may wait, compute or call back into
 // Python runs without the interpreter's lock.
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <exception>
@@ -13,12 +14,15 @@
 #include "dataset.h"
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
+#include "megalith/base/log_receiver.h"
 #include "megalith/run/exit_code.h"
 #include "megalith/run/plan_inputs.h"
 #include "objective.h"
 #include "options.h"
+#include "pretrain.h"
 #include "session.h"
 #include "tokenizer.h"
+#include "weights.h"
 
 namespace megalith::python {
 
@@ -75,8 +79,25 @@ void bind_errors(py::module_& module) {
   });
 }
 
-std::shared_ptr<const PythonDataset> dataset_of(const py::object& dataset, const std::string& name, bool keeps_items) {
-  return dataset.is_none() ? nullptr : std::make_shared<const PythonDataset>(dataset, name, keeps_items);
+// Makes the C++ side of one dataset: numbered samples, or, where `may_stream`, a stream.
+OwnTrainerParts::Data data_of(const py::object& given, const std::string& name, const py::object& collator,
+                              bool labels_shifted, bool may_stream) {
+  OwnTrainerParts::Data data;
+  const bool own_collator = !collator.is_none();
+  std::shared_ptr<const ItemKeeper> keeper;
+  if (py::isinstance<ColumnDataset>(given)) {
+    data.dataset = given.cast<std::shared_ptr<ColumnDataset>>();
+  } else if (may_stream && !is_dataset(given)) {
+    const auto streams = std::make_shared<const PythonStreams>(given, name, own_collator);
+    data.stream = [streams](int64_t epoch) { return PythonStreams::open(streams, epoch); };
+    keeper = streams;
+  } else {
+    const auto dataset = std::make_shared<const PythonDataset>(given, name, own_collator);
+    data.dataset = dataset;
+    keeper = dataset;
+  }
+  if (own_collator) data.collate = python_collator(collator, std::move(keeper), labels_shifted);
+  return data;
 }
 
 // Makes a trainer from what Python brings. `eval_datasets` maps names to datasets; the name of a single one is "".
@@ -84,25 +105,32 @@ std::shared_ptr<RankTrainer> make_trainer(std::shared_ptr<LoadedModel> model, co
                                           const py::dict& eval_datasets, const py::object& collator,
                                           bool labels_shifted, const py::object& objective, const py::object& bridge) {
   OwnTrainerParts parts;
-  const bool own_collator = !collator.is_none();
-  const auto collate = [&](std::shared_ptr<const PythonDataset> dataset) {
-    return own_collator ? python_collator(collator, std::move(dataset), labels_shifted) : data::CollateFunction();
-  };
-  if (const auto dataset = dataset_of(train_dataset, "train_dataset", own_collator)) {
-    parts.train = dataset;
-    parts.train_collate = collate(dataset);
-  }
-  for (const auto& [name, value] : eval_datasets) {
-    const auto dataset = dataset_of(py::reinterpret_borrow<py::object>(value), "eval_dataset", own_collator);
-    parts.eval.push_back({name.cast<std::string>(), dataset, collate(dataset)});
-  }
+  if (!train_dataset.is_none()) parts.train = data_of(train_dataset, "train_dataset", collator, labels_shifted, true);
+  for (const auto& [name, value] : eval_datasets)
+    parts.eval.emplace_back(name.cast<std::string>(), data_of(py::reinterpret_borrow<py::object>(value), "eval_dataset",
+                                                              collator, labels_shifted, false));
   if (model->brings_data() && !parts.train && parts.eval.empty())
     throw ConfigError("there is no data: give train_dataset or eval_dataset, or name files in the arguments (dataset)");
-  parts.file_collate = collate(nullptr);
+  if (!collator.is_none()) parts.file_collate = python_collator(collator, nullptr, labels_shifted);
   if (!objective.is_none()) parts.objective = python_objective(objective);
   if (py::len(bridge.attr("wanted")) > 0) parts.callbacks = make_python_callbacks(bridge);
   const py::gil_scoped_release unlocked;
   return std::make_shared<RankTrainer>(std::move(model), std::move(parts));
+}
+
+std::shared_ptr<ColumnDataset> make_columns(const py::list& chunks, const std::optional<at::Tensor>& order,
+                                            const std::string& name) {
+  using Pair = std::pair<at::Tensor, at::Tensor>;
+  const auto column = [](const Pair& pair) { return ColumnDataset::Column{pair.first, pair.second}; };
+  std::vector<ColumnDataset::Chunk> made;
+  for (const py::handle each : chunks) {
+    const auto [ids, labels, mask] = each.cast<std::tuple<Pair, std::optional<Pair>, std::optional<Pair>>>();
+    ColumnDataset::Chunk chunk{.ids = column(ids)};
+    if (labels) chunk.labels = column(*labels);
+    if (mask) chunk.mask = column(*mask);
+    made.push_back(std::move(chunk));
+  }
+  return std::make_shared<ColumnDataset>(std::move(made), order.value_or(at::Tensor()), name);
 }
 
 py::dict output_dict(const train::TrainOutput& output) {
@@ -145,25 +173,49 @@ std::shared_ptr<T> unlocked_at_end(std::shared_ptr<T> object) {
           }};
 }
 
+// Lines of the log go to `receiver`, a function of the level's name and the line; None brings stderr back.
+void log_to(const py::object& receiver) {
+  if (receiver.is_none()) return set_log_receiver(nullptr);
+  set_log_receiver([call = share(receiver)](LogLevel level, std::string_view line) {
+    static constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
+    if (!Py_IsInitialized()) return;
+    const py::gil_scoped_acquire lock;
+    object_of(call)(kNames[static_cast<size_t>(level)], line);
+  });
+}
+
 void bind_runs(py::module_& module) {
-  module.def(
-      "initialize", [](const Options& options) { initialize(options); }, py::arg("options"), Unlocked());
-  module.def("is_initialized", &run::is_distribute_initialized);
-  module.def("shutdown", &shutdown, Unlocked());
-  module.def("report_failure", &report_failure, py::arg("reason"), Unlocked());
-  module.def("place", &place_of_process);
   module.def("quiet", &quiet_stderr, py::arg("quiet"));
+  module.def("log_to", &log_to, py::arg("receiver"));
+  module.def(
+      "set_num_threads", [](int threads) { at::set_num_threads(threads); }, py::arg("threads"));
+
+  py::class_<Rank, std::shared_ptr<Rank>>(module, "Rank")
+      .def_static("of_process", &Rank::of_process)
+      .def_static("of_threads", &Rank::of_threads, py::arg("size"), py::arg("timeout"))
+      .def("initialize", &Rank::initialize, py::arg("options"), Unlocked())
+      .def_property_readonly("is_initialized", &Rank::is_initialized)
+      .def("shutdown", &Rank::shutdown, Unlocked())
+      .def("abandon", &Rank::abandon, Unlocked())
+      .def("report_failure", &Rank::report_failure, py::arg("reason"), Unlocked())
+      .def("place", &Rank::place);
+
+  // Chunks are tuples (input_ids, labels, attention_mask) of columns (values, offsets), the last two of which may be
+  // None.
+  py::class_<ColumnDataset, std::shared_ptr<ColumnDataset>>(module, "ColumnDataset")
+      .def(py::init(&make_columns), py::arg("chunks"), py::arg("order"), py::arg("name"))
+      .def("__len__", &ColumnDataset::size);
 
   py::class_<LoadedModel, std::shared_ptr<LoadedModel>>(module, "Model")
-      .def(py::init([](std::shared_ptr<Options> options, const std::string& folder) {
+      .def(py::init([](std::shared_ptr<Rank> rank, std::shared_ptr<Options> options, const std::string& folder) {
              std::shared_ptr<LoadedModel> model;
              {
                const py::gil_scoped_release unlocked;
-               model = std::make_shared<LoadedModel>(std::move(options), folder);
+               model = std::make_shared<LoadedModel>(std::move(rank), std::move(options), folder);
              }
              return unlocked_at_end(std::move(model));
            }),
-           py::arg("options"), py::arg("folder"))
+           py::arg("rank"), py::arg("options"), py::arg("folder"))
       .def_property_readonly("folder", [](const LoadedModel& self) { return self.plan().model.folder.string(); })
       .def_property_readonly("family", [](const LoadedModel& self) { return self.plan().model.config.family; })
       .def_property_readonly("output_dir",
@@ -180,6 +232,9 @@ void bind_runs(py::module_& module) {
       .def(
           "save", [](LoadedModel& self, const std::string& folder) { self.save(folder); }, py::arg("folder"),
           Unlocked())
+      .def("stream", &stream_weights, py::arg("of"), py::arg("dtype"), py::arg("receiver"), py::arg("batch_bytes"))
+      .def("shards", &weight_shards, py::arg("of"))
+      .def("set_weights", &set_weights, py::arg("given"), py::arg("strict"))
       .def("close", &LoadedModel::close, Unlocked());
 
   py::class_<RankTrainer, std::shared_ptr<RankTrainer>>(module, "Trainer")
@@ -215,5 +270,7 @@ PYBIND11_MODULE(_megalith, module) {
   bind_errors(module);
   bind_options(module);
   bind_tokenizer(module);
+  bind_weights(module);
   bind_runs(module);
+  bind_pretrain(module);
 }

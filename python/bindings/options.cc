@@ -66,31 +66,31 @@ Options parse(const py::dict& given, const std::optional<std::string>& file) {
 }
 
 // Options that nothing reads have no member; they are at the value that was given, or at their default.
-py::object value_of(const Options& options, const config::Option& option) {
-  if (option.read) return to_python(option.read(options.parsed.args));
-  return to_python(option.default_value(options.parsed.args.dialect));
+py::object value_of(const config::TrainingArguments& args, const config::Option& option) {
+  if (option.read) return to_python(option.read(args));
+  return to_python(option.default_value(args.dialect));
 }
 
 py::object get(const Options& options, const std::string& name) {
   const auto match = config::OptionTable::instance().find(name);
   if (!match || match->negated) throw py::attribute_error(fmt::format("there is no option {}", name));
-  return value_of(options, *match->option);
-}
-
-py::dict all(const Options& options) {
-  py::dict result;
-  for (const config::Option& option : config::OptionTable::instance().options())
-    if (option.read) result[py::str(option.name)] = value_of(options, option);
-  return result;
+  return value_of(options.parsed.args, *match->option);
 }
 
 }  // namespace
+
+py::dict options_dict(const config::TrainingArguments& args) {
+  py::dict result;
+  for (const config::Option& option : config::OptionTable::instance().options())
+    if (option.read) result[py::str(option.name)] = value_of(args, option);
+  return result;
+}
 
 void bind_options(py::module_& module) {
   py::class_<Options, std::shared_ptr<Options>>(module, "Options")
       .def(py::init(&parse), py::arg("given"), py::arg("file") = std::nullopt)
       .def("get", &get, py::arg("name"))
-      .def("all", &all)
+      .def("all", [](const Options& options) { return options_dict(options.parsed.args); })
       .def("notes", [](const Options& options) { return options.parsed.notes; })
       .def("to_yaml", [](const Options& options) { return config::to_yaml(options.parsed.args); })
       .def(

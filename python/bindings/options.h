@@ -13,6 +13,9 @@ struct Options {
   config::ParseResult parsed;
 };
 
+// Returns every option that has a value, by its name. Call it with the lock.
+py::dict options_dict(const config::TrainingArguments& args);
+
 // Adds class Options to the module.
 void bind_options(py::module_& module);
 

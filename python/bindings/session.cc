@@ -4,15 +4,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <mutex>
-
 #include "megalith/base/allocator.h"
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/comm/store/rendezvous.h"
 #include "megalith/comm/store/restarts.h"
-#include "megalith/run/launch_flags.h"
 #include "megalith/run/load_model.h"
 #include "megalith/run/out_of_memory.h"
 #include "megalith/run/plan_inputs.h"
@@ -32,30 +28,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Everything that must be closed before the groups go.
-struct OpenObjects {
-  std::mutex mutex;
-  std::vector<Closable*> objects;  // guarded by mutex
-};
-OpenObjects& open_objects() {
-  static OpenObjects open;
-  return open;
-}
-
-// The groups of the process; nullptr without any.
-parallel::ParallelContext*& process_context() {
-  static parallel::ParallelContext* context = nullptr;
-  return context;
-}
-
-// Checks what the options alone tell, and logs notes about them once.
-void begin(const Options& options) {
-  static const bool once = (keep_freed_memory(), true);
-  static_cast<void>(once);
-  options.parsed.report.check_runnable();
-  run::apply_log_level(options.parsed.args.logging);
-}
-
 // Returns the options with another model.
 config::TrainingArguments with_model(const Options& options, const std::string& folder_or_name) {
   config::TrainingArguments args = options.parsed.args;
@@ -63,37 +35,31 @@ config::TrainingArguments with_model(const Options& options, const std::string& 
   return args;
 }
 
-run::RunPlan resolve_run(const Options& options, const std::string& folder_or_name, bool brings_data) {
-  run::LaunchFlags flags;
-  flags.check(options.parsed.args.comm);
+run::RunPlan resolve_run(const Rank& rank, const Options& options, const std::string& folder_or_name,
+                         bool brings_data) {
   return run::resolve({.work = run::Work::kTrain,
                        .options = with_model(options, folder_or_name),
                        .report = options.parsed.report,
-                       .world = flags.world(),
-                       .begins_run = flags.begins_run(),
+                       .world = rank.world(options.parsed.args.comm),
+                       .begins_run = rank.begins_run(),
                        .restarted = comm::launch_from_env().restarts > 0,
                        .own_datasets = brings_data});
 }
 
-// Throws ConfigError unless the groups of this process, if there are any, have these sizes.
-void check_groups(const layout::GridShape& wanted) {
-  if (!run::is_distribute_initialized() || process_context() == nullptr) return;
-  const auto sizes = [](const layout::GridShape& shape) {
-    return fmt::format("tp {}, pp {}, cp {}, ep {}, etp {}", shape.tp, shape.pp, shape.cp, shape.ep, shape.expert_tp());
-  };
-  const std::string here = sizes(process_context()->grid().shape());
-  check<ConfigError>(here == sizes(wanted),
-                     "the arguments ask for {}, and the groups of this process have {}; call shutdown_megatron() before"
-                     " a run in another layout",
-                     sizes(wanted), here);
+std::shared_ptr<const std::vector<int32_t>> lengths_of(const data::Dataset& dataset) {
+  auto lengths = std::make_shared<std::vector<int32_t>>();
+  for (int64_t i = 0; i < dataset.size(); ++i) lengths->push_back(static_cast<int32_t>(dataset.tokens(i)));
+  return lengths;
 }
 
-// Returns data in the order of the plan.
-train::TrainingData in_order(const run::DataPlan& plan, const std::shared_ptr<const data::Dataset>& dataset,
-                             const data::CollateFunction& collate) {
+// Returns data in the order of the plan, or, as a stream, in its own.
+train::TrainingData in_order(const run::DataPlan& plan, const OwnTrainerParts::Data& given) {
+  const data::Collator collator(plan.collator, given.collate);
+  if (given.stream) return train::streamed_data(given.stream, collator);
   data::SamplerOptions order = plan.order;
-  order.size = dataset->size();
-  return train::numbered_data(dataset, order, data::Collator(plan.collator, collate));
+  order.size = given.dataset->size();
+  if (order.by_length) order.lengths = lengths_of(*given.dataset);
+  return train::numbered_data(given.dataset, order, collator);
 }
 
 std::string samples_of(const data::Dataset& dataset) {
@@ -102,57 +68,22 @@ std::string samples_of(const data::Dataset& dataset) {
 
 }  // namespace
 
-Closable::Closable() {
-  const std::scoped_lock lock(open_objects().mutex);
-  open_objects().objects.push_back(this);
+void begin(const Options& options) {
+  static const bool once = (keep_freed_memory(), true);
+  static_cast<void>(once);
+  options.parsed.report.check_runnable();
+  run::apply_log_level(options.parsed.args.logging);
 }
 
-Closable::~Closable() {
-  const std::scoped_lock lock(open_objects().mutex);
-  std::erase(open_objects().objects, this);
-}
-
-std::unique_ptr<run::RunContext> initialize(const Options& options) {
-  begin(options);
-  auto run = run::initialize_megatron(options.parsed.args, {.dialect = config::Dialect::kTrain, .allow_no_cuda = true});
-  process_context() = &run->context();
-  return run;
-}
-
-void shutdown() {
-  std::vector<Closable*> open;
-  {
-    const std::scoped_lock lock(open_objects().mutex);
-    open = open_objects().objects;
-  }
-  for (auto object = open.rbegin(); object != open.rend(); ++object) (*object)->close();
-  process_context() = nullptr;
-  run::shutdown_megatron();
-}
-
-void report_failure(const std::string& reason) {
-  if (!run::is_distribute_initialized() || process_context() == nullptr) return;
-  const parallel::ParallelContext& context = *process_context();
-  context.world().report_failure(fmt::format("rank {}: {}", context.rank(), reason), context.rank());
-}
-
-std::pair<int, int> place_of_process() {
-  const comm::Rendezvous place = comm::rendezvous_from_env();
-  return {place.rank, place.world_size};
-}
-
-LoadedModel::LoadedModel(std::shared_ptr<const Options> options, const std::string& folder_or_name)
-    : options_(std::move(options)) {
+LoadedModel::LoadedModel(std::shared_ptr<Rank> rank, std::shared_ptr<const Options> options,
+                         const std::string& folder_or_name)
+    : rank_(std::move(rank)), options_(std::move(options)) {
   const config::DataConfig& data = options_->parsed.args.data;
   brings_data_ = data.dataset.empty() && data.eval_dataset.empty() && !data.tokenized_path;
   begin(*options_);
-  plan_ = resolve_run(*options_, folder_or_name, brings_data_);
-  check_groups(plan_.settings.runtime.grid);
-  run_ = std::make_unique<run::RunContext>(
-      plan_.options, plan_.settings, run::InitializeOptions{.dialect = config::Dialect::kTrain, .allow_no_cuda = true});
-  run_->finish_mpu_init();
+  plan_ = resolve_run(*rank_, *options_, folder_or_name, brings_data_);
+  run_ = rank_->join(plan_.options, plan_.settings);
   parallel::ParallelContext& context = run_->context();
-  process_context() = &context;
   if (context.rank() == 0)
     for (const std::string& warning : plan_.warnings) log_warning("{}", warning);
   run::make_output_folder(plan_.settings.output);
@@ -161,6 +92,12 @@ LoadedModel::LoadedModel(std::shared_ptr<const Options> options, const std::stri
   check_memory(plan_.settings, plan_.model.config, context);
   checkpoint_ = run::find_resume(plan_.settings.resume, output, context);
   models_.emplace(run::load_model(plan_.model, plan_.settings.model, context, checkpoint_));
+  rank_->add(this);
+}
+
+LoadedModel::~LoadedModel() {
+  close();
+  rank_->remove(this);
 }
 
 void LoadedModel::close() {
@@ -174,7 +111,29 @@ model::VirtualModels& LoadedModel::models() {
 }
 
 void LoadedModel::save(const fs::path& folder) {
-  train::save_model(models(), plan_.settings.trainer.save, folder, plan_.model.vocabulary.assets(plan_.model.folder));
+  train::save_model(complete_models(), plan_.settings.trainer.save, folder,
+                    plan_.model.vocabulary.assets(plan_.model.folder));
+}
+
+model::VirtualModels& LoadedModel::complete_models() {
+  for (RankTrainer* trainer : trainers_)
+    if (train::OptimizedModel* optimized = trainer->optimized_model()) optimized->finish_param_gather();
+  return models();
+}
+
+std::unique_ptr<model::WeightStream> LoadedModel::stream(const model::StreamOptions& options) {
+  return std::make_unique<model::WeightStream>(complete_models(), options);
+}
+
+std::vector<model::WeightShard> LoadedModel::shards(model::WeightsOf of) {
+  return model::weight_shards(complete_models(), of);
+}
+
+model::GivenNames LoadedModel::set_weights(const std::vector<model::GivenWeight>& given, bool strict) {
+  model::GivenNames names = model::set_weights(complete_models(), given, strict);
+  for (RankTrainer* trainer : trainers_)
+    if (train::OptimizedModel* optimized = trainer->optimized_model()) optimized->reload_parameters();
+  return names;
 }
 
 RankTrainer::RankTrainer(std::shared_ptr<LoadedModel> model, OwnTrainerParts parts)
@@ -207,6 +166,14 @@ RankTrainer::RankTrainer(std::shared_ptr<LoadedModel> model, OwnTrainerParts par
     setup.callbacks.push_back(std::move(callback));
   if (parts.callbacks) setup.callbacks.push_back(std::move(parts.callbacks));
   trainer_ = std::make_unique<train::Trainer>(models, plan_.settings.trainer, std::move(setup));
+  model_->rank().add(this);
+  model_->add(this);
+}
+
+RankTrainer::~RankTrainer() {
+  close();
+  model_->remove(this);
+  model_->rank().remove(this);
 }
 
 run::RunData RankTrainer::open_data(OwnTrainerParts& parts) const {
@@ -219,14 +186,17 @@ run::RunData RankTrainer::open_data(OwnTrainerParts& parts) const {
   }
   run::RunData data;
   if (parts.train) {
-    data.train = in_order(plan_.data, parts.train, parts.train_collate);
-    data.described.emplace_back("train", samples_of(*parts.train));
+    check<ConfigError>(!parts.train->stream || plan_.settings.trainer.length.max_steps > 0,
+                       "train_dataset has no length, so the arguments have to say how long the run is: set max_steps");
+    check<ConfigError>(!parts.train->stream || !plan_.data.order.by_length,
+                       "group_by_length needs the lengths of all samples, and train_dataset is a stream; leave it out");
+    data.train = in_order(plan_.data, *parts.train);
+    data.described.emplace_back("train", parts.train->stream ? "a stream" : samples_of(*parts.train->dataset));
   }
-  for (OwnTrainerParts::Eval& each : parts.eval) {
-    data.described.emplace_back(each.name.empty() ? "evaluation" : "evaluation " + each.name,
-                                samples_of(*each.dataset));
+  for (const auto& [name, given] : parts.eval) {
+    data.described.emplace_back(name.empty() ? "evaluation" : "evaluation " + name, samples_of(*given.dataset));
     data.eval.push_back(
-        {.dataset = each.dataset, .collator = data::Collator(plan_.data.collator, each.collate), .name = each.name});
+        {.dataset = given.dataset, .collator = data::Collator(plan_.data.collator, given.collate), .name = name});
   }
   return data;
 }

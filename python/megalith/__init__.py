@@ -8,7 +8,7 @@
     trainer.train()
     trainer.save_model()
 
-One process is one rank: start several with torchrun, srun or mpirun. docs/python.md is the manual.
+One process is one rank: start several with torchrun, srun, mpirun or megalith.launch. docs/python.md is the manual.
 """
 
 # Names are imported when they are first used: `python -m megalith` and the program need neither torch nor the library.
@@ -23,24 +23,34 @@ _HOMES = {
     "InternalError": "errors",
     "McaTrainer": "trainer",
     "Model": "model",
+    "ModelType": "pretraining",
     "Objective": "objective",
     "Seq2SeqTrainingArguments": "arguments",
     "Tokenizer": "tokenizer",
+    "PretrainOutput": "pretraining",
     "TrainOutput": "trainer",
     "Trainer": "trainer",
     "TrainerCallback": "callbacks",
     "TrainerControl": "callbacks",
     "TrainerState": "callbacks",
     "TrainingArguments": "arguments",
+    "Shard": "model",
     "convert": "program",
+    "get_args": "pretraining",
+    "gpt_model": "pretraining",
     "initialize_megatron": "ranks",
     "is_distribute_initialized": "ranks",
+    "launch": "launcher",
+    "log_to": "ranks",
     "plan": "program",
+    "pretrain": "pretraining",
     "preview": "program",
     "program_path": "program",
     "quiet": "ranks",
+    "rank": "ranks",
     "run_program": "program",
     "shutdown_megatron": "ranks",
+    "world_size": "ranks",
 }
 
 __all__ = sorted(_HOMES)
@@ -51,10 +61,12 @@ def __getattr__(name):
         from ._version import version
 
         return version
-    if name not in _HOMES:
-        raise AttributeError(f"module 'megalith' has no attribute {name!r}")
     import importlib
 
+    if name == "testing":  # a module, for `import megalith; megalith.testing.run_ranks(…)`
+        return importlib.import_module(".testing", __name__)
+    if name not in _HOMES:
+        raise AttributeError(f"module 'megalith' has no attribute {name!r}")
     value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
     globals()[name] = value
     return value

@@ -1,3 +1,4 @@
+from . import testing as testing
 from .arguments import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
 from .arguments import TrainingArguments as TrainingArguments
 from .callbacks import TrainerCallback as TrainerCallback
@@ -8,10 +9,17 @@ from .errors import ConfigError as ConfigError
 from .errors import DataError as DataError
 from .errors import Error as Error
 from .errors import InternalError as InternalError
+from .launcher import launch as launch
 from .model import AutoModel as AutoModel
 from .model import Model as Model
+from .model import Shard as Shard
 from .objective import Batch as Batch
 from .objective import Objective as Objective
+from .pretraining import ModelType as ModelType
+from .pretraining import PretrainOutput as PretrainOutput
+from .pretraining import get_args as get_args
+from .pretraining import gpt_model as gpt_model
+from .pretraining import pretrain as pretrain
 from .program import convert as convert
 from .program import plan as plan
 from .program import preview as preview
@@ -19,8 +27,11 @@ from .program import program_path as program_path
 from .program import run_program as run_program
 from .ranks import initialize_megatron as initialize_megatron
 from .ranks import is_distribute_initialized as is_distribute_initialized
+from .ranks import log_to as log_to
 from .ranks import quiet as quiet
+from .ranks import rank as rank
 from .ranks import shutdown_megatron as shutdown_megatron
+from .ranks import world_size as world_size
 from .tokenizer import Tokenizer as Tokenizer
 from .trainer import DpoTrainer as DpoTrainer
 from .trainer import McaTrainer as McaTrainer

@@ -4,6 +4,7 @@ from it, tells editors."""
 import json
 import os
 
+from . import callbacks
 from .core import _megalith
 
 
@@ -29,8 +30,15 @@ class TrainingArguments:
         return self
 
     def _keep(self, options, file):
-        parsed = _megalith.Options(options, file)
-        self.__dict__.update(_given=dict(options), _file=file, _parsed=parsed)
+        # Services that the library does not know, and those that it only writes files for, are Hugging Face's callbacks.
+        services, rest = callbacks.services_among(options)
+        parsed = _megalith.Options(rest, file)
+        self.__dict__.update(_given=dict(options), _file=file, _parsed=parsed, _services=services)
+
+    @property
+    def services(self):
+        """The services of report_to that Hugging Face's callbacks report to."""
+        return list(self._services)
 
     def given(self):
         """Returns the options that were given, under the names that were used."""
@@ -39,6 +47,11 @@ class TrainingArguments:
     def to_dict(self):
         """Returns every option with a value, defaults included."""
         return self._parsed.all()
+
+    def to_sanitized_dict(self):
+        """Returns to_dict() with texts in place of lists and dicts, as services take their parameters."""
+        plain = (bool, int, float, str, type(None))
+        return {name: value if isinstance(value, plain) else str(value) for name, value in self.to_dict().items()}
 
     def to_json_string(self):
         """Returns to_dict() as JSON."""

@@ -1,6 +1,7 @@
 """Callbacks: what a program does while a run trains. Names and arguments are those of Hugging Face's Trainer."""
 
 import dataclasses
+import importlib.util
 from typing import Optional
 
 
@@ -95,6 +96,43 @@ class TrainerCallback:
 EVENTS = tuple(name for name in vars(TrainerCallback) if name.startswith("on_"))
 
 
+# What Hugging Face's callbacks report to, besides TensorBoard, whose files the library writes itself.
+SERVICES = (
+    "azure_ml",
+    "clearml",
+    "codecarbon",
+    "comet_ml",
+    "dagshub",
+    "dvclive",
+    "flyte",
+    "mlflow",
+    "neptune",
+    "swanlab",
+    "trackio",
+    "wandb",
+)
+
+
+def services_among(options):
+    """Returns the services that Hugging Face's callbacks report to, and the options without them. Where transformers is not
+    installed, the library keeps them all: it says what it cannot report to."""
+    wanted = options.get("report_to")
+    names = [wanted] if isinstance(wanted, str) else list(wanted or [])
+    if not set(names) & set(SERVICES) or importlib.util.find_spec("transformers") is None:
+        return [], options
+    rest = [name for name in names if name not in SERVICES]
+    return [name for name in names if name in SERVICES], {**options, "report_to": rest or "none"}
+
+
+def reporters(services):
+    """Returns Hugging Face's callbacks for services. Raises RuntimeError for one whose package is not installed."""
+    if not services:
+        return []
+    from transformers.integrations import get_reporting_integration_callbacks
+
+    return get_reporting_integration_callbacks(list(services))
+
+
 def _overrides(callback, event):
     """Returns whether a callback does anything at an event. Callbacks of other libraries inherit from classes of theirs, whose
     own methods do nothing either."""
@@ -109,7 +147,10 @@ class Bridge:
     """Delivers the events of the library to callbacks."""
 
     def __init__(self, callbacks, args, model, processing_class):
-        self.callbacks = [each() if isinstance(each, type) else each for each in callbacks]
+        made = [each() if isinstance(each, type) else each for each in callbacks]
+        # A program that passes a service's callback as well gets one, its own.
+        given = {type(each) for each in made}
+        self.callbacks = made + [each() for each in reporters(getattr(args, "services", [])) if each not in given]
         self.state = TrainerState()
         self.wanted = {event for event in EVENTS if any(_overrides(each, event) for each in self.callbacks)}
         self._args = args

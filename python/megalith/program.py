@@ -37,7 +37,7 @@ def _word(value):
     return os.fspath(value) if hasattr(value, "__fspath__") else str(value)
 
 
-def _words(options):
+def option_words(options):
     """Returns options as words of the command line. None and False leave a switch out."""
     words = []
     for name, value in options.items():
@@ -70,15 +70,15 @@ def run_program(*words):
 
 def plan(model_name_or_path, **options):
     """Returns the fastest layouts that fit, as `megalith plan --json` describes them: plan("Qwen/Qwen3-8B", gpus=64)."""
-    return json.loads(run_program("plan", "--json", f"--model_name_or_path={os.fspath(model_name_or_path)}", *_words(options)))
+    return json.loads(run_program("plan", "--json", f"--model_name_or_path={os.fspath(model_name_or_path)}", *option_words(options)))
 
 
 def preview(topic, **options):
     """Returns what `megalith preview TOPIC --json` says about a run: groups, layers, batch, lr, pipeline or memory."""
-    return json.loads(run_program("preview", topic, "--json", *_words(options)))
+    return json.loads(run_program("preview", topic, "--json", *option_words(options)))
 
 
 def convert(checkpoint_path, output_path, **options):
     """Converts a model or a checkpoint, as `megalith convert` does, and returns a description of the result."""
     paths = (f"--checkpoint_path={os.fspath(checkpoint_path)}", f"--output_path={os.fspath(output_path)}")
-    return json.loads(run_program("convert", "--json", *paths, *_words(options)))
+    return json.loads(run_program("convert", "--json", *paths, *option_words(options)))

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 from . import callbacks as _callbacks
 from . import objective as _objective
+from . import ranks
 from .arguments import TrainingArguments
+from .columns import columns_of
 from .core import _megalith
 from .errors import ConfigError
 from .model import AutoModel, Model
@@ -26,9 +28,9 @@ class Trainer:
 
     model           what AutoModel.from_pretrained returned, or a folder or hub name to load
     args            the TrainingArguments that the model was loaded with
-    train_dataset   anything with __len__ and __getitem__ that gives dicts of input_ids and labels; without it, the files that
-                    args.dataset names
-    eval_dataset    the same for evaluations, or a dict of several by name
+    train_dataset   anything with __len__ and __getitem__ that gives dicts of input_ids and labels, or, with args.max_steps,
+                    anything that can be iterated; without it, the files that args.dataset names
+    eval_dataset    the same for evaluations, with a length, or a dict of several by name
     data_collator   a function from a list of samples to a dict of tensors: input_ids and labels [rows, tokens], attention_mask
                     if rows have padding, and others for the loss. Without it rows are padded by the library
     labels_shifted  whether data_collator has moved labels to where they are predicted. False, Hugging Face's rule: they are
@@ -65,10 +67,14 @@ class Trainer:
         self.processing_class = processing_class if processing_class is not None else tokenizer
         self._bridge = _callbacks.Bridge(callbacks or [], args, model, self.processing_class)
         shifted = self.default_labels_shifted if labels_shifted is None else labels_shifted
+        eval_datasets = eval_dataset if isinstance(eval_dataset, dict) else {} if eval_dataset is None else {"": eval_dataset}
+        if data_collator is None:  # which would get the items themselves
+            train_dataset = columns_of(train_dataset, "train_dataset")
+            eval_datasets = {name: columns_of(each, "eval_dataset") for name, each in eval_datasets.items()}
         self._core = _megalith.Trainer(
             model._core,
             train_dataset,
-            eval_dataset if isinstance(eval_dataset, dict) else {} if eval_dataset is None else {"": eval_dataset},
+            eval_datasets,
             data_collator,
             shifted,
             None if objective is None else _objective.Bridge(objective),
@@ -96,10 +102,9 @@ class Trainer:
             raise ConfigError(
                 f"resume_from_checkpoint is {wanted}, but the model was loaded without it; set it in TrainingArguments"
             )
-        on_main_thread = threading.current_thread() is threading.main_thread()
-        output = self._core.train(on_main_thread)
+        output = self._core.train(ranks.handles_signals())
         if output["interrupted"]:
-            _raise_interrupt(output["signal"])
+            raise_interrupt(output["signal"])
         return TrainOutput(output["global_step"], output["training_loss"], output["metrics"])
 
     def evaluate(self, metric_key_prefix="eval"):
@@ -114,14 +119,14 @@ class Trainer:
         self._core.save_model(folder)
 
 
-def _raise_interrupt(number):
+def raise_interrupt(number):
     """Raises what has stopped a run: on this rank a signal, on another one 0. All ranks stop after the same step, so that they
     can leave together (see ranks.py)."""
     try:
         # Handlers are Python's again: SIGINT becomes KeyboardInterrupt here, SIGTERM ends the process.
-        if number:
+        if number and threading.current_thread() is threading.main_thread():
             signal.raise_signal(number)
-        raise KeyboardInterrupt("the run was asked to stop on another rank")
+        raise KeyboardInterrupt("the run was asked to stop" if number else "the run was asked to stop on another rank")
     except KeyboardInterrupt as error:
         error.ends_in_order = True
         raise

@@ -361,7 +361,7 @@ def test_mistakes_of_a_program_are_named(model_folder, samples):
     model = megalith.AutoModel.from_pretrained(model_folder, args)
     with pytest.raises(megalith.ConfigError, match="there is no data"):
         megalith.Trainer(model, args)
-    with pytest.raises(megalith.ConfigError, match="train_dataset is a generator"):
+    with pytest.raises(megalith.ConfigError, match="train_dataset is a generator, an iterator"):
         megalith.Trainer(model, args, train_dataset=(each for each in samples))
     with pytest.raises(megalith.ConfigError, match="args differ"):
         megalith.Trainer(model, megalith.TrainingArguments(**options(output_dir=None, seed=8)), train_dataset=samples)
