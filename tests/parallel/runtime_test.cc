@@ -124,5 +124,15 @@ TEST(Runtime, SeedsFollowTheRule) {
   });
 }
 
+// Kernels that split the sum of a product add its parts in fp32.
+TEST(LibrarySwitches, ProductsAreRoundedOnce) {
+  at::globalContext().setAllowBF16ReductionCuBLAS(true);
+  at::globalContext().setAllowFP16ReductionCuBLAS(true);
+  apply_library_switches({});
+  constexpr auto kOnce = at::CuBLASReductionOption::DisallowReducedPrecisionAllowSplitK;
+  EXPECT_EQ(at::globalContext().allowBF16ReductionCuBLAS(), kOnce);
+  EXPECT_EQ(at::globalContext().allowFP16ReductionCuBLAS(), kOnce);
+}
+
 }  // namespace
 }  // namespace megalith::parallel

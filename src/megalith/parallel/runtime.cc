@@ -67,6 +67,9 @@ void apply_library_switches(const LibrarySwitches& switches) {
   at::globalContext().setDeterministicCuDNN(switches.deterministic);
   at::globalContext().setAllowTF32CuBLAS(switches.tf32);
   at::globalContext().setAllowTF32CuDNN(switches.tf32);  // convolutions of audio towers
+  // Parts of a sum are added in fp32 and rounded once. (libtorch would let cuBLAS round each part to 16 bits.)
+  at::globalContext().setAllowBF16ReductionCuBLAS(false);
+  at::globalContext().setAllowFP16ReductionCuBLAS(false);
 }
 
 Runtime::~Runtime() = default;

@@ -76,6 +76,28 @@ TEST_P(CudaKernel, ProductsOfManySizesAreMeasuredSeldom) {
   EXPECT_LE(plans->counts().kept, 1024);
 }
 
+// Long sums with few results, for which kernels that split the sum are the fastest: the result is rounded once.
+TEST_P(CudaKernel, LongSumsAreRoundedOnce) {
+  if (GetParam() != at::kBFloat16) GTEST_SKIP() << "in fp32 nothing is rounded to 16 bits";
+  at::globalContext().setAllowBF16ReductionCuBLAS(false);  // as a run does, for products that are not cuBLASLt's
+  const auto plans = make_gemm_plans();
+  for (const int64_t rows : {128, 512}) {
+    const Tensor a = random({rows, 1 << 16}).to(at::kCUDA), b = random({512, 1 << 16}).to(at::kCUDA);
+    const Tensor residual = random({rows, 512}).to(at::kCUDA);
+    const Tensor exact = a.to(at::kDouble).mm(b.to(at::kDouble).t());
+    const auto expect_rounded = [](const Tensor& actual, const Tensor& sum, const char* what) {
+      // Half a unit of bf16, and what fp32 loses in a sum of 65536 numbers.
+      const Tensor beyond = (actual.to(at::kDouble) - sum).abs() - sum.abs() / 256;
+      EXPECT_LE(beyond.max().item<double>(), 0.02) << what;
+    };
+    for (int again = 0; again < 2; ++again) {  // the choice is made in the first
+      expect_rounded(gemm(a, b.t(), {}, {.plans = plans.get()}), exact, "product");
+      expect_rounded(gemm(a, b.t(), {.residual = residual}, {.plans = plans.get()}), exact + residual.to(at::kDouble),
+                     "with a residual");
+    }
+  }
+}
+
 // A kernel that is launched while a product runs, as a collective is, ends before it.
 TEST_P(CudaKernel, ProductsLeaveRoomForOtherKernels) {
   if (GetParam() != at::kBFloat16) GTEST_SKIP() << "products in fp32 are not cuBLASLt's";

@@ -316,10 +316,15 @@ bool Plan::find_kernels(const Call& call) {
   const auto align = [&](cublasLtMatmulPreferenceAttributes_t which, const at::Tensor& x) {
     return set(which, static_cast<uint32_t>(alignment_of(x)));
   };
+  // A kernel that splits the summed dimension adds its parts in fp32: rounded to 16 bits each, they would cost more
+  // accuracy than all other roundings of the product. An fp32 result may hold the parts itself.
+  const uint32_t reductions =
+      call.out.scalar_type() == at::kFloat ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   std::array<cublasLtMatmulHeuristicResult_t, kMostKernels> offers{};
   int count = 0;
   const bool good = done(lt.cublasLtMatmulPreferenceCreate(&wishes)) &&
                     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kWorkspace)) &&
+                    set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions) &&
                     align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, call.b) &&
                     align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, call.a) &&
                     align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, call.read()) &&
