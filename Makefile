@@ -88,7 +88,8 @@ fuzz: setup-all ## libFuzzer on what reads other people's files, FUZZ_SECONDS ea
 format: setup  ## clang-format over src, tests, bench, fuzz and python, in place
 	@scripts/format.sh --fix
 
-docs: setup    ## the pages that are made from code: docs/options.md, and the stub for Python
+docs: setup    ## the pages that are made from code: docs/options.md, docs/python-api.md, and the stub for Python
+	@scripts/python_api.py
 	@scripts/build.sh $(or $(PRESET),release) config_test
 	@MEGALITH_UPDATE_DOCS=1 ctest --test-dir build/$(or $(PRESET),release) -R '^config\.' --output-on-failure >build/docs.log || \
 	  { cat build/docs.log; exit 1; }
@@ -103,7 +104,7 @@ package: setup ## dist/megalith-VERSION-linux-ARCH.tar.gz: the binary and every 
 	@scripts/package.sh build/$(or $(PRESET),release) dist
 
 wheel: setup   ## dist/megalith-VERSION-….whl: the program and the library for Python, for the torch of the build
-	@$(CHOOSE) && MEGALITH_CUDA_ARCHITECTURES="$${MEGALITH_CUDA_ARCHITECTURES:-80;90;100}" scripts/wheel.sh $$preset
+	@$(CHOOSE) && scripts/wheel.sh $$preset
 
 clean:         ## remove build/ and dist/
 	rm -rf build dist

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""wheel.py BUILD_DIR DIST_DIR: packs the Python package of a build as DIST_DIR/megalith-VERSION-cpXY-cpXY-linux_ARCH.whl.
+"""wheel.py BUILD_DIR DIST_DIR: packs the Python package of a build as DIST_DIR/megalith-VERSION-cpXY-cpXY-linux_ARCH.whl; the
+VERSION of one with CUDA ends with +cu13, or whichever major version of CUDA its torch has.
 
 The wheel depends on the torch that it was built for, and on nothing else: libtorch is torch's own, found beside the package
 (site-packages/torch/lib), the C++ library is the system's, which torch needs too, and all other libraries are inside. It runs on
@@ -22,7 +23,10 @@ import zipfile
 
 # Libraries that are not packed: glibc's, the C++ runtime, and those that come with torch.
 SYSTEM = re.compile(r"^(libc|libm|libdl|librt|libpthread|libutil|libresolv|libanl|libstdc\+\+|libgcc_s)\.so|^ld-linux")
-TORCH = re.compile(r"^lib(torch|c10|gomp|cudart|cupti|cublas|cudnn|cufile|nccl|nvrtc|nvToolsExt|shm)")
+TORCH = re.compile(
+    r"^lib(torch|c10|gomp|shm|nccl|nvrtc|nvToolsExt|nvJitLink|nvshmem|nvidia"
+    r"|cuda|cupti|cublas|cudnn|cufile|cufft|curand|cusolver|cusparse)"
+)
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -88,7 +92,8 @@ def copy_license(library, folder):
         shutil.copy(text, folder / f"{name}.txt")
 
 
-def metadata(version, torch_version):
+def metadata(version, torch_version, cuda_version):
+    device = f"NVIDIA GPUs, with CUDA {cuda_version}" if cuda_version else "CPUs"
     return f"""Metadata-Version: 2.1
 Name: megalith
 Version: {version}
@@ -97,7 +102,8 @@ Requires-Python: =={sys.version_info.major}.{sys.version_info.minor}.*
 Requires-Dist: torch=={torch_version}
 Description-Content-Type: text/markdown
 
-Megalith trains large language models in every parallel layout. This package brings the program `megalith` and the library:
+Megalith trains large language models in every parallel layout. This package brings the program `megalith` and the library, for
+{device}:
 
     pip install megalith
     megalith --help
@@ -105,11 +111,11 @@ Megalith trains large language models in every parallel layout. This package bri
 """
 
 
-def write_wheel(stage, target, version, torch_version, tag):
+def write_wheel(stage, target, version, torch_version, cuda_version, tag):
     """Packs the staged files with their metadata and the list of hashes that pip checks."""
     info = stage / f"megalith-{version}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(metadata(version, torch_version))
+    (info / "METADATA").write_text(metadata(version, torch_version, cuda_version))
     (info / "WHEEL").write_text(f"Wheel-Version: 1.0\nGenerator: megalith\nRoot-Is-Purelib: false\nTag: {tag}\n")
     (info / "entry_points.txt").write_text("[console_scripts]\nmegalith = megalith.__main__:main\n")
     record = []
@@ -131,15 +137,17 @@ def main():
     build, dist = (pathlib.Path(word).resolve() for word in sys.argv[1:3])
     versions = {}
     exec((build / "python" / "megalith" / "_version.py").read_text(), versions)
+    cuda = versions["cuda_version"]
+    version = versions["version"] + (f"+cu{cuda}" if cuda else "")
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     tag = f"{python}-{python}-linux_{platform.machine()}"
     dist.mkdir(parents=True, exist_ok=True)
-    target = dist / f"megalith-{versions['version']}-{tag}.whl"
+    target = dist / f"megalith-{version}-{tag}.whl"
     with tempfile.TemporaryDirectory(dir=dist) as folder:
         work = pathlib.Path(folder)
         (work / "stage").mkdir()
         stage_package(build, work / "stage", work)
-        write_wheel(work / "stage", work / target.name, versions["version"], versions["torch_version"], tag)
+        write_wheel(work / "stage", work / target.name, version, versions["torch_version"], cuda, tag)
         os.replace(work / target.name, target)
     print(f"{target} ({target.stat().st_size / 1e6:.1f} MB)")
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # wheel.sh PRESET [--test]: builds the Python package in build/PRESET and packs it as dist/megalith-*.whl, for the Python of
-# `scripts/interop.sh --python`; PYTHON=… names another one, which must have its headers.
+# `scripts/interop.sh --python`; PYTHON=… names another one, which must have its headers. With the preset `cuda` the kernels are
+# compiled for the GPUs of MEGALITH_CUDA_ARCHITECTURES, by default "80;90;100", and not for those of this machine alone.
 #
 # --test installs the wheel in a fresh virtual environment, which takes torch from the first one, and runs python/tests with it.
 set -euo pipefail
@@ -8,6 +9,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 preset=$1
 build=$root/build/$preset
+[ "$preset" != cuda ] || export MEGALITH_CUDA_ARCHITECTURES=${MEGALITH_CUDA_ARCHITECTURES:-80;90;100}
 python=${PYTHON:-$("$root/scripts/interop.sh" --python)}
 
 "$root/scripts/build.sh" "$preset" --configure-only

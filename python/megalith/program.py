@@ -24,10 +24,10 @@ def environment():
     second one, they tell it. Raises ImportError for another version of torch.
     """
     installed_torch.check()
-    libraries = installed_torch.library_folder()
-    if libraries.parent.parent == pathlib.Path(__file__).parent.parent:
+    libraries = installed_torch.library_folders()
+    if len(libraries) == 1 and libraries[0].parent.parent == pathlib.Path(__file__).parent.parent:
         return dict(os.environ)
-    paths = [str(libraries), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    paths = [*map(str, libraries), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
     return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(paths)}
 
 

@@ -54,7 +54,7 @@ def test_importing_takes_little_time_beyond_torch():
 def test_another_torch_is_refused(tmp_path):
     folder = tmp_path / "megalith"
     shutil.copytree(pathlib.Path(megalith.__file__).parent, folder, ignore=shutil.ignore_patterns("bin", "lib"))
-    (folder / "_version.py").write_text('version = "1.0"\ntorch_version = "1.2.3"\n')
+    (folder / "_version.py").write_text('version = "1.0"\ntorch_version = "1.2.3"\ncuda_version = None\n')
     done = python("-c", "from megalith import Trainer", PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]))
     assert done.returncode == 1
     assert "ImportError: megalith 1.0 was built for torch 1.2.3, and torch 2." in done.stderr
@@ -63,6 +63,25 @@ def test_another_torch_is_refused(tmp_path):
     (folder / "bin" / "megalith").write_text("")
     done = python("-m", "megalith", "--version", PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]))
     assert done.returncode == 2 and done.stderr.startswith("megalith: megalith 1.0 was built for torch 1.2.3, and torch 2.")
+
+
+def test_another_cuda_is_refused(tmp_path):
+    import torch
+
+    folder = tmp_path / "megalith"
+    shutil.copytree(pathlib.Path(megalith.__file__).parent, folder, ignore=shutil.ignore_patterns("bin", "lib"))
+    same = torch.__version__.split("+")[0]
+    (folder / "_version.py").write_text(f'version = "1.0"\ntorch_version = "{same}"\ncuda_version = "3"\n')
+    done = python("-c", "from megalith import Trainer", PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]))
+    assert done.returncode == 1
+    assert "megalith 1.0 was built for CUDA 3, and the torch that is installed " in done.stderr
+    has = f"was built for CUDA {torch.version.cuda.split('.')[0]}" if torch.version.cuda else "has no CUDA part"
+    assert has in done.stderr
+
+
+def test_the_reference_page_is_what_the_docstrings_say():
+    done = python(str(ROOT / "scripts" / "python_api.py"), "--check")
+    assert done.returncode == 0, done.stderr
 
 
 def test_preview_and_plan():
