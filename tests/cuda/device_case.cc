@@ -50,7 +50,7 @@ Words DeviceModel::command(const DeviceCase& how, const std::string& output) con
               "--save_strategy=no",
               "--ddp_timeout=30"};  // ranks that wait for one another say so
   if (!how.adapter()) words.emplace_back("--finetuning_type=full");
-  const Words seen = sight_words(family_);
+  const Words seen = sight_words(family_, folder_.path());
   words.insert(words.end(), seen.begin(), seen.end());
   if (how.bf16) words.emplace_back("--bf16");
   words.insert(words.end(), how.run.begin(), how.run.end());

@@ -112,9 +112,35 @@ std::vector<DeviceCase> sight_cases() {
   };
 }
 
+// Sounds as well, which are dealt likewise. Experts need sequence parallelism beside tp.
+std::vector<DeviceCase> sound_cases() {
+  const char* const family = "qwen3_omni_moe";
+  const Words all{"--freeze_vision_tower=false", "--freeze_multi_modal_projector=false"};
+  const auto with = [&all](Words more) {
+    more.insert(more.end(), all.begin(), all.end());
+    return more;
+  };
+  return {
+      {.name = "sound_one", .family = family, .run = all},
+      {.name = "sound_frozen_one", .family = family},
+      {.name = "sound_tp2", .family = family, .tp = 2, .layout = kSequenceParallel, .run = all},
+      {.name = "sound_tp2_cp2", .family = family, .tp = 2, .cp = 2, .layout = kSequenceParallel, .run = all},
+      {.name = "sound_cp2_recompute",
+       .family = family,
+       .cp = 2,
+       .layout = {"--recompute_granularity=full"},
+       .run = all},
+      {.name = "sound_pp2_dp2", .family = family, .pp = 2, .dp = 2, .layout = kShards, .run = all},
+      {.name = "sound_dp2_ep2", .family = family, .dp = 2, .layout = {"--ep=2"}, .run = all},
+      {.name = "sound_packed_cp2", .family = family, .cp = 2, .run = with(kPacked)},
+      {.name = "sound_lora_tp2", .family = family, .tp = 2, .layout = kSequenceParallel, .run = with(kLora)},
+  };
+}
+
 std::vector<DeviceCase> all_cases() {
   std::vector<DeviceCase> all = dense_cases();
-  for (const auto& some : {expert_cases(), sight_cases()}) all.insert(all.end(), some.begin(), some.end());
+  for (const auto& some : {expert_cases(), sight_cases(), sound_cases()})
+    all.insert(all.end(), some.begin(), some.end());
   const size_t count = all.size();
   for (size_t i = 0; i < count; ++i) {
     DeviceCase half = all[i];

@@ -345,10 +345,50 @@ std::vector<RankCase> sight_cases() {
   };
 }
 
+// A model that hears as well. Experts need sequence parallelism beside tp.
+std::vector<RankCase> sound_cases() {
+  const char* const family = "qwen3_omni_moe";
+  const CaseData samples = CaseData::kSamples;
+  const Words all{"--freeze_vision_tower=false", "--freeze_multi_modal_projector=false"};
+  const Words& sp = kSequenceParallel;
+  return {
+      {.name = "sound_tp2_sp", .family = family, .tp = 2, .data = samples, .layout = sp, .run = all},
+      {.name = "sound_tp2_sp_bf16",
+       .family = family,
+       .tp = 2,
+       .data = samples,
+       .precision = Precision::kBf16,
+       .layout = sp,
+       .run = all},
+      {.name = "sound_cp2", .family = family, .cp = 2, .data = samples, .run = all},
+      {.name = "sound_cp2_packed", .family = family, .cp = 2, .data = samples, .run = all + kPacked},
+      {.name = "sound_pp2", .family = family, .pp = 2, .data = samples, .run = all},
+      {.name = "sound_pp2_vpp2", .family = family, .pp = 2, .data = samples, .layout = {"--vpp=2"}, .run = all},
+      {.name = "sound_dp2_zero1", .family = family, .dp = 2, .data = samples, .layout = kShards, .run = all},
+      {.name = "sound_dp2_frozen", .family = family, .dp = 2, .data = samples, .layout = kShards},
+      {.name = "sound_ep2", .family = family, .dp = 2, .data = samples, .layout = {"--ep=2"}, .run = all},
+      {.name = "sound_tp2_cp2_sp_packed",
+       .family = family,
+       .tp = 2,
+       .cp = 2,
+       .data = samples,
+       .layout = sp,
+       .run = all + kPacked},
+      {.name = "sound_cp2_recompute",
+       .family = family,
+       .cp = 2,
+       .data = samples,
+       .layout = {"--recompute_granularity=full"},
+       .run = all},
+      {.name = "sound_lora_cp2", .family = family, .cp = 2, .data = samples, .run = all + kLora},
+      {.name = "sound_dpo_cp2", .family = family, .cp = 2, .data = CaseData::kPairs, .run = all + kPreferences},
+  };
+}
+
 std::vector<RankCase> all_rank_cases() {
   std::vector<RankCase> all;
   for (const auto& some : {data_parallel_cases(), tensor_parallel_cases(), pipeline_cases(), context_parallel_cases(),
-                           expert_cases(), method_cases(), sight_cases()})
+                           expert_cases(), method_cases(), sight_cases(), sound_cases()})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }
@@ -411,7 +451,7 @@ TEST(Cases, HaveNamesOfTheirOwn) {
 
 // On any machine: what the tests above are made of.
 TEST(LayoutsOverGloo, EqualOneRankOnTheCpu) {
-  for (const char* name : {"tp2_pp2", "dp2_zero1_bf16", "sight_tp2"})
+  for (const char* name : {"tp2_pp2", "dp2_zero1_bf16", "sight_tp2", "sound_cp2"})
     expect_equal_to_one_rank(case_named(name), Transport::kGlooOnCpu);
 }
 

@@ -46,7 +46,7 @@ Words common_words(const RankCase& how) {
   if (how.data == CaseData::kSamples) add({"--calculate_per_token_loss"});
   if (how.data == CaseData::kPairs) add({"--stage=dpo"});
   if (!how.adapter()) add({"--finetuning_type=full"});
-  add(sight_words(how.family));
+  add(sight_words(how.family, case_model(how.family)));
   add(how.run);
   return words;
 }
