@@ -106,5 +106,32 @@ TEST(VisionFlops, WindowsAreSmallerAtTheBorder) {
   EXPECT_EQ(vision_flops(whole, work, true, true) - vision_flops(shape, work, true, true), less);
 }
 
+// Sounds of 230 and 40 frames; every product counted by hand.
+TEST(AudioFlops, CountsEveryProduct) {
+  const AudioFlopsShape shape{.depth = 3,
+                              .width = 8,
+                              .mlp_width = 10,
+                              .mel_bins = 16,
+                              .chunk = 100,
+                              .channels = 4,
+                              .window_rows = 26,
+                              .out_width = 6};
+  AudioWork work;
+  work.add(shape, 230);
+  work.add(shape, 40);
+  EXPECT_EQ(work.chunks, 3 + 1);
+  EXPECT_EQ(work.rows, 13 + 13 + 4 + 5);  // 30 frames: 15, 8, 4; 40: 20, 10, 5
+  EXPECT_EQ(work.window_pairs, 26 * 26 + 4 * 4 + 5 * 5);
+  // A chunk is 16 x 100, then 8 x 50, 4 x 25 and 2 x 13.
+  const double convolutions = 4 * (8 * 50 * 4 * 9 + 4 * 25 * 4 * 9 * 4 + 2 * 13 * 4 * 9 * 4);
+  const double frame = 35 * (4 * 2) * 8, qkv = 35 * 8 * 24, out = 35 * 8 * 8, mlp = 35 * (8 * 10 + 10 * 8);
+  const double attention = 2 * 8 * work.window_pairs;
+  const double projector = 35 * (8 * 8 + 8 * 6);
+  const double forward = 2 * (convolutions + frame + 3 * (qkv + out + mlp + attention) + projector);
+  EXPECT_EQ(audio_flops(shape, work, true, true), forward);
+  EXPECT_EQ(audio_flops(shape, work, false, false), 3 * forward);
+  EXPECT_EQ(audio_flops(shape, work, true, false), forward + 2 * 2 * projector);
+}
+
 }  // namespace
 }  // namespace megalith::layout

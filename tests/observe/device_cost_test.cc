@@ -31,7 +31,7 @@ TEST(DeviceCost, CompletesTheTrainersLines) {
               (train::MetricList{{"loss", 1}, {"tokens_per_second", 1000}, {"tflops_per_device", 2}, {"memory", 101}}));
     // Images cost what the trainer counts for them.
     EXPECT_EQ(
-        run.log(callback, {{"tokens_per_second", 1000}, {"vision_flops_per_second", 1e12}}).find("tflops_per_device"),
+        run.log(callback, {{"tokens_per_second", 1000}, {"tower_flops_per_second", 1e12}}).find("tflops_per_device"),
         2.5);
     EXPECT_EQ(run.log(callback, {{"eval_loss", 1}}), (train::MetricList{{"eval_loss", 1}}));
     DeviceCostCallback device(r.world.world(), {.flops_per_token = 4e9,

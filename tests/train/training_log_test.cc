@@ -44,16 +44,16 @@ TEST(TrainingLog, MeansOfStepsOrOfTokens) {
   EXPECT_EQ(by_step.mean_loss(), 3);
 }
 
-// Steps with images and without share the seconds of a line; a line without any says nothing.
-TEST(TrainingLog, WorkOfVisionTowersPerSecond) {
+// Steps with media and without share the seconds of a line; a line without any says nothing.
+TEST(TrainingLog, WorkOfTowersPerSecond) {
   TrainingLog log({});
   StepReport seeing = step(3, 1);
-  seeing.vision_flops = 6e12;
+  seeing.tower_flops = 6e12;
   log.add(seeing, {.seconds = 1});
   log.add(step(3, 1), {.seconds = 2});
-  EXPECT_EQ(log.line().find("vision_flops_per_second"), 2e12);
+  EXPECT_EQ(log.line().find("tower_flops_per_second"), 2e12);
   log.add(step(3, 1), {.seconds = 2});
-  EXPECT_FALSE(log.line().find("vision_flops_per_second"));
+  EXPECT_FALSE(log.line().find("tower_flops_per_second"));
 }
 
 StepReport skipped(double loss) {

@@ -69,4 +69,25 @@ inline double vision_flops(const ModelConfig& config, const FreezePlan& freeze, 
   return layout::vision_flops(shape, work, freeze.vision_tower, freeze.projector);
 }
 
+// Returns the sizes of an audio tower.
+inline layout::AudioFlopsShape flops_shape(const nn::AudioShape& tower) {
+  return {.depth = tower.depth,
+          .width = tower.width,
+          .mlp_width = tower.mlp_width,
+          .mel_bins = tower.mel_bins,
+          .chunk = tower.chunk,
+          .channels = tower.conv_channels,
+          .window_rows = tower.window_rows(),
+          .out_width = tower.out_width};
+}
+
+// Returns the FLOPs of the audio tower for sounds of these lengths, ModelInput::audio_lengths; 0 without any.
+inline double audio_flops(const ModelConfig& config, const FreezePlan& freeze, const at::Tensor& lengths) {
+  if (!config.audio || !lengths.defined()) return 0;
+  const layout::AudioFlopsShape shape = flops_shape(*config.audio);
+  layout::AudioWork work;
+  for (const int64_t frames : nn::audio_lengths(lengths)) work.add(shape, frames);
+  return layout::audio_flops(shape, work, freeze.vision_tower, freeze.projector);
+}
+
 }  // namespace megalith::model

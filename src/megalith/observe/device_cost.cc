@@ -52,7 +52,7 @@ void DeviceCostCallback::on_log(train::TrainerEvent& event) {
   if (!tokens_per_second) return;  // the line of an evaluation
   // Both count the work of all ranks.
   const double flops_per_second =
-      *tokens_per_second * settings_.flops_per_token + event.metrics.find("vision_flops_per_second").value_or(0);
+      *tokens_per_second * settings_.flops_per_token + event.metrics.find("tower_flops_per_second").value_or(0);
   event.metrics.set("tflops_per_device", flops_per_second / world_.size() * 1e-12);
   if (settings_.fp8_share) event.metrics.set("fp8_share", *settings_.fp8_share);
   if (!settings_.peak_bytes) return;

@@ -16,7 +16,7 @@ namespace megalith::observe {
 std::optional<double> peak_flops(std::string_view device_name);
 
 // Adds to the trainer's lines, for the callbacks after it:
-//   tflops_per_device   from tokens_per_second and the model's FLOPs per token, plus vision_flops_per_second
+//   tflops_per_device   from tokens_per_second and the model's FLOPs per token, plus tower_flops_per_second
 //   fp8_share           of those FLOPs; only in runs with fp8
 //   memory              bytes: peak of this run so far, the largest of all ranks
 //   memory_reserved     bytes held by the device's allocator now, the largest of all ranks; includes unused reserve

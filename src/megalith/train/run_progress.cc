@@ -55,7 +55,7 @@ Json to_json(const TrainingLog::Totals& log) {
                  {"media", log.media},
                  {"sounds", log.sounds},
                  {"media_tokens", log.media_tokens},
-                 {"vision_flops", log.vision_flops},
+                 {"tower_flops", log.tower_flops},
                  {"all_steps", to_json(log.all_steps)}});
   return object;
 }
@@ -71,7 +71,7 @@ TrainingLog::Totals log_of(const io::JsonFields& fields) {
   log.media = fields.optional<int64_t>("media").value_or(0);
   log.sounds = fields.optional<int64_t>("sounds").value_or(0);
   log.media_tokens = fields.optional<int64_t>("media_tokens").value_or(0);
-  log.vision_flops = fields.optional<double>("vision_flops").value_or(0);  // older checkpoints have none
+  log.tower_flops = fields.optional<double>("tower_flops").value_or(0);  // older checkpoints have none
   log.all_steps = total_of(fields.object("all_steps"));
   return log;
 }

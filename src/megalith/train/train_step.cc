@@ -28,7 +28,7 @@ namespace {
 constexpr const char* kLossSum = "loss";
 constexpr const char* kTokens = "tokens of the step";  // sum: without padding, weight: with
 constexpr const char* kTrained = "tokens with a label";
-constexpr const char* kVision = "FLOPs of the vision tower";
+constexpr const char* kTowers = "FLOPs of towers";
 constexpr const char* kMedia = "images and videos";  // sum: of the step, weight: tokens that stand for any medium
 constexpr const char* kSounds = "sounds";
 constexpr const char* kStop = "stop requests";
@@ -62,7 +62,7 @@ int64_t media_tokens_of(const data::MicroBatch& batch) {
 // rank saw.
 MetricSums sums_of(const model::VirtualModels& models, const std::vector<MicrobatchLoss>& losses,
                    const data::StepBatch& batch, const MicrobatchRunner& runner, const StopFlag* stop) {
-  std::vector<std::string> names{kLossSum, kTokens, kTrained, kVision, kMedia, kSounds, kStop, kClock};
+  std::vector<std::string> names{kLossSum, kTokens, kTrained, kTowers, kMedia, kSounds, kStop, kClock};
   for (std::string& key : runner.objective().metrics_keys(Phase::kTraining)) names.push_back(std::move(key));
   for (std::string& name : runner.attached_losses()) names.push_back(std::move(name));
   const bool per_layer = runner.router_losses_by_layer();
@@ -93,8 +93,10 @@ MetricSums sums_of(const model::VirtualModels& models, const std::vector<Microba
     const auto count = [](const at::Tensor& list) { return list.defined() ? static_cast<double>(list.size(0)) : 0; };
     const double images = count(microbatch.grids), sounds = count(microbatch.audio_lengths);
     if (microbatch.real_tokens == 0 || images + sounds == 0) continue;
-    sums.add(kVision, counts * model::vision_flops(models.config(), models[0].options().freeze, microbatch.grids),
-             counts);
+    const model::FreezePlan& freeze = models[0].options().freeze;
+    const double flops = model::vision_flops(models.config(), freeze, microbatch.grids) +
+                         model::audio_flops(models.config(), freeze, microbatch.audio_lengths);
+    sums.add(kTowers, counts * flops, counts);
     sums.add(kMedia, counts * images, counts * static_cast<double>(media_tokens_of(microbatch)));
     sums.add(kSounds, counts * sounds, counts);
   }
@@ -107,7 +109,7 @@ void read_totals(std::vector<MetricTotal> totals, StepReport& report) {
   report.real_tokens = static_cast<int64_t>(totals[1].sum);
   report.tokens = static_cast<int64_t>(totals[1].weight);
   report.trained_tokens = static_cast<int64_t>(totals[2].sum);
-  report.vision_flops = totals[3].sum;
+  report.tower_flops = totals[3].sum;
   report.media = static_cast<int64_t>(totals[4].sum);
   report.media_tokens = static_cast<int64_t>(totals[4].weight);
   report.sounds = static_cast<int64_t>(totals[5].sum);

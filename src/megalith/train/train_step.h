@@ -34,7 +34,7 @@ struct StepReport {
   int64_t media = 0;           // images and videos, on all ranks
   int64_t sounds = 0;          // on all ranks
   int64_t media_tokens = 0;    // tokens that stand for images, videos and sounds; a part of real_tokens
-  double vision_flops = 0;     // work of the vision tower on all ranks; 0 without images
+  double tower_flops = 0;      // work of the towers on all ranks; 0 without images and sounds
   bool stop = false;           // some rank has requested a stop
   double clock_seconds = 0;    // mean of all ranks' clocks at the end of the step; only differences have a meaning
 

@@ -62,7 +62,7 @@ void TrainingLog::add(const StepReport& report, const StepTiming& timing) {
   totals_.media += report.media;
   totals_.sounds += report.sounds;
   totals_.media_tokens += report.media_tokens;
-  totals_.vision_flops += report.vision_flops;
+  totals_.tower_flops += report.tower_flops;
   last_ = report;
   last_timing_ = timing;
 }
@@ -87,7 +87,7 @@ MetricList TrainingLog::line() {
   if (totals_.media + totals_.sounds > 0)
     line.set("media_token_share", static_cast<double>(totals_.media_tokens) /
                                       static_cast<double>(std::max<int64_t>(totals_.real_tokens, 1)));
-  if (totals_.vision_flops > 0) line.set("vision_flops_per_second", totals_.vision_flops / totals_.seconds);
+  if (totals_.tower_flops > 0) line.set("tower_flops_per_second", totals_.tower_flops / totals_.seconds);
   // Starts the next line; only the totals of the run are kept.
   Totals next;
   next.all_steps = totals_.all_steps;

@@ -42,7 +42,7 @@ class TrainingLog {
     double seconds = 0;
     int64_t real_tokens = 0, trained_tokens = 0;
     int64_t media = 0, sounds = 0, media_tokens = 0;
-    double vision_flops = 0;
+    double tower_flops = 0;
     // Since the beginning.
     MetricTotal all_steps{};
   };
@@ -73,8 +73,8 @@ class TrainingLog {
   //   images_per_second             images and videos of all ranks, divided by the same seconds; absent without any
   //   sounds_per_second             likewise
   //   media_token_share             share of tokens_per_second that stands for them; likewise
-  //   vision_flops_per_second       operations of the vision tower on all ranks, divided by the same seconds; absent
-  //                                 without images
+  //   tower_flops_per_second        operations of the towers for images and sounds on all ranks, divided by the same
+  //                                 seconds; absent without any
   // Requires at least one add() on this object since the last line.
   MetricList line();
 

@@ -77,6 +77,12 @@ double squared_pieces(int64_t length, int64_t side) {
 // A frozen part runs forward alone: a third of kPerWeight.
 double per_weight(bool frozen) { return frozen ? kPerWeight / 3 : kPerWeight; }
 
+// The length after so many convolutions that halve it and round up.
+int64_t convolved(int64_t length, int times) {
+  for (; times > 0; --times) length = (length + 1) / 2;
+  return length;
+}
+
 }  // namespace
 
 double model_flops(const ModelFlopsShape& shape, double tokens, double squared_lengths) {
@@ -122,6 +128,30 @@ double vision_flops(const VisionFlopsShape& shape, const VisionWork& work, bool 
       work.patches / merged * (merged * width * merged * width + merged * width * static_cast<double>(shape.out_width));
   const double tower = work.patches * per_patch + attention + static_cast<double>(shape.deepstack) * merger;
   return per_weight(frozen_tower) * tower + per_weight(frozen_merger) * merger;
+}
+
+void AudioWork::add(const AudioFlopsShape& shape, int64_t frames) {
+  const int64_t whole = frames / shape.chunk, rest = frames % shape.chunk;
+  const int64_t of_sound = whole * convolved(shape.chunk, 3) + convolved(rest, 3);
+  chunks += static_cast<double>(whole + (rest > 0 ? 1 : 0));
+  rows += static_cast<double>(of_sound);
+  window_pairs += squared_pieces(of_sound, shape.window_rows);
+}
+
+double audio_flops(const AudioFlopsShape& shape, const AudioWork& work, bool frozen_tower, bool frozen_projector) {
+  const auto width = static_cast<double>(shape.width), channels = static_cast<double>(shape.channels);
+  const double block = 4 * width * width + 2 * width * static_cast<double>(shape.mlp_width);
+  // Each convolution halves both sides; the first one reads a single channel.
+  double per_chunk = 0;
+  for (const int number : {1, 2, 3}) {
+    const auto places = static_cast<double>(convolved(shape.mel_bins, number) * convolved(shape.chunk, number));
+    per_chunk += places * channels * 9 * (number == 1 ? 1 : channels);
+  }
+  const double frame = channels * static_cast<double>(convolved(shape.mel_bins, 3)) * width;
+  const double tower = work.chunks * per_chunk + work.rows * (frame + static_cast<double>(shape.depth) * block) +
+                       static_cast<double>(shape.depth) * 2 * width * work.window_pairs;
+  const double projector = work.rows * (width * width + width * static_cast<double>(shape.out_width));
+  return per_weight(frozen_tower) * tower + per_weight(frozen_projector) * projector;
 }
 
 }  // namespace megalith::layout

@@ -78,4 +78,29 @@ struct VisionWork {
 // part that is frozen counts once, since nothing flows back through it, and otherwise three times.
 double vision_flops(const VisionFlopsShape& shape, const VisionWork& work, bool frozen_tower, bool frozen_merger);
 
+// The sizes of an audio tower that determine the number of operations.
+struct AudioFlopsShape {
+  int64_t depth = 0;
+  int64_t width = 0;
+  int64_t mlp_width = 0;
+  int64_t mel_bins = 0;     // numbers in a frame
+  int64_t chunk = 0;        // frames that are convolved together
+  int64_t channels = 0;     // each of three convolutions has so many, stride 2 and kernels of 3 x 3
+  int64_t window_rows = 0;  // rows that attention covers at once
+  int64_t out_width = 0;    // numbers in an output row
+};
+
+// The sounds that a tower runs on, as far as its work depends on them.
+struct AudioWork {
+  double chunks = 0;  // a chunk that is not full counts as one: the convolutions run over all of it
+  double rows = 0;
+  double window_pairs = 0;  // pairs of rows of one window
+
+  // Adds a sound of so many frames.
+  void add(const AudioFlopsShape& shape, int64_t frames);
+};
+
+// Returns the operations of an audio tower, counted as those of a vision tower. The projector is the part at its end.
+double audio_flops(const AudioFlopsShape& shape, const AudioWork& work, bool frozen_tower, bool frozen_projector);
+
 }  // namespace megalith::layout
