@@ -1,5 +1,5 @@
-// Texts about images, videos and sounds: with a cache and in every layout the same as from running the whole text again for
-// every token on one rank.
+// Texts about images, videos and sounds: with a cache and in every layout the same as from running the whole text again
+// for every token on one rank.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 

@@ -151,7 +151,7 @@ void expand_kind(std::vector<int64_t>& ids, int64_t placeholder, const std::vect
 }  // namespace
 
 void mark_media(ordered_json& given, const PromptFiles& files) {
-  // What is put first comes after what is put before it later.
+  // Each kind goes to the front: the one that is marked last stands first.
   mark_kind(given, files.sounds.size(), sound_kind());
   mark_kind(given, files.images.size(), image_kind());
 }

@@ -1,5 +1,5 @@
-// Images and sounds of prompts (`megalith generate --image`, `--audio`): where they stand in a text, and what the towers
-// take of them.
+// Images and sounds of prompts (`megalith generate --image`, `--audio`): where they stand in a text, and what the
+// towers take of them.
 //
 //   "What is this? <image>"  ─►  "What is this? <|vision_start|><|image_pad|><|vision_end|>"  ─►  ids, with as many
 //   placeholders as the image has tokens

@@ -19,6 +19,7 @@ using config::ValueType;
 
 // Options whose values are paths. The types of the table do not say it: to the parser a path is a text.
 constexpr std::array kFileOptions{"additional_configs",
+                                  "audio",
                                   "data_args_path",
                                   "dataset",
                                   "deepspeed",
