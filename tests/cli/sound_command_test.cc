@@ -267,6 +267,39 @@ TEST_F(SoundCommand, AdaptersAndEvaluationHear) {
   EXPECT_NE(loss("heard"), before);
 }
 
+// Such a run has no use for the vision tower, and so its files lack it; whatever needs only the rest takes them.
+TEST_F(SoundCommand, FilesOfARunFromScratchHaveTheTowersOfItsData) {
+  const Words steps{"--save_strategy=steps", "--save_steps=2", "--max_steps=3"};
+  const Words from = with(with(kAll, {"--train_from_scratch", "--dataset=heard"}), steps);
+  const auto made = train("omni", "scratch", from);
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  for (const char* file : {"tokenizer.json", "tokenizer_config.json", "preprocessor_config.json"})
+    if (!fs::exists(folder_ / "scratch" / file)) fs::copy_file(folder_ / "omni" / file, folder_ / "scratch" / file);
+  const hf::WeightFiles files(folder_ / "scratch");
+  for (const std::string& name : files.names()) EXPECT_EQ(name.find("visual."), std::string::npos) << name;
+  const auto succeeds = [&](const ProcessResult& result) { EXPECT_EQ(result.exit_code, 0) << result.err; };
+  succeeds(train("omni", "resumed", with(from, {"--resume_from_checkpoint=" + path("scratch/checkpoint-2")})));
+  EXPECT_TRUE(changed("scratch", "resumed").empty());
+  succeeds(train("scratch", "on_sounds", {"--dataset=heard"}));
+  succeeds(train("scratch", "on_texts", with(steps, {"--dataset=read"})));
+  EXPECT_EQ(changed("scratch", "on_texts"), std::set<std::string>{"text"});
+  // A run on texts alone passes the audio tower through, also when it is resumed.
+  succeeds(train("scratch", "resumed_texts",
+                 with(steps, {"--dataset=read", "--resume_from_checkpoint=" + path("on_texts/checkpoint-2")})));
+  EXPECT_TRUE(changed("on_texts", "resumed_texts").empty());
+  const Words generate{"generate", "--model", path("scratch"), "--use_cpu", "--max_new_tokens=2", "--prompt=what"};
+  succeeds(megalith(generate));
+  succeeds(megalith(with(generate, {"--audio=" + path("odd.wav")})));
+  succeeds(megalith({"convert", "--checkpoint_path", path("scratch"), "--output_path", path("converted")}));
+  succeeds(megalith({"eval", "--use_cpu", "--model_name_or_path=" + path("scratch"), "--template=qwen3_omni_nothink",
+                     "--dataset_dir=" + folder_.path().string(), "--eval_dataset=heard", "--cutoff_len=512"},
+                    {{"XDG_CACHE_HOME", path("cache")}}));
+  const std::string lacks = "describes a vision tower, but the files have no tensor of it";
+  expect_refused(train("scratch", "no", {"--dataset=mixed"}), lacks);
+  const std::string image = fs::absolute(golden_dir() / "hf/vision/images/odd_97x61.png").string();
+  expect_refused(megalith(with(generate, {"--image=" + image})), lacks);
+}
+
 // `generate` reads sounds as training does, in every layout and from files of prompts; a model without ears refuses.
 TEST_F(SoundCommand, TextsAreAboutSounds) {
   const std::string base = trained(), image = fs::absolute(golden_dir() / "hf/vision/images/odd_97x61.png").string();
@@ -303,7 +336,7 @@ TEST_F(SoundCommand, TextsAreAboutSounds) {
   for (const Words& layout :
        {Words{"--nproc=2", "--tp=2", "--sequence_parallel"}, {"--nproc=2", "--cp=2"}, {"--nproc=2"}})
     EXPECT_EQ(generate(with(file, layout)), lines) << layout.back();
-  // What is wrong.
+  // Mistakes are named.
   expect_refused(run({"--prompt=<audio> or <audio>", one[1]}), "the prompt has 2 <audio> markers for 1 sounds");
   expect_refused(run({one[0], "--audio=gone.wav"}), "the sound gone.wav does not exist");
   expect_refused(run({one[0], "--audio=" + image}), "odd_97x61.png");

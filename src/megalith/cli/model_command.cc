@@ -6,6 +6,7 @@
 #include "megalith/base/error.h"
 #include "megalith/config/derive.h"
 #include "megalith/config/validate.h"
+#include "megalith/model/weight_check.h"
 #include "megalith/run/load_model.h"
 #include "megalith/run/rank_main.h"
 #include "megalith/run/resolve/inputs.h"
@@ -56,6 +57,7 @@ void ModelCommand::keep_tokens_whole() {
 }
 
 void ModelCommand::keep_towers(const model::TowerChoice& needed) {
+  if (!plan_.fresh) model::require_towers(needed, plan_.folder);
   if (plan_.adapter) return;
   towers_ = needed;
   plan_.config = model::with_towers(plan_.config, towers_);

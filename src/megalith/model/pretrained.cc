@@ -129,17 +129,26 @@ at::Tensor new_vocab_rows(const at::Tensor& mean, const std::string& name, at::I
 
 ModelConfig read_pretrained_config(const fs::path& folder, const std::shared_ptr<const Family>& own) {
   ModelConfig config = read_model_config(folder, own);
-  if (config.mtp_layers == 0) return config;
+  if (config.mtp_layers == 0 && towers_of(config) == TowerChoice{.vision = false, .audio = false}) return config;
   const hf::WeightFiles files(folder);
-  const hf::TensorMapping mapping(name_map(config), global_tensors(config));
+  const std::vector<hf::GlobalTensor> tensors = global_tensors(config);
+  const hf::TensorMapping mapping(name_map(config), tensors);
+  const auto has_any = [&](std::string_view part) {
+    return std::ranges::any_of(tensors, [&](const hf::GlobalTensor& tensor) {
+      return tensor.name.starts_with(part) && files.contains(mapping.name_in(files, mapping.file_of(tensor.name).name));
+    });
+  };
   // transformers keeps num_nextn_predict_layers in config.json but does not save the layers; one tensor tells.
-  if (!files.contains(mapping.file_of("mtp.0.projection.weight").name)) config.mtp_layers = 0;
-  return config;
+  if (config.mtp_layers > 0 && !files.contains(mapping.file_of("mtp.0.projection.weight").name)) config.mtp_layers = 0;
+  return with_towers(std::move(config), {.vision = has_any("vision."), .audio = has_any("audio.")});
 }
 
-void load_weights(const VirtualModels& models, const fs::path& folder, const ModelConfig& in_files, uint64_t seed,
+void load_weights(const VirtualModels& models, const fs::path& folder, const ModelConfig& described, uint64_t seed,
                   const std::vector<int64_t>& new_tokens) {
   const at::NoGradGuard no_grad;
+  const TowerChoice towers = towers_of(models.config());
+  if (towers.vision || towers.audio) require_towers(towers, folder, described.own_family);
+  const ModelConfig in_files = with_towers(described, towers);
   const int64_t old_vocab = in_files.vocab_size, vocab = models.config().vocab_size;
   check<ConfigError>(vocab >= old_vocab, "the vocabulary of {} ids cannot shrink to {}; give at least {}", old_vocab,
                      vocab, old_vocab);

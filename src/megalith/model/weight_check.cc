@@ -76,13 +76,31 @@ std::string findings_text(const std::vector<hf::NonFiniteValues>& found) {
 
 }  // namespace
 
-void check_weight_files(const fs::path& folder, const std::shared_ptr<const Family>& own) {
+TowerChoice towers_of(const ModelConfig& config) {
+  return {.vision = config.vision.has_value(), .audio = config.audio.has_value()};
+}
+
+void require_towers(const TowerChoice& needed, const fs::path& folder, const std::shared_ptr<const Family>& own) {
+  const ModelConfig described = read_model_config(folder, own), stored = read_pretrained_config(folder, own);
+  const auto require = [&](bool wanted, bool described_too, bool has, const char* tower, const char* media) {
+    check<DataError>(!wanted || !described_too || has,
+                     "config.json in {} describes {}, but the files have no tensor of it: the model comes from a run"
+                     " from scratch whose data had no {}. Take a model whose files have the tower, or leave out the {}",
+                     folder.string(), tower, media, media);
+  };
+  require(needed.vision, described.vision.has_value(), stored.vision.has_value(), "a vision tower", "images");
+  require(needed.audio, described.audio.has_value(), stored.audio.has_value(), "an audio tower", "sounds");
+}
+
+void check_weight_files(const fs::path& folder, const TowerChoice& needed, const std::shared_ptr<const Family>& own) {
+  require_towers(needed, folder, own);
   const ModelConfig config = read_pretrained_config(folder, own);
   hf::TensorMapping(name_map(config), global_tensors(config)).check_files(hf::WeightFiles(folder));
 }
 
 void check_same_model(const fs::path& checkpoint, const ModelConfig& config) {
-  const ModelConfig there = read_model_config(checkpoint, config.own_family);
+  // Towers that a run does not use are in its checkpoints where they were in its model's files.
+  const ModelConfig there = with_towers(read_model_config(checkpoint, config.own_family), towers_of(config));
   const std::vector<std::string> tensors = different_tensors(there, config);
   if (tensors.empty()) return;
   std::vector<std::string> found = different_sizes(there, config);

@@ -11,9 +11,19 @@
 
 namespace megalith::model {
 
+// Returns the towers that a model has.
+TowerChoice towers_of(const ModelConfig& config);
+// Throws DataError if the files lack a tower that is needed, though config.json in their folder describes it: a run
+// from scratch has, and so exports, only those that its data needs.
+void require_towers(const TowerChoice& needed, const std::filesystem::path& folder,
+                    const std::shared_ptr<const Family>& own = {});
+
 // Checks that a folder holds the weights of the model that its config.json describes: every file is there and whole,
-// and names, shapes and types fit. Reads headers only. Throws DataError.
-void check_weight_files(const std::filesystem::path& folder, const std::shared_ptr<const Family>& own = {});
+// and names, shapes and types fit. A tower may be missing as a whole unless it is `needed`. Reads headers only. Throws
+// DataError.
+void check_weight_files(const std::filesystem::path& folder,
+                        const TowerChoice& needed = {.vision = false, .audio = false},
+                        const std::shared_ptr<const Family>& own = {});
 
 // Checks that a checkpoint can continue the training of a model: both are of one type, with the same tensors. The
 // vocabulary may differ, since it may have grown, and so may multi-token-prediction layers. Reads config.json only.

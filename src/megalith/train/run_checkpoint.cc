@@ -20,6 +20,7 @@
 #include "megalith/model/families/family.h"
 #include "megalith/model/fp8/fp8_state.h"
 #include "megalith/model/pretrained.h"
+#include "megalith/model/weight_check.h"
 #include "megalith/peft/adapter_config.h"
 #include "megalith/train/saving/key_check.h"
 
@@ -250,7 +251,8 @@ ResumePoint read_resume_point(const fs::path& folder, const TrainerSettings& set
 void load_checkpoint_weights(const model::VirtualModels& models, const fs::path& folder, const KeyActions& keys) {
   if (model::has_adapter(models)) return model::load_adapter(models, folder);
   const model::ModelConfig& config = models.config();
-  const model::ModelConfig saved = model::read_model_config(folder, config.own_family);
+  const model::ModelConfig saved =
+      model::with_towers(model::read_model_config(folder, config.own_family), model::towers_of(config));
   std::vector<std::string> differences;
   const auto compare = [&](const char* name, int64_t there, int64_t here) {
     if (there != here) differences.push_back(fmt::format("{} is {} there and {} in this run", name, there, here));

@@ -239,10 +239,11 @@ void take_vocabulary(Work work, RunPlan& plan) {
 // Ranks would find the same mistakes, but only after all data is tokenized.
 void check_weights(const RunPlan& plan) {
   const auto& preference = plan.preference;
-  if (!plan.model.fresh) model::check_weight_files(plan.model.folder, plan.model.config.own_family);
+  const model::TowerChoice towers = model::towers_of(plan.model.config);
+  if (!plan.model.fresh) model::check_weight_files(plan.model.folder, towers, plan.model.config.own_family);
   if (preference && preference->reference != PreferencePlan::Reference::kNone && !preference->fresh &&
       preference->folder != plan.model.folder)
-    model::check_weight_files(preference->folder);
+    model::check_weight_files(preference->folder, towers);
 }
 
 // Looks at the checkpoint that the run continues. That of an adapter has no model of its own.
