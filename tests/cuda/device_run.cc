@@ -41,8 +41,8 @@ double difference(const at::Tensor& actual, const at::Tensor& expected) {
   return std::isfinite(error) ? (size > 0 ? error / size : error) : INFINITY;
 }
 
-// The bias of a key adds the same to all scores of a query where positions turn no key, as in audio towers. Its gradient
-// is nothing but rounding, and so is the bias, which began with zero.
+// The bias of a key adds the same to all scores of a query where positions turn no key, as in audio towers. Its
+// gradient is nothing but rounding, and so is the bias, which began with zero.
 bool is_rounding(const std::string& name) {
   return name.find("audio_tower.") != std::string::npos && name.ends_with("k_proj.bias");
 }
