@@ -312,9 +312,7 @@ TEST(PlannedMemory, ImagesAreGivenBackByBackward) {
 }
 
 // Frozen parts have no gradients and no optimizer state; the tower is on the first stage alone, and whole on its ranks.
-TEST(PlannedMemory, CountsTheParametersOfTowers) {
-  model::ModelConfig config = testing::plan_model("llama");
-  config.vision = small_tower(false);
+void expect_tower_parameters(const model::ModelConfig& config) {
   const auto state = [&](const model::FreezePlan& freeze, int tp, int stage) {
     MemoryCase how =
         memory_case("tower", config,
@@ -327,9 +325,12 @@ TEST(PlannedMemory, CountsTheParametersOfTowers) {
   for (const hf::GlobalTensor& tensor : model::global_tensors(config)) {
     double elements = 1;
     for (const int64_t size : tensor.shape) elements *= static_cast<double>(size);
-    if (tensor.name.starts_with("vision.merger."))
+    // The norm before the projector of an audio tower belongs to the tower.
+    const bool projector =
+        tensor.name.starts_with("audio.projector.") && !tensor.name.starts_with("audio.projector.norm.");
+    if (projector || tensor.name.starts_with("vision.merger."))
       merger += elements;
-    else if (tensor.name.starts_with("vision."))
+    else if (tensor.name.starts_with("vision.") || tensor.name.starts_with("audio."))
       tower += elements;
   }
   ASSERT_GT(tower, 0);
@@ -344,6 +345,21 @@ TEST(PlannedMemory, CountsTheParametersOfTowers) {
     EXPECT_EQ(state({}, tp, 1).gradients, state({.vision_tower = true, .projector = true}, tp, 1).gradients);
     EXPECT_EQ(state({.language_model = true}, tp, 1).gradients, 0);
   }
+}
+
+TEST(PlannedMemory, CountsTheParametersOfTowers) {
+  model::ModelConfig config = testing::plan_model("llama");
+  config.vision = small_tower(false);
+  expect_tower_parameters(config);
+  config.vision.reset();
+  config.audio = nn::AudioShape{.depth = 2,
+                                .width = 64,
+                                .heads = 4,
+                                .mlp_width = 128,
+                                .out_width = config.hidden_size,
+                                .mel_bins = 16,
+                                .conv_channels = 64};
+  expect_tower_parameters(config);
 }
 
 // Gathered tokens are not padded to the experts' capacity: the plan is the most that there can be.

@@ -100,7 +100,10 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
     }
     if (config_.audio) {
       nn::add_parameters(scope.child("audio"), *config_.audio);
-      for (nn::ParameterSize& p : own.weights) p.trained = !options_.freeze.vision_tower;
+      // The last two products, each with a bias, are the projector.
+      const size_t tower = own.weights.size() - 4;
+      for (size_t i = 0; i < own.weights.size(); ++i)
+        own.weights[i].trained = !(i < tower ? options_.freeze.vision_tower : options_.freeze.projector);
       append(list, std::exchange(own, {}));
     }
     add_table(copied && !stage.has_loss(), trains_embedding_);
