@@ -20,13 +20,19 @@ const std::vector<Options> kOptions{{},
 struct Rows {
   at::ScalarType dtype;
   int64_t rows, width;
+  at::ScalarType narrow = at::ScalarType::Undefined;  // type of y and delta; Undefined = dtype
+
+  at::ScalarType branch() const { return narrow == at::ScalarType::Undefined ? dtype : narrow; }
 };
 
 class Norm {
  public:
   Norm(const Rows& size, const Options& options)
-      : size_(size), options_(options), x_(matrix(random_)), delta_(options.delta ? matrix(random_) : Tensor()) {
-    weight_ = random_({size.width}, options.raw ? size.dtype : at::kFloat);
+      : size_(size),
+        options_(options),
+        x_(matrix(size.dtype)),
+        delta_(options.delta ? matrix(size.branch()) : Tensor()) {
+    weight_ = random_({size.width}, options.raw ? size.branch() : at::kFloat);
     if (options.bias) bias_ = random_({size.width}, weight_.scalar_type());
   }
 
@@ -37,25 +43,27 @@ class Norm {
     expect_twin([&](void* stream) { return forward(stream, true); }, [&] { return forward(nullptr, false); },
                 "forward, " + what, tolerance);
     const Tensors kept = forward(nullptr, false);
-    grad_y_ = matrix(random_);
-    residual_ = options_.delta ? matrix(random_) : Tensor();
+    grad_y_ = matrix(size_.branch());
+    residual_ = options_.delta ? matrix(size_.dtype) : Tensor();
     sums_ = random_({2, size_.width});
     expect_twin([&](void* stream) { return backward(kept, stream, true); },
                 [&] { return backward(kept, nullptr, false); }, "backward, " + what);
   }
 
  private:
-  Tensor matrix(Random& random) const { return random({size_.rows, size_.width}, size_.dtype, options_.misaligned); }
-  Tensor result() const { return unset({size_.rows, size_.width}, size_.dtype, options_.misaligned); }
+  Tensor matrix(at::ScalarType dtype) { return random_({size_.rows, size_.width}, dtype, options_.misaligned); }
+  Tensor result(at::ScalarType dtype) const { return unset({size_.rows, size_.width}, dtype, options_.misaligned); }
   // As the CPU wants them: fp32, shifted.
   Tensor weight(bool cuda) const { return cuda ? weight_ : weight_.to(at::kFloat) + options_.shift; }
   Tensor bias(bool cuda) const { return cuda || !bias_.defined() ? bias_ : bias_.to(at::kFloat); }
   NormRows shape() const {
-    return {size_.dtype, size_.rows, size_.width, options_.centered, options_.rounded, options_.raw, options_.shift};
+    return {size_.dtype,      size_.rows,   size_.width,    options_.centered,
+            options_.rounded, options_.raw, options_.shift, size_.narrow};
   }
 
   Tensors forward(void* stream, bool cuda) const {
-    const Tensor y = result(), sum = options_.delta ? result() : Tensor(), rstd = unset({size_.rows}, at::kFloat);
+    const Tensor y = result(size_.branch()), sum = options_.delta ? result(size_.dtype) : Tensor();
+    const Tensor rstd = unset({size_.rows}, at::kFloat);
     const Tensor mean = options_.centered ? unset({size_.rows}, at::kFloat) : Tensor();
     const Tensor w = weight(cuda), b = bias(cuda);
     const NormForward args{in(x_), in(delta_), out(sum), in(w), in(b), 1e-5, out(y), out(mean), out(rstd)};
@@ -66,28 +74,31 @@ class Norm {
   // CUDA gives the gradients of raw weights in their type; to those of others that are fp32 it adds. The CPU does
   // neither.
   Tensors backward(const Tensors& kept, void* stream, bool cuda) const {
-    const Tensor grad_x = result(), w = weight(cuda);
+    const Tensor grad_x = result(size_.dtype), w = weight(cuda);
+    const bool both = options_.delta && size_.branch() != size_.dtype;
+    const Tensor grad_delta = both ? result(size_.branch()) : Tensor();
     const auto grad_of = [&](int64_t which) {
-      return cuda && options_.raw ? unset({size_.width}, size_.dtype) : sums_[which].clone();
+      return cuda && options_.raw ? unset({size_.width}, size_.branch()) : sums_[which].clone();
     };
     const Tensor weights = grad_of(0), biases = options_.bias ? grad_of(1) : Tensor();
     NormBackward args{in(x_), in(grad_y_), in(residual_), in(w), in(kept[2]), in(kept[3])};
     args.grad_x = out(grad_x);
+    args.grad_delta = out(grad_delta);
     args.grad_weight = out(weights);
     args.grad_bias = out(biases);
     if (!cuda) {
       norm_backward_cpu(shape(), args);
       const auto as_cuda = [&](const Tensor& grad, int64_t which) {
         if (!grad.defined()) return grad;
-        return options_.raw ? grad.to(size_.dtype) : grad + sums_[which];
+        return options_.raw ? grad.to(size_.branch()) : grad + sums_[which];
       };
-      return {grad_x, as_cuda(weights, 0), as_cuda(biases, 1)};
+      return {grad_x, as_cuda(weights, 0), as_cuda(biases, 1), grad_delta};
     }
     args.grad_weight_dtype = args.grad_bias_dtype = weights.scalar_type();
     args.add_weight = args.add_bias = !options_.raw;
     const Tensor workspace = unset({norm_backward_workspace_cuda(shape())}, at::kFloat);
     norm_backward_cuda(shape(), args, floats(workspace), stream);
-    return {grad_x, weights, biases};
+    return {grad_x, weights, biases, grad_delta};
   }
 
   const Rows size_;
@@ -131,6 +142,13 @@ TEST(CudaNorm, WidestRows) {
   expect_same({{at::kFloat, 2, 32768}, {at::kBFloat16, 9, 16384}}, kRoundedResidual);
   expect_same({{at::kFloat, 2, 8196}, {at::kBFloat16, 9, 8200}}, kCenteredBias);
   expect_same({{at::kFloat, 1, 8191}}, kBoth);
+}
+// A residual stream in fp32 beside branches in 16 bits: vectors of 8 bytes, in warps and blocks, with the ring of three
+// rows and of two, without it, and element by element.
+TEST(CudaNorm, WideStream) {
+  expect_same({{at::kFloat, 19, 100, at::kBFloat16}, {at::kFloat, 150, 1040, at::kBFloat16}});
+  expect_same({{at::kFloat, 30, 2056, at::kBFloat16}, {at::kFloat, 9, 512, at::kHalf}}, kBoth);
+  expect_same({{at::kFloat, 9, 8192, at::kBFloat16}, {at::kFloat, 9, 301, at::kBFloat16}}, kBoth);
 }
 TEST(CudaNorm, NoRows) { expect_same({{at::kFloat, 0, 64}}); }
 

@@ -230,6 +230,76 @@ TEST(NormAutograd, SumInAWiderDtype) {
   EXPECT_EQ(delta.grad().scalar_type(), at::kBFloat16);
 }
 
+// A residual stream in fp32 whose branches are in 16 bits: the norm reads fp32 and rounds once, at its end; backward
+// adds both gradients in fp32 and rounds only delta's.
+class WideNorm : public ::testing::TestWithParam<at::ScalarType> {
+ protected:
+  // Returns {x, weight, bias, delta}, delta in the type of the branch.
+  TensorList inputs() const {
+    TensorList in{random_tensor({67, 40}, 1) * 2 + 0.5, random_tensor({40}, 2), random_tensor({40}, 3),
+                  random_tensor({67, 40}, 4).to(GetParam())};
+    for (Tensor& each : in)
+      each = (each.scalar_type() == GetParam() ? each : each.to(at::kFloat)).detach().requires_grad_();
+    return in;
+  }
+  NormWeights weights(const TensorList& in, NormKind kind) const {
+    return {kind, in[1], kind == NormKind::kLayer ? in[2] : Tensor(), 1e-5, false, {}, {}, GetParam()};
+  }
+  // Runs backward of y's sum of squares plus r's product with numbers, and returns the gradients of all inputs.
+  static TensorList gradients(const TensorList& in, const Tensor& r, const Tensor& y) {
+    (y.to(at::kFloat).square().sum() + (r * random_tensor({67, 40}, 5).to(at::kFloat)).sum()).backward();
+    TensorList grads;
+    for (const Tensor& each : in) grads.push_back(each.grad());
+    return grads;
+  }
+};
+
+TEST_P(WideNorm, RoundsItsOutputAlone) {
+  for (const NormKind kind : {NormKind::kRms, NormKind::kLayer}) {
+    const TensorList ours = inputs(), theirs = inputs();
+    const auto [r, y] = norm_fork(ours[0], weights(ours, kind));
+    EXPECT_EQ(r.scalar_type(), at::kFloat);
+    EXPECT_EQ(y.scalar_type(), GetParam());
+    NormWeights wide = weights(theirs, kind);
+    wide.out = std::nullopt;
+    const auto [wide_r, wide_y] = norm_fork(theirs[0], wide);
+    EXPECT_TRUE(y.equal(wide_y.to(GetParam())));
+    EXPECT_TRUE(norm(ours[0].detach(), weights(ours, kind)).equal(y));
+    const TensorList grads = gradients(ours, r, y), expected = gradients(theirs, wide_r, wide_y.to(GetParam()));
+    for (size_t i = 0; i < 3; ++i)
+      if (expected[i].defined()) expect_close(grads[i], expected[i], 1e-6);
+    EXPECT_EQ(grads[0].scalar_type(), at::kFloat);
+  }
+}
+
+TEST_P(WideNorm, AddsInFp32) {
+  for (const NormKind kind : {NormKind::kRms, NormKind::kLayer}) {
+    const TensorList ours = inputs(), theirs = inputs();
+    const auto [r, y] = add_norm(ours[0], ours[3], weights(ours, kind));
+    const Tensor sum = theirs[0] + theirs[3];
+    const auto [separate_r, separate_y] = norm_fork(sum, weights(theirs, kind));
+    EXPECT_TRUE(r.equal(sum));
+    EXPECT_TRUE(y.equal(separate_y));
+    const TensorList grads = gradients(ours, r, y), expected = gradients(theirs, separate_r, separate_y);
+    for (size_t i = 0; i < 4; ++i) {
+      ASSERT_EQ(grads[i].defined(), expected[i].defined());
+      if (!grads[i].defined()) continue;
+      EXPECT_EQ(grads[i].scalar_type(), ours[i].scalar_type());
+      EXPECT_TRUE(grads[i].equal(expected[i])) << "input " << i;
+    }
+  }
+}
+
+TEST_P(WideNorm, CompositeRoundsItsOutputAlone) {
+  const TensorList in = inputs();
+  const Tensor composite = norm_composite(in[0], weights(in, NormKind::kRms));
+  EXPECT_EQ(composite.scalar_type(), GetParam());
+  expect_close(composite, norm(in[0], weights(in, NormKind::kRms)), testing::tolerance_of(GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, WideNorm, ::testing::Values(at::kBFloat16, at::kHalf),
+                         [](const auto& each) { return std::string(c10::toString(each.param)); });
+
 // The same for one number of threads, whatever their timing; nearly the same for another.
 TEST(NormThreads, GradientsDoNotDependOnTiming) {
   const auto run = [](int threads) {

@@ -21,7 +21,8 @@ ops::NormWeights Norm::weights() const {
           shape_.epsilon,
           shape_.zero_centered,
           weight_->grad.target(),
-          bias_ ? bias_->grad.target() : ops::GradTarget()};
+          bias_ ? bias_->grad.target() : ops::GradTarget(),
+          weight_->value.scalar_type()};
 }
 
 }  // namespace megalith::nn

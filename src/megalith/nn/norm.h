@@ -26,7 +26,8 @@ class Norm {
 
   // Returns the parameters in the form that ops::norm takes.
   ops::NormWeights weights() const;
-  // [..., size] -> the same shape and dtype.
+  // [..., size] -> the same shape, in the dtype of the parameters: that of the layer after the norm, even if the
+  // residual stream is kept in fp32.
   at::Tensor forward(const at::Tensor& x) const { return ops::norm(x, weights()); }
 
  private:

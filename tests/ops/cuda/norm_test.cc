@@ -43,6 +43,21 @@ TEST_P(CudaKernel, NormsMatchTheCpu) {
     }
 }
 
+// The residual stream is in fp32, the branches are in the test's dtype.
+TEST_P(CudaKernel, NormsOfAWideStreamMatchTheCpu) {
+  for (const int64_t width : {5, 100, 768, 2048, 4096, 8200})
+    for (const bool centered : {false, true}) {
+      const Tensors inputs{random({33, width}).to(at::kFloat), random({width}), random({width}), random({33, width})};
+      const auto operation = [&](const Tensors& in) {
+        const NormKind kind = centered ? NormKind::kLayer : NormKind::kRms;
+        const NormWeights weights{kind, in[1], centered ? in[2] : Tensor(), 1e-5, false, {}, {}, GetParam()};
+        const auto [r, y] = add_norm(in[0], in[3], weights);
+        return Tensors{r * 2, y, norm(in[0], weights)};
+      };
+      compare(inputs, operation, fmt::format("width {}, centered {}", width, centered));
+    }
+}
+
 TEST_P(CudaKernel, NormsAddTheirGradientsToTargets) {
   const int64_t t = 33, h = 768;
   const Tensor x = random({t, h}), w = random({h}), b = random({h}), dy = random({t, h});

@@ -253,13 +253,18 @@ __device__ inline void load_small(const void* data, bool raw, int at, float (&to
     load_all(static_cast<const float*>(data) + at, to);
 }
 
-// copy_async() copies 16 bytes from global to shared memory without passing through registers. A thread's copies since
-// its last commit_copies() are a group; wait_copies<n>() waits for all groups of the thread except the n newest. Other
-// threads see the copies only after a barrier.
+// copy_async() copies 16 or 8 bytes from global to shared memory without passing through registers. A thread's copies
+// since its last commit_copies() are a group; wait_copies<n>() waits for all groups of the thread except the n newest.
+// Other threads see the copies only after a barrier.
 #ifdef __CUDACC__
+template <int bytes = 16>
 __device__ inline void copy_async(void* to, const void* from) {
+  static_assert(bytes == 16 || bytes == 8);
   const auto shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+  if constexpr (bytes == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+  else  // smaller copies pass through the first-level cache
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared), "l"(from) : "memory");
 }
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int newest>
@@ -267,7 +272,10 @@ __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(newest) : "memory");
 }
 #else  // tests/cuda_emulation: at once
-inline void copy_async(void* to, const void* from) { memcpy(to, from, 16); }
+template <int bytes = 16>
+void copy_async(void* to, const void* from) {
+  memcpy(to, from, bytes);
+}
 inline void commit_copies() {}
 template <int newest>
 void wait_copies() {}

@@ -51,10 +51,22 @@ NormRows rows_of(const Tensor& x, const NormWeights& weights) {
           .width = h,
           .centered = weights.kind == NormKind::kLayer,
           // HF's norms with a zero-centered weight (Gemma, Qwen3-Next) stay in fp32 until the end.
-          .rounded = weights.kind == NormKind::kRms && !weights.zero_centered};
+          .rounded = weights.kind == NormKind::kRms && !weights.zero_centered,
+          .narrow = weights.out == x.scalar_type() ? at::ScalarType::Undefined
+                                                   : weights.out.value_or(at::ScalarType::Undefined)};
 }
 
-// Weight and bias as the kernels read them. CUDA kernels read them as they are, in fp32 or in the dtype of x, and add
+// The type of norm(x).
+at::ScalarType out_dtype(const Tensor& x, const NormWeights& weights) { return weights.out.value_or(x.scalar_type()); }
+
+// Whether a kernel of ours takes x and writes the type that is asked for.
+bool has_norm_kernel(const Tensor& x, const NormWeights& weights) {
+  const at::ScalarType out = out_dtype(x, weights);
+  const bool narrows = x.scalar_type() == at::kFloat && (out == at::kBFloat16 || out == at::kHalf);
+  return has_kernel(x) && (out == x.scalar_type() || narrows);
+}
+
+// Weight and bias as the kernels read them. CUDA kernels read them as they are, in fp32 or in the dtype of y, and add
 // the shift themselves: no launch just for h numbers. The CPU kernels get them in acc, already shifted.
 struct KernelWeights {
   Tensor weight, bias;  // bias may be undefined
@@ -67,8 +79,8 @@ KernelWeights kernel_weights(const Tensor& x, const Tensor& weight, const Tensor
   };
   if (!x.is_cuda()) return {as_acc(weight, zero_centered), as_acc(bias, false)};
   shape.weight_shift = zero_centered ? 1 : 0;
-  shape.raw_weights = weight.scalar_type() == x.scalar_type() && weight.is_contiguous() &&
-                      (!bias.defined() || (bias.scalar_type() == x.scalar_type() && bias.is_contiguous()));
+  shape.raw_weights = weight.scalar_type() == shape.branch() && weight.is_contiguous() &&
+                      (!bias.defined() || (bias.scalar_type() == shape.branch() && bias.is_contiguous()));
   if (shape.raw_weights) return {weight, bias};
   return {as_acc(weight, false), as_acc(bias, false)};
 }
@@ -76,7 +88,7 @@ KernelWeights kernel_weights(const Tensor& x, const Tensor& weight, const Tensor
 // Outputs of the forward kernel; the first and the last two are what backward saves.
 struct KernelResult {
   Tensor x;           // input of the norm: x, or x + delta; contiguous
-  Tensor y;           // same shape and dtype as x
+  Tensor y;           // same shape as x
   Tensor mean, rstd;  // acc [t]; undefined without a backward pass, mean also for RMSNorm
 };
 
@@ -87,7 +99,8 @@ KernelResult run_forward(const Tensor& x, const Tensor& delta, const NormWeights
   const Tensor in = x.contiguous();
   const Tensor add = delta.defined() ? delta.contiguous() : Tensor();
   const auto [weight, bias] = kernel_weights(x, weights.weight, weights.bias, weights.zero_centered, shape);
-  KernelResult result{.x = add.defined() ? at::empty_like(in) : in, .y = at::empty_like(in)};
+  KernelResult result{.x = add.defined() ? at::empty_like(in) : in,
+                      .y = at::empty(in.sizes(), in.options().dtype(shape.branch()))};
   NormForward args{.x = in.const_data_ptr(), .weight = weight.const_data_ptr(), .epsilon = weights.epsilon};
   args.y = result.y.mutable_data_ptr();
   if (bias.defined()) args.bias = bias.const_data_ptr();
@@ -153,17 +166,20 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
     const Tensor& grad_y = grads.back();
     const Tensor grad_residual = grads.size() == 2 ? grads.front() : Tensor();
     variable_list result(6);
-    // Without a gradient of norm(x), that of the residual passes through. x and delta have the same gradient.
+    // Without a gradient of norm(x), that of the residual passes through. x and delta have the same gradient, each in
+    // its dtype.
     if (grad_y.defined())
       compute(ctx, state, grad_y, grad_residual, result);
     else
       result[0] = grad_residual;
-    if (state.residual == Residual::kAdd) result[3] = result[0];
+    if (state.residual == Residual::kAdd && result[0].defined() && !result[3].defined())
+      result[3] = result[0].to(state.shape.branch());
     return result;
   }
 
  private:
-  // Fills result[0 … 2] with the gradients of x, weight and bias; those that went to a target stay undefined.
+  // Fills result[0 … 2] with the gradients of x, weight and bias; those that went to a target stay undefined. Fills
+  // result[3], that of delta, if it has a dtype of its own.
   static void compute(AutogradContext* ctx, const State& state, const Tensor& grad_y, const Tensor& grad_residual,
                       variable_list& result) {
     const variable_list saved = ctx->get_saved_variables();
@@ -188,6 +204,10 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
     if (residual.defined()) args.grad_residual = residual.const_data_ptr();
     if (mean.defined()) args.mean = mean.const_data_ptr();
     args.grad_x = grad_x.mutable_data_ptr();
+    if (state.residual == Residual::kAdd && shape.branch() != shape.dtype) {
+      result[3] = at::empty(x.sizes(), x.options().dtype(shape.branch()));
+      args.grad_delta = result[3].mutable_data_ptr();
+    }
     args.grad_weight = grad_weight.mutable_data_ptr();
     args.grad_weight_dtype = grad_weight.scalar_type();
     if (with_bias) {
@@ -226,21 +246,21 @@ Tensor norm_multiplier(const Tensor& weight, bool zero_centered, at::ScalarType 
 
 // The kernels in ATen's operations: the same roundings, a dozen passes over memory.
 Tensor norm_composite(const Tensor& x, const NormWeights& weights) {
-  const at::ScalarType acc = acc_dtype(x);
+  const at::ScalarType acc = acc_dtype(x), out = out_dtype(x, weights);
   Tensor in = x.to(acc);
   const Tensor weight = weights.zero_centered ? weights.weight.to(acc) + 1 : weights.weight.to(acc);
   if (weights.kind == NormKind::kLayer) {
     const auto bias = weights.bias.defined() ? std::optional(weights.bias.to(acc)) : std::nullopt;
-    return at::layer_norm(in, {x.size(-1)}, weight, bias, weights.epsilon).to(x.scalar_type());
+    return at::layer_norm(in, {x.size(-1)}, weight, bias, weights.epsilon).to(out);
   }
   in = in * at::rsqrt(in.square().mean(-1, /*keepdim=*/true) + weights.epsilon);
   if (!weights.zero_centered) in = in.to(x.scalar_type());
-  return (in * weight).to(x.scalar_type());
+  return (in * weight).to(out);
 }
 
 Tensor norm(const Tensor& x, const NormWeights& weights) {
   check_arguments(x, weights);
-  if (!has_kernel(x)) return norm_composite(x, weights);
+  if (!has_norm_kernel(x, weights)) return norm_composite(x, weights);
   if (!needs_gradient({x, weights.weight, weights.bias}))
     return run_forward(x, {}, weights, /*with_statistics=*/false).y;
   return NormFunction::apply(x, weights.weight, if_defined(weights.bias), std::nullopt, Residual::kNone, weights)[0];
@@ -248,15 +268,16 @@ Tensor norm(const Tensor& x, const NormWeights& weights) {
 
 std::pair<Tensor, Tensor> norm_fork(const Tensor& x, const NormWeights& weights) {
   check_arguments(x, weights);
-  if (!has_kernel(x)) return {x, norm_composite(x, weights)};
+  if (!has_norm_kernel(x, weights)) return {x, norm_composite(x, weights)};
   return with_residual(x, {}, weights);
 }
 
 std::pair<Tensor, Tensor> add_norm(const Tensor& x, const Tensor& delta, const NormWeights& weights) {
   check(delta.sizes() == x.sizes(), "add_norm adds tensors of one shape; it got {} and {}", shape_text(x),
         shape_text(delta));
-  // A residual stream in a wider dtype than its branches takes two passes: the kernel has one type for all rows.
-  if (!has_kernel(x) || x.scalar_type() != delta.scalar_type()) return norm_fork(x + delta, weights);
+  // The kernel reads delta in the type in which it writes the norm.
+  if (!has_norm_kernel(x, weights) || delta.scalar_type() != out_dtype(x, weights))
+    return norm_fork(x + delta, weights);
   check_arguments(x, weights);
   return with_residual(x, delta, weights);
 }

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <utility>
 
 #include "megalith/ops/kernel/grad_target.h"
@@ -27,9 +28,11 @@ struct NormWeights {
   // Buffers that backward adds the gradients to; a default target means that autograd returns them.
   GradTarget weight_target = {};
   GradTarget bias_target = {};
+  // Type of norm(x); nullopt means that of x. bf16 and fp16 are for the branches of a residual stream in fp32.
+  std::optional<at::ScalarType> out = {};
 };
 
-// Returns norm(x), [t, h] -> [t, h], in the dtype of x. x may be any tensor whose last dimension is h.
+// Returns norm(x), [t, h] -> [t, h], in weights.out or the dtype of x. x may be any tensor whose last dimension is h.
 // Saves x and one float per row (two for LayerNorm) for backward, never the normalized rows.
 // Throws InternalError if weight or bias do not have h elements.
 at::Tensor norm(const at::Tensor& x, const NormWeights& weights);
@@ -39,7 +42,8 @@ at::Tensor norm(const at::Tensor& x, const NormWeights& weights);
 std::pair<at::Tensor, at::Tensor> norm_fork(const at::Tensor& x, const NormWeights& weights);
 
 // Returns {r, norm(r)} with r = x + delta, in one pass over memory in each direction: the end of one branch and the
-// start of the next. x and delta get the same gradient tensor.
+// start of the next. r has the dtype of x; delta may have that of norm(r). x and delta get the same gradient tensor,
+// or, in two dtypes, one each.
 std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x, const at::Tensor& delta, const NormWeights& weights);
 
 }  // namespace megalith::ops

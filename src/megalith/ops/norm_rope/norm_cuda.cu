@@ -12,7 +12,9 @@
 //
 // Memory traffic: every row is read once and written once (forward x, y; with a residual x, delta, sum, y; backward x,
 // dy, dx and the residual's gradient); the row waits in registers between its two uses. In bytes per element of bf16:
-// forward 4, with a residual 8; backward 6, with a residual 8. Statistics add 4 bytes per row (8 for LayerNorm).
+// forward 4, with a residual 8; backward 6, with a residual 8. Statistics add 4 bytes per row (8 for LayerNorm). A
+// residual stream in fp32 (T) with branches in bf16 (U: delta, y and their gradients) has vectors of 4 elements, which
+// are 8 bytes in U: forward 6, with a residual 12; backward 10, with a residual 16.
 //
 //   backward   block 0   row 0, row B, row 2B, ...      B = blocks in the grid (times rows per block)
 //              block 1   row 1, row B + 1, ...
@@ -99,7 +101,7 @@ inline constexpr int kForwardBlocks = (D::n > 2   ? 1024
 // y = norm(x [+ delta]), and with a delta also sum = x + delta; one row per blockDim.x threads. Each of `delta`, `bias`
 // and `rstd` may be nullptr; without rstd (no backward to come) the statistics stay in registers. `rounded` rounds x̂
 // to T before the weight, as HF's Llama does, at the cost of one more pack and unpack.
-template <typename T, typename D, bool centered, bool rounded>
+template <typename T, typename U, typename D, bool centered, bool rounded>
 __global__ void __launch_bounds__(D::threads, kForwardBlocks<D, centered>)
     forward_kernel(NormForward args, NormRows shape) {
   constexpr int v = D::v, n = D::n;
@@ -112,14 +114,14 @@ __global__ void __launch_bounds__(D::threads, kForwardBlocks<D, centered>)
   RowPart<T, v, n> part;
   part.read(static_cast<const T*>(args.x) + start, columns);
   if (args.delta != nullptr) {  // r = x + delta, rounded to T; the norm is that of the stored r
-    RowPart<T, v, n> delta;
-    delta.read(static_cast<const T*>(args.delta) + start, columns);
+    RowPart<U, v, n> delta;
+    delta.read(static_cast<const U*>(args.delta) + start, columns);
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       if (!columns.here(i)) continue;
       float x[v], added[v];
       unpack<T, v>(part.vectors[i], x);
-      unpack<T, v>(delta.vectors[i], added);
+      unpack<U, v>(delta.vectors[i], added);
       for (int j = 0; j < v; ++j) x[j] += added[j];
       part.vectors[i] = pack<T, v>(x);
       *reinterpret_cast<Raw<T, v>*>(static_cast<T*>(args.sum) + start + columns.first(i)) = part.vectors[i];
@@ -161,13 +163,13 @@ __global__ void __launch_bounds__(D::threads, kForwardBlocks<D, centered>)
     if (!columns.here(i)) continue;
     const int column = columns.first(i);
     float x[v], w[v], b[v] = {};
-    load_small<T>(args.weight, shape.raw_weights, column, w);
-    if (centered && args.bias != nullptr) load_small<T>(args.bias, shape.raw_weights, column, b);
+    load_small<U>(args.weight, shape.raw_weights, column, w);
+    if (centered && args.bias != nullptr) load_small<U>(args.bias, shape.raw_weights, column, b);
     unpack<T, v>(part.vectors[i], x);
     for (int j = 0; j < v; ++j) x[j] = (x[j] - mean) * rstd;
     if (rounded) unpack<T, v>(pack<T, v>(x), x);
     for (int j = 0; j < v; ++j) x[j] = x[j] * (w[j] + shape.weight_shift) + b[j];
-    store<v>(x, static_cast<T*>(args.y) + start + column);
+    store<v>(x, static_cast<U*>(args.y) + start + column);
   }
 }
 
@@ -182,30 +184,39 @@ inline constexpr int kStages = D::v == 1 || D::threads * D::n > 1024 ? 0
 
 // The rows that backward reads: x, the gradient of y and, if there is one, the residual's gradient. A thread reads only
 // what it has copied itself, so that the ring needs no barrier.
-template <typename T, typename D>
+template <typename T, typename U, typename D>
 struct Rows {
   static constexpr int v = D::v, n = D::n, stages = kStages<D>;
-  const T* from[3];
-  int count;  // entries of `from` in use: 2 or 3
+  const T *x, *grad_residual;  // grad_residual may be nullptr
+  const U* grad_y;
   int64_t rows;
   Columns<v, n> columns;
 
-  __device__ const T* at(int which, int64_t row, int i) const {
-    return from[which] + row * columns.width + columns.first(i);
+  // Places of a thread's vector: in memory, and in the ring [stages, 2 or 3, n, threads], whose slots have 16 bytes.
+  template <typename E>
+  __device__ const E* at(const E* from, int64_t row, int i) const {
+    return from + row * columns.width + columns.first(i);
   }
-  __device__ Raw<T, v>* slot(int which, int stage, int i) const {  // [stages, count, n, threads]
-    const int threads = static_cast<int>(blockDim.x * blockDim.y);
+  template <typename E>
+  __device__ Raw<E, v>* slot(int which, int stage, int i) const {
+    const int threads = static_cast<int>(blockDim.x * blockDim.y), count = grad_residual == nullptr ? 2 : 3;
     const int me = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
-    return dynamic_shared<Raw<T, v>>() + ((stage * count + which) * n + i) * threads + me;
+    return reinterpret_cast<Raw<E, v>*>(dynamic_shared<uint4>() + ((stage * count + which) * n + i) * threads + me);
+  }
+  template <typename E>
+  __device__ void copy(const E* from, int which, int64_t row, int stage, int i) const {
+    copy_async<v* static_cast<int>(sizeof(E))>(slot<E>(which, stage, i), at(from, row, i));
   }
   // Starts the copies of a row. Commits a group even when there is nothing left to copy, so that wait() can count.
   __device__ void ask(int64_t row, int stage) const {
     if constexpr (stages > 0) {
 #pragma unroll
-      for (int which = 0; which < 3; ++which)
-#pragma unroll
-        for (int i = 0; i < n; ++i)
-          if (row < rows && which < count && columns.here(i)) copy_async(slot(which, stage, i), at(which, row, i));
+      for (int i = 0; i < n; ++i) {
+        if (row >= rows || !columns.here(i)) continue;
+        copy(x, 0, row, stage, i);
+        copy(grad_y, 1, row, stage, i);
+        if (grad_residual != nullptr) copy(grad_residual, 2, row, stage, i);
+      }
       commit_copies();
     }
   }
@@ -213,9 +224,11 @@ struct Rows {
   __device__ void wait() const {
     if constexpr (stages > 0) wait_copies<stages - 1>();
   }
-  __device__ Raw<T, v> read(int which, int64_t row, int stage, int i) const {
-    if constexpr (stages > 0) return *slot(which, stage, i);
-    return load_raw<v>(at(which, row, i));
+  // The n-th vector of a row that the ring has, as its `which`-th array.
+  template <typename E>
+  __device__ Raw<E, v> read(const E* from, int which, int64_t row, int stage, int i) const {
+    if constexpr (stages > 0) return *slot<E>(which, stage, i);
+    return load_raw<v>(at(from, row, i));
   }
 };
 
@@ -248,7 +261,7 @@ inline constexpr int kBackwardBlocks = D::threads == 128                        
                                                                                      : 1;
 
 // Writes grad_x and `partials`: [blocks, h] of the weight, or [blocks, 2h] with those of the bias after them.
-template <typename T, typename D, bool centered>
+template <typename T, typename U, typename D, bool centered>
 __global__ void __launch_bounds__(D::threads, kBackwardBlocks<D, centered>)
     backward_kernel(NormBackward args, NormRows shape, float* partials, bool with_bias) {
   constexpr int v = D::v, n = D::n, stages = kStages<D>;
@@ -257,18 +270,15 @@ __global__ void __launch_bounds__(D::threads, kBackwardBlocks<D, centered>)
   const int width = static_cast<int>(shape.width);
   const Columns<v, n> columns{width};
   const bool residual = args.grad_residual != nullptr;
-  const Rows<T, D> rows{
-      {static_cast<const T*>(args.x), static_cast<const T*>(args.grad_y), static_cast<const T*>(args.grad_residual)},
-      residual ? 3 : 2,
-      shape.rows,
-      columns};
+  const Rows<T, U, D> rows{static_cast<const T*>(args.x), static_cast<const T*>(args.grad_residual),
+                           static_cast<const U*>(args.grad_y), shape.rows, columns};
 #pragma unroll
   for (int s = 0; s < stages; ++s) rows.ask(first_row() + s * row_step(), s);
   float w[n][v] = {}, dw[n][v] = {}, db[n][v] = {};
 #pragma unroll
   for (int i = 0; i < n; ++i) {
     if (!columns.here(i)) continue;
-    load_small<T>(args.weight, shape.raw_weights, columns.first(i), w[i]);
+    load_small<U>(args.weight, shape.raw_weights, columns.first(i), w[i]);
     for (int j = 0; j < v; ++j) w[i][j] += shape.weight_shift;
   }
   // Statistics are read one row ahead into registers: four or eight bytes per row are not worth a slot in the ring.
@@ -285,16 +295,17 @@ __global__ void __launch_bounds__(D::threads, kBackwardBlocks<D, centered>)
     const float rstd = next_rstd, shift = -next_mean * next_rstd;  // x̂ = x rstd + shift: one fused multiply-add
     fetch_statistics(row + row_step());
     rows.wait();
-    RowPart<T, v, n> x, dy;
+    RowPart<T, v, n> x;
+    RowPart<U, v, n> dy;
     float sums[kSums] = {};  // Σ slope · x̂, and for LayerNorm Σ slope
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       if (!columns.here(i)) continue;
-      x.vectors[i] = rows.read(0, row, stage, i);
-      dy.vectors[i] = rows.read(1, row, stage, i);
+      x.vectors[i] = rows.read(rows.x, 0, row, stage, i);
+      dy.vectors[i] = rows.read(rows.grad_y, 1, row, stage, i);
       float normal[v], slope[v];  // x̂, and the gradient with respect to it
       unpack<T, v>(x.vectors[i], normal);
-      unpack<T, v>(dy.vectors[i], slope);
+      unpack<U, v>(dy.vectors[i], slope);
       for (int j = 0; j < v; ++j) {
         normal[j] = normal[j] * rstd + shift;
         dw[i][j] += slope[j] * normal[j];
@@ -317,17 +328,20 @@ __global__ void __launch_bounds__(D::threads, kBackwardBlocks<D, centered>)
       if (!columns.here(i)) continue;
       float normal[v], grad[v];
       unpack<T, v>(x.vectors[i], normal);
-      unpack<T, v>(dy.vectors[i], grad);
+      unpack<U, v>(dy.vectors[i], grad);
       for (int j = 0; j < v; ++j) {
         normal[j] = normal[j] * rstd + shift;
         grad[j] = grad[j] * w[i][j] * rstd + (normal[j] * along + sum);
       }
       if (residual) {
         float more[v];
-        unpack<T, v>(rows.read(2, row, stage, i), more);
+        unpack<T, v>(rows.read(rows.grad_residual, 2, row, stage, i), more);
         for (int j = 0; j < v; ++j) grad[j] += more[j];
       }
-      store<v>(grad, static_cast<T*>(args.grad_x) + row * width + columns.first(i));
+      const int64_t to = row * width + columns.first(i);
+      store<v>(grad, static_cast<T*>(args.grad_x) + to);
+      if constexpr (!std::is_same_v<T, U>)
+        if (args.grad_delta != nullptr) store<v>(grad, static_cast<U*>(args.grad_delta) + to);
     }
     if (residual) rows.ask(row + stages * row_step(), stage);
     stage = stage + 1 < stages ? stage + 1 : 0;
@@ -393,21 +407,32 @@ unsigned backward_blocks(Kernel kernel, int64_t rows, const Shape& shape, size_t
   return static_cast<unsigned>(std::min({(rows + shape.rows - 1) / shape.rows, resident, most}));
 }
 
+// Calls run.template operator()<T, U>() with the types of the residual stream and of its branches.
+template <typename Run>
+void for_types(const NormRows& shape, const Run& run) {
+  if (shape.branch() == shape.dtype)
+    return for_dtype(shape.dtype, [&]<typename T>(T) { run.template operator()<T, T>(); });
+  if (shape.dtype != c10::ScalarType::Float) fail_kernel("norm", "only rows in fp32 have branches in another type");
+  if (shape.branch() == c10::ScalarType::Half) return run.template operator()<float, __half>();
+  run.template operator()<float, __nv_bfloat16>();
+}
+
 }  // namespace
 
 void norm_forward_cuda(const NormRows& shape, const NormForward& args, void* stream) {
   if (shape.rows == 0 || shape.width == 0) return;
   const int width = static_cast<int>(shape.width);
-  for_dtype(shape.dtype, [&]<typename T>(T) {
+  for_types(shape, [&]<typename T, typename U>() {
     for_vector<T>(width, {args.x, args.delta, args.sum, args.y, args.weight, args.bias}, [&]<int v>() {
       for_shape<v, 2, 256>(width, [&]<typename D>(const Shape& threads, D) {
         const auto blocks = static_cast<unsigned>((shape.rows + threads.rows - 1) / threads.rows);
         const auto run = [&](auto kernel) {
           launch("norm_forward", kernel, {blocks, threads.block(), stream}, args, shape);
         };
-        if (shape.centered) return run(forward_kernel<T, D, true, false>);
-        if (shape.rounded) return run(forward_kernel<T, D, false, true>);
-        run(forward_kernel<T, D, false, false>);
+        if (shape.centered) return run(forward_kernel<T, U, D, true, false>);
+        if constexpr (!std::is_same_v<T, float>)  // rounding to fp32 changes nothing
+          if (shape.rounded) return run(forward_kernel<T, U, D, false, true>);
+        run(forward_kernel<T, U, D, false, false>);
       });
     });
   });
@@ -422,7 +447,7 @@ void norm_backward_cuda(const NormRows& shape, const NormBackward& args, float* 
   if (shape.width == 0) return;
   const int width = static_cast<int>(shape.width);
   unsigned blocks = 0;
-  const auto run_shape = [&]<typename T, typename D>(const Shape& threads) {
+  const auto run_shape = [&]<typename T, typename U, typename D>(const Shape& threads) {
     // For the ring, and at the end for the sums of rows that share a block (write_sums).
     const int copies = kStages<D> * (args.grad_residual == nullptr ? 2 : 3) * D::n;
     const size_t shared = size_t{16} * static_cast<size_t>(copies * threads.threads * threads.rows);
@@ -433,14 +458,15 @@ void norm_backward_cuda(const NormRows& shape, const NormBackward& args, float* 
       launch("norm_backward", kernel, {blocks, threads.block(), stream, shared}, args, shape, workspace,
              args.grad_bias != nullptr);
     };
-    if (shape.centered) return run(backward_kernel<T, D, true>);
-    run(backward_kernel<T, D, false>);
+    if (shape.centered) return run(backward_kernel<T, U, D, true>);
+    run(backward_kernel<T, U, D, false>);
   };
-  for_dtype(shape.dtype, [&]<typename T>(T) {
-    for_vector<T>(width, {args.x, args.grad_y, args.grad_residual, args.grad_x, args.weight}, [&]<int v>() {
-      for_shape<v, 1, 512>(width,
-                           [&]<typename D>(const Shape& threads, D) { run_shape.template operator()<T, D>(threads); });
-    });
+  for_types(shape, [&]<typename T, typename U>() {
+    for_vector<T>(
+        width, {args.x, args.grad_y, args.grad_residual, args.grad_x, args.grad_delta, args.weight}, [&]<int v>() {
+          for_shape<v, 1, 512>(
+              width, [&]<typename D>(const Shape& threads, D) { run_shape.template operator()<T, U, D>(threads); });
+        });
   });
   column_sums_cuda(workspace, blocks, {args.grad_weight, args.grad_weight_dtype, shape.width, args.add_weight},
                    {args.grad_bias, args.grad_bias_dtype, args.grad_bias == nullptr ? 0 : shape.width, args.add_bias},

@@ -12,14 +12,19 @@ namespace megalith::ops {
 
 // Size, type and kind of the rows of one call, forward or backward.
 struct NormRows {
-  c10::ScalarType dtype = c10::ScalarType::Float;  // type of x, y and their gradients
+  c10::ScalarType dtype = c10::ScalarType::Float;  // type of x, sum and their gradients
   int64_t rows = 0;                                // t
   int64_t width = 0;                               // h
   bool centered = false;                           // LayerNorm: subtract the mean
   // x̂ is rounded to dtype before it is multiplied by the weight, as in HF's Llama RMSNorm. No effect in fp32 and fp64.
   bool rounded = false;
-  bool raw_weights = false;  // CUDA only: weight and bias are given in dtype, not in acc
+  bool raw_weights = false;  // CUDA only: weight and bias are given in branch(), not in acc
   float weight_shift = 0;    // CUDA only: added to each weight (1 for zero-centered weights)
+  // Type of y, delta and their gradients, if it is narrower: bf16 or fp16 beside a residual stream in fp32.
+  c10::ScalarType narrow = c10::ScalarType::Undefined;
+
+  // The type of y and delta.
+  c10::ScalarType branch() const { return narrow == c10::ScalarType::Undefined ? dtype : narrow; }
 };
 
 // Pointers of a forward call.
@@ -46,6 +51,7 @@ struct NormBackward {
   const void* mean = nullptr;           // acc [t]; centered only
   const void* rstd = nullptr;           // acc [t]
   void* grad_x = nullptr;               // [t, h] out
+  void* grad_delta = nullptr;           // [t, h] out: grad_x in branch(); may be nullptr
   void* grad_weight = nullptr;          // acc [h] out
   void* grad_bias = nullptr;            // acc [h] out
   // CUDA only: the types of grad_weight and grad_bias, and whether to add to their values, which are fp32 then.
