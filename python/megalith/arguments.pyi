@@ -1333,7 +1333,7 @@ class TrainingArguments:
     moe_router_score_function: Literal["softmax", "sigmoid"] | None
     """softmax or sigmoid"""
     moe_router_dtype: Literal["fp32", "fp64"] | None
-    """number format of the router (none: fp32 from 32 experts on)"""
+    """number format of the router (none: fp32 with sigmoid scores and from 32 experts on)"""
     moe_router_pre_softmax: bool | None
     """softmax over all experts before choosing"""
     moe_router_num_groups: int | None

@@ -70,7 +70,8 @@ void add_router(OptionList& list) {
   router.add("moe_router_score_function", &RouterConfig::score_function, "softmax or sigmoid")
       .pretrain_default(ScoreFunction::kSoftmax)
       .describes_new_model();
-  router.add("moe_router_dtype", &RouterConfig::dtype, "number format of the router (none: fp32 from 32 experts on)");
+  router.add("moe_router_dtype", &RouterConfig::dtype,
+             "number format of the router (none: fp32 with sigmoid scores and from 32 experts on)");
   router.add("moe_router_pre_softmax", &RouterConfig::pre_softmax, "softmax over all experts before choosing")
       .pretrain_default(false)
       .describes_new_model();

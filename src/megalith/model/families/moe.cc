@@ -49,6 +49,7 @@ nn::MoeShape read_experts(const io::JsonFields& config, const char* number_key) 
 
 void read_sigmoid_router(const io::JsonFields& config, nn::RouterShape& router) {
   router.score = nn::ScoreFunction::kSigmoid;
+  router.dtype = at::kFloat;  // as transformers multiplies for these routers, whatever the model's type
   router.expert_bias = true;
   // e_score_correction_bias is trained by its own rule (DeepSeek-V3, section 2.1.2), not by gradients.
   router.bias_update_rate = 0;  // the bias of a checkpoint stays fixed unless a run overrides this

@@ -46,7 +46,7 @@ struct RouterShape {
   double bias_update_rate = 1e-3;
   bool sinkhorn = false;  // choose by logits that Sinkhorn iterations balanced over the batch; training only
 
-  std::optional<at::ScalarType> dtype;  // dtype of the product; nullopt = the model's. Scores are at least fp32
+  std::optional<at::ScalarType> dtype;  // least dtype of the product; nullopt = the model's. Scores are at least fp32
   double jitter = 0;                    // training: the input is multiplied by random numbers in [1-jitter, 1+jitter]
   std::vector<BalanceLoss> losses;
   double z_coeff = 0;           // coefficient of the loss mean(logsumexp(logits)²)

@@ -106,7 +106,7 @@ at::Tensor Router::logits(const at::Tensor& x, const LayerInput& input) const {
     const auto fork = context_.rng().fork_if(tp_.splits_tokens());
     in = x * at::empty_like(x).uniform_(1 - shape_.jitter, 1 + shape_.jitter, context_.rng().generator());
   }
-  const at::ScalarType dtype = shape_.dtype.value_or(x.scalar_type());
+  const at::ScalarType dtype = at::promoteTypes(shape_.dtype.value_or(x.scalar_type()), x.scalar_type());
   const at::Tensor plain = dtype == x.scalar_type() ? at::mm(in, weight_->value.to(dtype).t())
                                                     : WideLinear::apply(in, weight_->value, dtype);
   return active_update(*weight_) ? with_low_rank(plain, in.to(dtype), *weight_, tp_.splits_tokens()) : plain;
