@@ -3,11 +3,12 @@
 
   accuracy_study.py --out FOLDER [--shapes gpt2,…] [--programs ours-bf16,…] [--seeds 3] [--steps 200]
 
-Random models of five families are trained on the text of this repository: by `megalith train` in fp32 and in bf16, and
-by transformers' models (bench/peers/accuracy.py) in fp32, in pure bf16 with fp32 main parameters, and under autocast.
-A run's distance from fp32 is |loss - loss of transformers in fp32| of the same step and seed. Every run's losses are
-appended to FOLDER/losses.jsonl as soon as it has finished, and a run that is there is not repeated. At the end:
-one JSON line per shape and program, and a table (mean and largest distance over all steps and seeds).
+Random models of five families are trained on the text of this repository: by `megalith train` in fp32, in bf16, and in
+bf16 with fp32_residual_connection; and by transformers' models (bench/peers/accuracy.py) in fp32, in pure bf16 with
+fp32 main parameters, and under autocast. A run's distance from fp32 is |loss - loss of transformers in fp32| of the
+same step and seed. Every run's losses are appended to FOLDER/losses.jsonl as soon as it has finished, and a run that is
+there is not repeated. At the end: one JSON line per shape and program, and a table (mean and largest distance over all
+steps and seeds).
 `ours-fp32` must be next to nothing; it also shows how much of a distance is not the number format's.
 
 The Python that runs this needs torch and transformers. Models are made in a temporary folder.
@@ -32,7 +33,7 @@ from statistics import mean
 HERE = os.path.dirname(os.path.abspath(__file__))
 PEER = os.path.join(HERE, "peers", "accuracy.py")
 SHAPES = ["gpt2", "llama", "qwen3", "qwen3_moe", "deepseek_v3"]
-OURS = {"ours-fp32": [], "ours-bf16": ["--bf16"]}
+OURS = {"ours-fp32": [], "ours-bf16": ["--bf16"], "ours-bf16-fp32-stream": ["--bf16", "--fp32_residual_connection"]}
 PEERS = {"torch-fp32": "fp32", "torch-bf16": "bf16", "torch-autocast": "autocast"}
 REFERENCE = "torch-fp32"
 VOCABULARY = {"small": 16384, "tiny": 1024}

@@ -347,6 +347,7 @@ class TrainingArguments:
         bf16: bool = ...,
         fp16: bool = ...,
         tf32: bool | None = ...,
+        fp32_residual_connection: bool = ...,
         fp8: Literal["e4m3", "hybrid"] | None = ...,
         fp8_format: Literal["e4m3", "hybrid"] | None = ...,
         fp8_recipe: Literal["tensorwise", "delayed", "blockwise"] | None = ...,
@@ -1484,6 +1485,8 @@ class TrainingArguments:
     """weights and activations in half precision, with loss scaling"""
     tf32: bool | None
     """fp32 products on GPUs in TF32 (none: in fp32)"""
+    fp32_residual_connection: bool
+    """residual stream, and its messages between stages, in fp32; needs bf16 or fp16"""
     fp8: Literal["e4m3", "hybrid"] | None
     """fp8 products in this format (none: off)"""
     fp8_recipe: Literal["tensorwise", "delayed", "blockwise"] | None

@@ -125,6 +125,7 @@ const std::vector<Rule>& rules() {
       {{"--use_precision_aware_optimizer", "--optimizer=sgd", "--exp_avg_sq_dtype=fp8"}, "no second moment"},
       {{"--use_precision_aware_optimizer", "--main_params_dtype=fp16"}, "main_params_dtype fp16 needs bf16 or fp16"},
       {{"--use_precision_aware_optimizer", "--main_grads_dtype=bf16"}, "main_grads_dtype bf16 needs bf16"},
+      {{"--fp32_residual_connection"}, "fp32_residual_connection needs bf16 or fp16"},
       {{"--use_precision_aware_optimizer", "--main_grads_dtype=bf16", "--bf16", "--finetuning_type=full",
         "--accumulate_allreduce_grads_in_fp32"},
        "accumulate_allreduce_grads_in_fp32"},

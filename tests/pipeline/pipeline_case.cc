@@ -157,7 +157,7 @@ struct PipelineRank::State {
       work.head = {&head_queue, how.deferred_heads};
     }
     how.engine.hidden = models.config().hidden_size;
-    how.engine.dtype = how.options.dtype;
+    how.engine.dtype = how.options.stream_dtype();
     engine.emplace(context, how.engine);
     work.forward = [this](const pipeline::StageCall& call) { return forward(call); };
     work.set_sync = [this](int chunk, bool on) { ddp[static_cast<size_t>(chunk)]->set_sync(on); };

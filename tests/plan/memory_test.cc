@@ -147,6 +147,30 @@ TEST(PlannedMemory, KnowsSlicedCollectives) {
                {"qwen3", {"--tp=2", "--pp=2", overlap, "--pipeline_schedule=zero_bubble"}, 4}});
 }
 
+// A residual stream in fp32 beside layers in bf16, and its messages.
+TEST(PlannedMemory, KnowsStreamsInFp32) {
+  const std::string again = "--recompute_granularity=selective", full = "--recompute_granularity=full";
+  expect_ways({"--finetuning_type=full", "--bf16=true", "--fp32_residual_connection=true",
+               "--per_device_train_batch_size=2", "--gradient_accumulation_steps=4", "--max_steps=10"},
+              {{"llama", {}, 1},
+               {"gpt2", {}, 1},
+               {"llama", {full}, 1},
+               {"llama", {full, "--recompute_method=uniform", "--recompute_num_layers=4"}, 1},
+               {"gpt2", {again, "--recompute_modules=mlp,layernorm"}, 1},
+               {"qwen3", {"--tp=2", "--sequence_parallel"}, 2},
+               {"qwen3", {"--pp=2"}, 2},
+               {"llama", {"--pp=2", "--vpp=2", "--overlap_p2p_comm"}, 2},
+               {"llama", {"--pp=2", "--pipeline_schedule=zero_bubble"}, 2},
+               {"gpt2", {"--hidden_dropout=0.1"}, 1},
+               {"mixtral",
+                {"--ep=2", "--moe_token_dispatcher_type=alltoall", "--moe_expert_capacity_factor=1.0",
+                 "--moe_pad_expert_input_to_capacity=true"},
+                2}});
+  expect_ways({"--finetuning_type=lora", "--lora_rank=16", "--bf16=true", "--fp32_residual_connection=true",
+               "--per_device_train_batch_size=2", "--gradient_accumulation_steps=4", "--max_steps=10"},
+              {{"llama", {}, 1}, {"qwen3", {"--pp=2"}, 2}});
+}
+
 // The last stage keeps the logits of the micro-batches whose head waits for the flush.
 TEST(PlannedMemory, KnowsDeferredHeads) {
   const std::string defer = "--defer_embedding_wgrad_compute";

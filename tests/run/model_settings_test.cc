@@ -28,6 +28,8 @@ TEST(ModelOptions, FollowTheArguments) {
   EXPECT_EQ(options({}).dtype, at::kFloat);
   EXPECT_EQ(options({"--bf16"}).dtype, at::kBFloat16);
   EXPECT_EQ(options({"--fp16"}).dtype, at::kHalf);
+  EXPECT_EQ(options({"--bf16"}).stream_dtype(), at::kBFloat16);
+  EXPECT_EQ(options({"--bf16", "--fp32_residual_connection"}).stream_dtype(), at::kFloat);
   EXPECT_TRUE(options({"--tp", "2", "--sequence_parallel"}).sequence_parallel);
   EXPECT_GT(options({"--cross_entropy_loss_fusion"}).loss_chunk, 0);
   EXPECT_EQ(options({}).loss_chunk, 0);

@@ -21,6 +21,7 @@ struct PrecisionConfig {
   bool bf16 = false;
   bool fp16 = false;
   std::optional<bool> tf32;
+  bool fp32_residual_connection = false;  // needs bf16 or fp16
   std::optional<Fp8Format> fp8;
   std::optional<std::string> fp8_recipe;
   bool fp8_wgrad = true;

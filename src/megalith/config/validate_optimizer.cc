@@ -106,6 +106,13 @@ void check_overlap(const TrainingArguments& args, Problems& problems) {
                    "ddp_bucket_size and ddp_num_buckets both set the buckets; keep one");
 }
 
+// As in Megatron, what would have no effect is refused.
+void check_residual(const PrecisionConfig& precision, Problems& problems) {
+  problems.require(
+      !precision.fp32_residual_connection || precision.bf16 || precision.fp16,
+      "fp32_residual_connection needs bf16 or fp16: without them the whole model is in fp32; leave it out");
+}
+
 void check_deepspeed(const OptimizerConfig& optimizer, Problems& problems) {
   for (const std::string& problem : read_deepspeed(optimizer.deepspeed).problems)
     problems.require(false, "{}", problem);
@@ -149,6 +156,7 @@ void check_optimizer(const TrainingArguments& args, const ValidationContext& con
   check_scheduler_kwargs(args, problems);
   check_overlap(args, problems);
   check_state(args, problems);
+  check_residual(args.precision, problems);
   check_deepspeed(args.optimizer, problems);
 }
 

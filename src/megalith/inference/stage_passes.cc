@@ -10,9 +10,9 @@ namespace megalith::inference {
 StagePasses::StagePasses(const model::VirtualModels& models)
     : models_(models),
       // With virtual stages the two neighbors of a rank may be the same one, which needs overlapped messages.
-      engine_(
-          models.context(),
-          {.hidden = models.config().hidden_size, .dtype = models[0].options().dtype, .overlap = models.size() > 1}) {}
+      engine_(models.context(), {.hidden = models.config().hidden_size,
+                                 .dtype = models[0].options().stream_dtype(),
+                                 .overlap = models.size() > 1}) {}
 
 layout::PipelineShape StagePasses::shape(int microbatches) const {
   const int pp = models_.context().grid().shape().pp, chunks = static_cast<int>(models_.size());

@@ -177,6 +177,8 @@ at::Tensor GptModel::forward(const ModelInput& input) const {
   SoundRows sound;
   if (audio_) sound = audio_->run(input, recompute);
   at::Tensor x = place_.embedding ? embed(input, visual, sound) : input.hidden;
+  check(x.scalar_type() == options_.stream_dtype(), "a chunk of layers got hidden states in {} instead of {}",
+        c10::toString(x.scalar_type()), c10::toString(options_.stream_dtype()));
   // A pipeline expects a gradient for the output of every stage, even if nothing in it is trained; so does the loss of
   // a micro-batch without media if only towers are trained.
   const bool anchored = (!trains_ && !place_.head) || (options_.freeze.language_model && !visual.any() && !sound.any());
@@ -252,6 +254,7 @@ at::Tensor GptModel::embed(const ModelInput& input, const VisualRows& visual, co
     }
     x = x + nn::table_rows(*positions_, where);
   }
+  x = x.to(options_.stream_dtype());
   if (!input.training || config_.embedding_dropout == 0) return x;
   // Ranks that hold different tokens need different masks, ranks with the same tokens the same one.
   const auto fork = context_.rng().fork_if(tp_.splits_tokens());

@@ -33,10 +33,10 @@ class Head {
  public:
   virtual ~Head() = default;
 
-  // Takes x [t, h] (or [t/tp, h] with sequence parallelism), the output of the last layer, before any norm. With
-  // input.targets, returns the loss of each token, fp32 [t], equal on all tp ranks. Otherwise returns the head's output
-  // per token, [t, …], or that of the last token only with input.last_token_only. `layer_input` is what the layers
-  // received.
+  // Takes x [t, h] (or [t/tp, h] with sequence parallelism), the output of the last layer, before any norm, in
+  // ModelOptions::stream_dtype(). With input.targets, returns the loss of each token, fp32 [t], equal on all tp ranks.
+  // Otherwise returns the head's output per token, [t, …], or that of the last token only with input.last_token_only.
+  // `layer_input` is what the layers received.
   virtual at::Tensor forward(const at::Tensor& x, const ModelInput& input, const nn::LayerInput& layer_input) const = 0;
 
   // Whether forward without targets returns this rank's columns of the logits, [t, v/tp], which generation, scoring and

@@ -59,6 +59,9 @@ struct FreezePlan {
 // The choices of a run about one model. All ranks use the same; only `device` may differ.
 struct ModelOptions {
   at::ScalarType dtype = at::kFloat;  // type of parameters and activations
+  // Keeps the residual stream, from the embedding to the final norm and between stages, in fp32 beside a dtype of 16
+  // bits; parts of layers get the output of a norm and return their results in dtype.
+  bool fp32_residual = false;
   // kMeta builds a model without memory, to ask it for names and shapes.
   at::Device device = at::kCPU;
   // Norms, dropouts and the residual stream hold [t/tp, h] instead of [t, h].
@@ -80,6 +83,10 @@ struct ModelOptions {
   nn::MoeOptions moe;
   FreezePlan freeze;
   std::optional<peft::AdapterConfig> adapter;  // after peft::with_targets; nullopt = the model itself is trained
+
+  // Return the type of the residual stream, and whether it is wider than that of the layers' parts.
+  at::ScalarType stream_dtype() const { return wide_stream() ? at::kFloat : dtype; }
+  bool wide_stream() const { return fp32_residual && (dtype == at::kBFloat16 || dtype == at::kHalf); }
 };
 
 }  // namespace megalith::model

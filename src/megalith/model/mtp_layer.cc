@@ -20,6 +20,7 @@ MtpLayer::MtpLayer(const nn::ParameterScope& scope, const ModelConfig& config, c
                    int64_t depth, parallel::ParallelContext& context)
     : embedding_norm_(make_norm(scope.child("embedding_norm"), config, tensor_parallel(options, context))),
       hidden_norm_(make_norm(scope.child("hidden_norm"), config, tensor_parallel(options, context))),
+      stream_dtype_(options.stream_dtype()),
       projection_(scope, "projection", 2 * config.hidden_size, {{"projection", config.hidden_size}}, false,
                   nn::Init::normal(config.init_std), tensor_parallel(options, context)),
       block_(scope.child("layer"), config, options, config.num_layers - 1, config.num_layers + depth, context),
@@ -28,7 +29,7 @@ MtpLayer::MtpLayer(const nn::ParameterScope& scope, const ModelConfig& config, c
 at::Tensor MtpLayer::forward(const at::Tensor& embedded, const at::Tensor& hidden, const nn::LayerInput& input) const {
   // [t, 2h]: the embedding comes first, as the columns of eh_proj in DeepSeek's files do.
   const at::Tensor both = at::cat({embedding_norm_.forward(embedded), hidden_norm_.forward(hidden)}, 1);
-  return norm_.forward(block_.forward(projection_.forward(both), input));
+  return norm_.forward(block_.forward(projection_.forward(both).to(stream_dtype_), input));
 }
 
 }  // namespace megalith::model

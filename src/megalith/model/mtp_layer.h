@@ -30,6 +30,7 @@ class MtpLayer {
 
  private:
   nn::Norm embedding_norm_, hidden_norm_;
+  at::ScalarType stream_dtype_;
   nn::ReplicatedLinear projection_;  // replicated over tp: with sequence parallelism it needs no collective
   TransformerBlock block_;
   nn::Norm norm_;

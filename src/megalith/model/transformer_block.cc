@@ -1,10 +1,14 @@
 // A block is two residual branches of the same form. With hidden dropout the branch returns its delta, and dropout and
-// addition are one operation; without it the residual is passed into the part, whose last product adds it. Outputs of
-// norms can be discarded after forward, because they are cheap to recompute from x, which the residual stream keeps.
+// addition are one operation; without it the residual is passed into the part, whose last product adds it. A residual
+// stream in fp32 is added by the next norm, or at the end of the block by itself: products have results in one type.
+// Outputs of norms can be discarded after forward, because they are cheap to recompute from x, which the residual
+// stream keeps.
 #include "megalith/model/transformer_block.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+
+#include <utility>
 
 #include "megalith/model/block_parts.h"
 #include "megalith/model/block_shapes_internal.h"
@@ -32,6 +36,7 @@ TransformerBlock::TransformerBlock(const nn::ParameterScope& scope, const ModelC
                                    const ModelOptions& options, int64_t layer, int64_t local,
                                    parallel::ParallelContext& context)
     : remakes_norms_(options.recompute.norms),
+      wide_stream_(options.wide_stream()),
       dropout_(config.hidden_dropout),
       adapter_dropout_(options.adapter && options.adapter->dropout > 0),
       tokens_split_(tensor_parallel(options, context).splits_tokens()),
@@ -70,11 +75,29 @@ at::Tensor TransformerBlock::run(const Branch& branch, const at::Tensor& x, cons
     const auto fork = rng_.fork_if(tokens_split_);
     out = ops::dropout_add(delta, residual, dropout_, rng_.generator());
   }
-  // Frees y once `out` exists; the hook on `out` restores it right before the backward of its reader runs.
+  discard_norm(branch, x, y, out, input);
+  return out;
+}
+
+// The hook on `out` restores y right before the backward of its reader runs.
+void TransformerBlock::discard_norm(const Branch& branch, const at::Tensor& x, const at::Tensor& y,
+                                    const at::Tensor& out, const nn::LayerInput& input) const {
   if (remakes_norms_ && input.training && at::GradMode::is_enabled())
     nn::discard_until_backward(
         y, [x, weights = branch.norm.weights()] { return ops::norm(x, weights); }, out);
-  return out;
+}
+
+at::Tensor TransformerBlock::run_wide(const at::Tensor& x, const nn::LayerInput& input) const {
+  const auto part_of = [&](const Branch& branch, const at::Tensor& stream, const at::Tensor& y) {
+    at::Tensor delta = run_part(branch, y, at::Tensor(), input);
+    discard_norm(branch, stream, y, delta, input);
+    return delta;
+  };
+  auto [residual, y] = ops::norm_fork(x, attention_.norm.weights());
+  at::Tensor delta = part_of(attention_, x, std::exchange(y, {}));
+  const auto [middle, z] =
+      ops::add_norm(std::exchange(residual, {}), std::exchange(delta, {}), feed_forward_.norm.weights());
+  return middle + part_of(feed_forward_, middle, z);
 }
 
 at::Tensor TransformerBlock::run_part(const Branch& branch, const at::Tensor& y, const at::Tensor& residual,
@@ -90,6 +113,7 @@ at::Tensor TransformerBlock::run_part(const Branch& branch, const at::Tensor& y,
 }
 
 at::Tensor TransformerBlock::forward(const at::Tensor& x, const nn::LayerInput& input) const {
+  if (wide_stream_ && (!input.training || dropout_ == 0)) return run_wide(x, input);
   return run(feed_forward_, run(attention_, x, input), input);
 }
 

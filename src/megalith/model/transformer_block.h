@@ -5,8 +5,9 @@
 //   (x, y) = fork(x)      y = mlp_norm(x)
 //   x      = x + dropout(mlp(y))
 //
-// Without dropout the addition is part of the branch's last matrix product. The kinds of attention and feed-forward are
-// chosen in block_parts.h.
+// Without dropout the addition is part of the branch's last matrix product. With ModelOptions::fp32_residual x is in
+// fp32, y and the results of the branches have 16 bits, and the norm after attention adds its result to x. The kinds of
+// attention and feed-forward are chosen in block_parts.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,7 +32,7 @@ class TransformerBlock {
   TransformerBlock(const nn::ParameterScope& scope, const ModelConfig& config, const ModelOptions& options,
                    int64_t layer, int64_t local, parallel::ParallelContext& context);
 
-  // [t, h] (or [t/tp, h]) -> the same shape.
+  // [t, h] (or [t/tp, h]) -> the same shape, both in ModelOptions::stream_dtype().
   at::Tensor forward(const at::Tensor& x, const nn::LayerInput& input) const;
 
   // Returns the router of its experts, or nullptr in a layer without experts.
@@ -57,7 +58,14 @@ class TransformerBlock {
   at::Tensor run_part(const Branch& branch, const at::Tensor& y, const at::Tensor& residual,
                       const nn::LayerInput& input) const;
 
+  // A block whose residual stream is in fp32, without dropout.
+  at::Tensor run_wide(const at::Tensor& x, const nn::LayerInput& input) const;
+  // Frees the output y of the branch's norm of x once `out`, which depends on it, exists; backward computes it again.
+  void discard_norm(const Branch& branch, const at::Tensor& x, const at::Tensor& y, const at::Tensor& out,
+                    const nn::LayerInput& input) const;
+
   bool remakes_norms_;  // outputs of norms are freed after forward and recomputed in backward
+  bool wide_stream_;    // the residual stream is wider than the branches
   double dropout_;
   bool adapter_dropout_;  // adapters inside the branches use dropout
   bool tokens_split_;

@@ -15,15 +15,15 @@ void NormFootprint::forward(LayerWalk& walk, bool keep) const {
 }
 
 void NormFootprint::backward(LayerWalk& walk, bool give_stream_grad, bool give_input) const {
-  const double stream = walk.rank().stream();
-  walk.take(stream);  // grad_x
-  walk.give(stream);  // the gradient of the output
+  const double residual = walk.rank().residual();
+  walk.take(residual);              // grad_x
+  walk.give(walk.rank().stream());  // the gradient of the output
   // A deferred weight gradient of the row layer before may still hold the stream's gradient.
   if (walk.release_stream_grad())
-    walk.defer(give_stream_grad ? stream : 0);
+    walk.defer(give_stream_grad ? residual : 0);
   else if (give_stream_grad)
-    walk.give(stream);
-  if (give_input) walk.give(stream);
+    walk.give(residual);
+  if (give_input) walk.give(residual);
   walk.give(kept(walk.rank()));
 }
 

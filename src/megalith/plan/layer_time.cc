@@ -201,9 +201,14 @@ LayerTimes::LayerTimes(const model::ModelFootprint& model, const Cluster& cluste
               .cp = {cluster, static_cast<int>(model.rank().cp), static_cast<int>(model.rank().tp)},
               .ep = {cluster, static_cast<int>(model.rank().ep * model.rank().etp), 1}} {
   // Two norms per layer. Forward reads x and writes y; backward reads x and two gradients and writes one.
-  const double stream = model.rank().stream();
-  norms_.forward.memory_bound = 2 * speeds_.moved(2 * stream);
-  norms_.backward.memory_bound = 2 * speeds_.moved(4 * stream);
+  const double stream = model.rank().stream(), residual = model.rank().residual();
+  norms_.forward.memory_bound = 2 * speeds_.moved(residual + stream);
+  norms_.backward.memory_bound = 2 * speeds_.moved(3 * residual + stream);
+  if (!model.rank().wide_stream) return;
+  // The second norm also reads what attention adds to the stream, writes the sum, and its gradient in 16 bits; the end
+  // of the layer adds the other part by itself and narrows the gradient.
+  norms_.forward.memory_bound += speeds_.moved(stream + residual) + speeds_.moved(2 * residual + stream);
+  norms_.backward.memory_bound += speeds_.moved(stream) + speeds_.moved(residual + stream);
 }
 
 void LayerTimes::add_layer(int64_t layer, int64_t local, PassTimes& to) const {
@@ -298,8 +303,8 @@ void LayerTimes::add_head(PassTimes& to) const {
   speeds_.add_product(time, rank.t, columns, rank.h, gather,
                       rank.split_tokens ? gather : speeds_.tp.all_reduce(rank.whole()));
   time.forward.tp += gather;
-  time.forward.memory_bound += speeds_.moved(logits) + speeds_.moved(2 * rank.stream());
-  time.backward.memory_bound += speeds_.moved(2 * logits) + speeds_.moved(3 * rank.stream());
+  time.forward.memory_bound += speeds_.moved(logits) + speeds_.moved(rank.residual() + rank.stream());
+  time.backward.memory_bound += speeds_.moved(2 * logits) + speeds_.moved(2 * rank.residual() + rank.stream());
   // A loss in chunks computes its logits twice instead of keeping them.
   if (model_.options().loss_chunk > 0) time.backward.recompute += time.forward.gemm;
   to.forward += time.forward;

@@ -215,7 +215,7 @@ std::vector<RankMemory> plan_memory(const RunShape& run, ScheduleBook& book) {
     std::vector<ChunkFootprint> chunks;
     for (int chunk = 0; chunk < split.chunks(); ++chunk)
       chunks.push_back(model.chunk(split.stage(rank, chunk), defers));
-    memory.at_peak = StepWalk(run, model.rank().stream(), std::move(chunks), rank)
+    memory.at_peak = StepWalk(run, model.rank().residual(), std::move(chunks), rank)
                          .run(actions.ranks[index], actions.exchanges[index], actions.microbatches);
     const double copy = reduction_copy(run, memory.state, tied_bytes(model, split, rank));
     // Reductions after backward need their copies when activations are gone, so the larger of the two counts.

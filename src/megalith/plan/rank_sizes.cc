@@ -14,6 +14,7 @@ nn::RankSizes rank_sizes(const RunShape& run) {
           .length = static_cast<double>(run.sequence_length),
           .bytes = run.element_bytes(),
           .dtype = options.dtype,
+          .wide_stream = options.wide_stream(),
           .tp = run.grid.tp,
           .cp = run.grid.cp,
           .ep = run.grid.ep,

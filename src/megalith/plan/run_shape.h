@@ -60,6 +60,11 @@ struct RunShape {
   int chunks() const { return pipeline.chunks; }
   bool half() const { return options.dtype != at::kFloat; }
   double element_bytes() const { return half() ? 2 : 4; }
+  // Returns the bytes of the residual stream of this rank's tokens, [s, h], which stages send to each other.
+  double stream_bytes() const {
+    const double bytes = options.stream_dtype() == at::kFloat ? 4 : 2;
+    return shard_tokens() * static_cast<double>(model->hidden_size) * bytes;
+  }
   // Tokens of a micro-batch on a rank: in its context-parallel slice, and in its share of that with sequence
   // parallelism.
   double tokens() const;

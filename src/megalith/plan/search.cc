@@ -248,6 +248,7 @@ std::string train_yaml(const Candidate& candidate) {
   line("overlap_grad_reduce", run.gradients.overlap_grad_reduce);
   line("overlap_param_gather", run.overlap_param_gather);
   if (run.options.dtype == at::kBFloat16) line("bf16", true);
+  if (run.options.wide_stream()) line("fp32_residual_connection", true);
   if (run.offload_fraction > 0) {
     line("optimizer_cpu_offload", true);
     line("optimizer_offload_fraction", run.offload_fraction);

@@ -128,11 +128,11 @@ double image_flop(const RunShape& run) {
   return images * layout::vision_flops(shape, work, run.options.freeze.vision_tower, run.options.freeze.projector);
 }
 
-// Returns the seconds of one activation between two stages: [s, h], s tokens of this rank's shard.
+// Returns the seconds of one activation between two stages.
 double message_seconds(const RunShape& run, const Cluster& cluster) {
   // Neighboring stages are a whole stage of ranks apart.
   const GroupSpeed group(cluster, run.grid.pp, run.grid.world_size / run.grid.pp);
-  return group.message(run.shard_tokens() * static_cast<double>(run.model->hidden_size) * run.element_bytes());
+  return group.message(run.stream_bytes());
 }
 
 }  // namespace

@@ -159,6 +159,8 @@ void add_precision_options(OptionList& list) {
   precision.add("bf16", &PrecisionConfig::bf16, "weights and activations in bfloat16");
   precision.add("fp16", &PrecisionConfig::fp16, "weights and activations in half precision, with loss scaling");
   precision.add("tf32", &PrecisionConfig::tf32, "fp32 products on GPUs in TF32 (none: in fp32)").train_only();
+  precision.add("fp32_residual_connection", &PrecisionConfig::fp32_residual_connection,
+                "residual stream, and its messages between stages, in fp32; needs bf16 or fp16");
   // fp8 products. The options about history belong to the delayed recipe, which scales by the largest values of past
   // steps; the others find the scale from the tensor itself.
   precision.add("fp8", &PrecisionConfig::fp8, "fp8 products in this format (none: off)").alias({"fp8_format"});

@@ -14,7 +14,8 @@ using nn::Use;
 using RecomputeLayers = RecomputePlan::Layers;
 
 // Walks one pass of one chunk. take(bytes) allocates, give(bytes) frees, touch(bytes) does both, so that the peak sees
-// them; stream() is a residual stream of this rank's tokens, [s, h], and whole() that of all tp ranks' tokens, [t, h].
+// them; residual() is a residual stream of this rank's tokens, [s, h], stream() as many elements in the type of other
+// activations, and whole() those of all tp ranks' tokens, [t, h].
 class ChunkWalk {
  public:
   ChunkWalk(const ModelFootprint& model, const layout::Stage& stage, nn::MemoryWalk& memory, bool defer = false)
@@ -54,9 +55,9 @@ class ChunkWalk {
     if (stage_.has_embedding() && model_.trains_below())
       embed_backward();
     else if (stage_.has_embedding() && (all.empty() || all.front().recomputed))
-      walk_.give(rank_.stream());  // the gradient, which nothing needs
+      walk_.give(rank_.residual());  // the gradient, which nothing needs
     else if (!stage_.has_embedding() && !all.empty())
-      walk_.give(rank_.stream());  // the input
+      walk_.give(rank_.residual());  // the input
     if (vision() != nullptr) vision()->backward(memory_);
     walk_.end_pass();
     walk_.give(angle_bytes() + walk_.leftover());
@@ -121,11 +122,11 @@ class ChunkWalk {
     }
     for (const int layer : group.layers) {
       layer_forward(layer, /*keep=*/false);
-      if (layer != group.layers.front()) walk_.give(rank_.stream());
+      if (layer != group.layers.front()) walk_.give(rank_.residual());
     }
     if (!splits_input()) return;
-    walk_.take(rank_.stream() / rank_.tp);
-    if (group.layers.front() != layers_.front() || stage_.has_embedding()) walk_.give(rank_.stream());
+    walk_.take(rank_.residual() / rank_.tp);
+    if (group.layers.front() != layers_.front() || stage_.has_embedding()) walk_.give(rank_.residual());
   }
 
   // A recomputed group first runs forward again, keeping everything, and then backward.
@@ -138,19 +139,19 @@ class ChunkWalk {
       }
       return;
     }
-    if (splits_input() && !borders.input_held) walk_.take(rank_.stream(), Use::kCommunication);
+    if (splits_input() && !borders.input_held) walk_.take(rank_.residual(), Use::kCommunication);
     for (const int layer : group.layers) layer_forward(layer, /*keep=*/true);
     const double before = walk_.exchange_leftover(0);
     for (size_t i = group.layers.size(); i > 0; --i)
       layer_backward(group.layers[i - 1], {.grad_held = i == group.layers.size(), .input_held = i == 1});
     walk_.end_pass();
-    walk_.give(rank_.stream() + walk_.exchange_leftover(before));  // the recomputed output, and its graph
-    if (!borders.grad_held) walk_.give(rank_.stream());
+    walk_.give(rank_.residual() + walk_.exchange_leftover(before));  // the recomputed output, and its graph
+    if (!borders.grad_held) walk_.give(rank_.residual());
     if (splits_input()) {
-      walk_.give(rank_.stream() / rank_.tp);
-      if (!borders.input_held) walk_.give(rank_.stream(), Use::kCommunication);
+      walk_.give(rank_.residual() / rank_.tp);
+      if (!borders.input_held) walk_.give(rank_.residual(), Use::kCommunication);
     } else if (!borders.input_held) {
-      walk_.give(rank_.stream());
+      walk_.give(rank_.residual());
     }
   }
 
@@ -168,8 +169,12 @@ class ChunkWalk {
       walk_.take(2 * rank_.stream());
       walk_.give(2 * rank_.stream());
     }
+    if (rank_.wide_stream) {
+      walk_.take(rank_.residual());
+      walk_.give(rank_.stream());
+    }
     if (config_.embedding_dropout > 0) {
-      walk_.touch(rank_.stream());
+      walk_.touch(rank_.residual());
       walk_.take(rank_.s * rank_.h);
     }
   }
@@ -178,8 +183,12 @@ class ChunkWalk {
   // and 16-bit gradients are widened to fp32 before they are added.
   void embed_backward() {
     if (config_.embedding_dropout > 0) {
-      walk_.touch(rank_.stream());
+      walk_.touch(rank_.residual());
       walk_.give(rank_.s * rank_.h);
+    }
+    if (rank_.wide_stream) {
+      walk_.take(rank_.stream());
+      walk_.give(rank_.residual());
     }
     if (config_.learned_positions && !rank_.frozen)
       walk_.touch(static_cast<double>(config_.max_positions) * rank_.h * rank_.bytes, Use::kWorkspace);
@@ -204,10 +213,11 @@ class ChunkWalk {
   double losses() const { return static_cast<double>(1 + stage_.mtp_layers.size()); }
 
   // A multi-token-prediction layer keeps six streams beside its block: the embedded ids, the two norms' outputs, the
-  // concatenation (two) and the projection's output.
+  // concatenation (two) and the projection's output, which becomes a residual stream.
+  double mtp_input() const { return 5 * rank_.stream() + rank_.residual(); }
   void head_forward() {
     for (size_t depth = 0; depth < stage_.mtp_layers.size(); ++depth) {
-      walk_.take(6 * rank_.stream());
+      walk_.take(mtp_input());
       layer_forward(static_cast<int>(config_.num_layers) - 1, /*keep=*/true);
     }
     model_.final_norm().forward(walk_, /*keep=*/true);
@@ -246,13 +256,14 @@ class ChunkWalk {
         walk_.give(rank_.t * model_.head().out() * rank_.bytes);
       model_.head().backward(head_walk_);
     }
-    walk_.take(rank_.stream());
-    walk_.give(2 * rank_.stream() + model_.final_norm().kept(rank_));  // the norm's input, output gradient, statistics
+    walk_.take(rank_.residual());
+    // The norm's input, output gradient and statistics.
+    walk_.give(rank_.residual() + rank_.stream() + model_.final_norm().kept(rank_));
     walk_.give(losses() * 12 * rank_.t);
     for (size_t depth = 0; depth < stage_.mtp_layers.size(); ++depth) {
-      walk_.take(rank_.stream());
+      walk_.take(rank_.residual());
       layer_backward(static_cast<int>(config_.num_layers) - 1, {});
-      walk_.give(7 * rank_.stream());
+      walk_.give(mtp_input() + rank_.residual());
     }
   }
 

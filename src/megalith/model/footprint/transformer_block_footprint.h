@@ -45,6 +45,10 @@ class TransformerBlockFootprint {
   void run_part(nn::LayerWalk& walk, const Branch& branch, bool keep) const;
   void run_part_backward(nn::LayerWalk& walk, const Branch& branch, bool wanted) const;
 
+  // Whether the results of the parts are added to a residual stream in fp32: by the second norm, and at the end.
+  bool adds_in_norm() const { return rank_.wide_stream && dropout_ == 0; }
+  void add_at_end(nn::LayerWalk& walk) const;
+
   // The sizes of this rank, which the scope's owner keeps alive.
   const nn::RankSizes& rank_;
   const double dropout_;

@@ -34,6 +34,7 @@ struct RankSizes {
   double length = 0;                  // tokens of one sequence
   double bytes = 4;                   // per element of an activation
   at::ScalarType dtype = at::kFloat;  // dtype of activations
+  bool wide_stream = false;           // the residual stream is in fp32, all other activations have 16 bits
   // Ranks that share the heads, the tokens of a sequence, the experts, and each expert.
   int64_t tp = 1, cp = 1, ep = 1, etp = 1;
   bool split_tokens = false;    // sequence parallelism, over more than one rank
@@ -50,8 +51,10 @@ struct RankSizes {
   std::optional<ops::Fp8Recipe> fp8{};
   Machinery machinery;
 
-  double stream() const { return s * h * bytes; }  // bytes of [s, h], a tensor of the residual stream
+  double stream() const { return s * h * bytes; }  // bytes of [s, h], what a part of a layer takes and returns
   double whole() const { return t * h * bytes; }   // bytes of [t, h]
+  // Bytes of a tensor of the residual stream, [s, h].
+  double residual() const { return wide_stream ? 4 * s * h : stream(); }
 };
 
 }  // namespace megalith::nn

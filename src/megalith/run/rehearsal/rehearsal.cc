@@ -188,8 +188,7 @@ class Rehearsal {
     shape.sync = layout::PipelineSync::kLeaveOut;
     layout::PipelineCosts costs = measured_costs(totals, shape.kind);
     const plan::RunShape& run = request_.shape;
-    const double bytes = run.shard_tokens() * static_cast<double>(run.model->hidden_size) * run.element_bytes();
-    costs.transfer = plan::GroupSpeed(request_.choice.cluster, context_.pp().ranks()).message(bytes);
+    costs.transfer = plan::GroupSpeed(request_.choice.cluster, context_.pp().ranks()).message(run.stream_bytes());
     arrivals_.emplace(shape, request_.place.pp_rank, costs);
   }
 

@@ -147,6 +147,7 @@ model::ModelSettings model_settings(const config::TrainingArguments& args, at::D
 model::ModelOptions model_options(const config::TrainingArguments& args, at::Device device) {
   model::ModelOptions options;
   options.dtype = args.precision.bf16 ? at::kBFloat16 : args.precision.fp16 ? at::kHalf : at::kFloat;
+  options.fp32_residual = args.precision.fp32_residual_connection;
   options.sequence_parallel = args.parallel.sequence_parallel;
   options.tp_overlap = args.parallel.tp_comm_overlap;
   options.tp_slices = args.parallel.tp_comm_overlap_slices.value_or(0);

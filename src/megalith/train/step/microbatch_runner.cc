@@ -135,7 +135,8 @@ MicrobatchRunner::MicrobatchRunner(model::VirtualModels& models, const StepSetti
       context_(context),
       objective_(objective),
       trace_(trace),
-      engine_(context, engine_settings(models.config(), models[0].options().dtype, settings.overlap_p2p_comm)) {}
+      engine_(context,
+              engine_settings(models.config(), models[0].options().stream_dtype(), settings.overlap_p2p_comm)) {}
 
 MicrobatchRunner::~MicrobatchRunner() = default;
 
