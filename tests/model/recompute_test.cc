@@ -70,6 +70,25 @@ TEST(ModelRecompute, BitIdenticalWithDropoutInEveryMode) {
   }
 }
 
+// Dropout is added to a stream in fp32; its mask is that of 16-bit numbers.
+TEST(ModelRecompute, BitIdenticalWithDropoutBesideAWideStream) {
+  const GoldenModel golden = read_golden_model("gpt2");
+  ModelCase how{.tp = 2, .change = with_dropout};
+  how.options.dtype = at::kBFloat16;
+  how.options.fp32_residual = how.options.sequence_parallel = true;
+  std::vector<Step> kept(2);
+  run_model(golden.folder, how, [&](const Rank& r, model::VirtualModels& models) {
+    kept[static_cast<size_t>(r.rank)] = run_step(models, golden);
+  });
+  for (const RecomputePlan& plan : {RecomputePlan{.layers = Layers::kUniform, .num_layers = 2},
+                                    RecomputePlan{.core_attention = true, .mlp = true, .norms = true}}) {
+    how.options.recompute = plan;
+    run_model(golden.folder, how, [&](const Rank& r, model::VirtualModels& models) {
+      expect_identical_steps(run_step(models, golden), kept[static_cast<size_t>(r.rank)]);
+    });
+  }
+}
+
 TEST(ModelDropout, SameAgainFromASavedState) {
   const GoldenModel golden = read_golden_model("llama");
   run_model(golden.folder, {.tp = 2, .change = with_dropout}, [&](const Rank&, model::VirtualModels& models) {

@@ -95,6 +95,22 @@ TEST_P(TrainerLayouts, GiveTheSameRun) {
     expect_same_run(run_training(folder, layout, train, eval), alone, layout.name);
 }
 
+// Stages send the stream as it is: in fp32, although the model is in bf16.
+TEST_P(TrainerLayouts, GiveTheSameRunWithAStreamInFp32) {
+  const auto folder = golden_folder(GetParam());
+  const int64_t vocab = model::read_model_config(folder).vocab_size;
+  const auto train = random_sequences(20, vocab), eval = random_sequences(5, vocab, 3);
+  TrainerCase alone;
+  alone.args.precision.bf16 = alone.args.precision.fp32_residual_connection = true;
+  alone.args.batch.gradient_accumulation_steps = 4;
+  alone.args.batch.micro_batch_size = 2;
+  TrainerCase stages = alone;
+  stages.name = "pp", stages.pp = 2;
+  const RunLog one = run_training(folder, alone, train, eval), two = run_training(folder, stages, train, eval);
+  EXPECT_EQ(two.numbers("loss")[0], one.numbers("loss")[0]);
+  expect_same_run(two, one, stages.name);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, TrainerLayouts, ::testing::Values("llama", "qwen2", "gpt2"),
                          [](const auto& test) { return std::string(test.param); });
 
