@@ -100,6 +100,14 @@ TEST(Family, WindowsOfLayers) {
   EXPECT_EQ(read(config).windows, (std::vector<int64_t>{0, 0, 0, 16}));
 }
 
+// transformers multiplies for sigmoid scores in fp32 and for the others in the type of the model.
+TEST(Family, RoutersWithSigmoidScoresMultiplyInFp32) {
+  for (const char* family : {"deepseek_v3", "glm4_moe"})
+    EXPECT_EQ(model::read_model_config(golden_folder(family)).moe->router.dtype, at::kFloat) << family;
+  for (const char* family : {"qwen2_moe", "qwen3_moe", "mixtral"})
+    EXPECT_EQ(model::read_model_config(golden_folder(family)).moe->router.dtype, std::nullopt) << family;
+}
+
 TEST(Family, QuantisedWeightsAreRefused) {
   json config = llama();
   config["quantization_config"] = {{"quant_method", "fp8"}};
