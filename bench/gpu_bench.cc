@@ -16,6 +16,8 @@
 //               compares its two
 //   …-graphs    runs with cuda_graph_impl local; compared with the same run without. Those of several ranks share the
 //               GPU, as in tests/nccl: the ratio counts, not the rate
+//   …-muon      updates weight matrices with Muon; compared with AdamW: 1 - ratio is the share of its step that Muon
+//               takes besides what AdamW would
 //   …-full      trains a whole model whose fp32 state would not fit, with two-byte gradients and state; no peer runs it
 //   …-packed…   packs samples of random lengths (mean 1024, or 8192 in rows of 32k tokens; at most a row) into rows,
 //               which are others in every step; compared with rows that are filled by one sample
@@ -112,6 +114,7 @@ std::vector<Case> all_cases() {
                       {"decoder_sparse_step", 1},
                       {"mlp_only_layers", json::array()},
                       {"router_aux_loss_coef", 0.0}});
+  const json medium = llama(32000, 1024, 20, 16, 16, 64, 2816, true, 1e4);  // 290 million parameters
   const std::vector<std::string> scaled{"--fp8=hybrid", "--fp8_recipe=delayed"};
   const std::vector<std::string> dropout{"--hidden_dropout=0.1"};
   const std::vector<std::string> graphs{"--cuda_graph_impl=local"};
@@ -135,6 +138,7 @@ std::vector<Case> all_cases() {
           {"llama-8b-4layer-fp8-blockwise", 4, 4096, wide, {"--fp8=e4m3", "--fp8_recipe=blockwise"}},
           {"llama-8b-full", 2, 4096, whole, two_bytes},
           {"llama-8b-full-fp8", 2, 4096, whole, two_bytes, 1, 0, {"--fp8=hybrid"}},
+          {"llama-300m-muon", 8, 2048, medium, {"--optimizer=muon"}, 8},
           {"moe-small", 4, 4096, experts, {}},
           {"moe-small-fp8", 4, 4096, experts, {"--fp8=hybrid"}},
           {"moe-small-fp8-head", 4, 4096, experts, {"--fp8=hybrid", "--fp8_head"}},
@@ -378,7 +382,7 @@ void run_adapter(const Settings& s, const Case& c) {
   print(line);
 }
 
-// Compares runs with and without graphs, or with packed and full rows.
+// Compares runs with and without graphs, with packed and full rows, or with Muon and AdamW.
 void run_both(const Settings& s, const Case& c) {
   const WithAndWithout ours = run_with_and_without(s, c);
   print({{"bench", "gpu"},
@@ -431,7 +435,7 @@ int main(int argc, char** argv) try {
       megalith::bench::run_profile(settings, each);
     else if (each.name.ends_with("-lora"))
       megalith::bench::run_adapter(settings, each);
-    else if (each.name.ends_with("-graphs") || each.name.ends_with("-packed"))
+    else if (each.name.ends_with("-graphs") || each.name.ends_with("-packed") || each.name.ends_with("-muon"))
       megalith::bench::run_both(settings, each);
     else
       megalith::bench::run(settings, each);

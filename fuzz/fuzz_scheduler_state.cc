@@ -1,6 +1,6 @@
 #include "fuzz/entries.h"
 #include "megalith/base/error.h"
-#include "megalith/optim/param_scheduler.h"
+#include "megalith/optim/schedule/param_scheduler.h"
 
 namespace megalith::fuzz {
 

@@ -378,7 +378,7 @@ class TrainingArguments:
         fp16_backend: str = ...,
         fp16_lm_cross_entropy: bool = ...,
         fp8_interval: int = ...,
-        optimizer: Literal["adam", "sgd"] = ...,
+        optimizer: Literal["adam", "sgd", "muon", "lion"] = ...,
         optim: Literal["adamw_torch_fused", "adamw_torch", "adamw_hf", "sgd"] = ...,
         learning_rate: float | None = ...,
         lr: float | None = ...,
@@ -392,12 +392,25 @@ class TrainingArguments:
         adam_epsilon: float = ...,
         adam_eps: float = ...,
         sgd_momentum: float = ...,
+        lion_beta1: float = ...,
+        lion_beta2: float = ...,
         max_grad_norm: float = ...,
         clip_grad: float = ...,
         label_smoothing_factor: float = ...,
         neftune_noise_alpha: float | None = ...,
         decoupled_lr: float | None = ...,
         decoupled_min_lr: float | None = ...,
+        muon_momentum: float = ...,
+        muon_nesterov: bool = ...,
+        muon_use_nesterov: bool = ...,
+        muon_scale_mode: Literal["spectral", "unit_rms_norm", "shape_scaling"] = ...,
+        muon_extra_scale_factor: float = ...,
+        muon_coefficient_type: Literal["simple", "quintic", "polar_express", "aol"] = ...,
+        muon_num_ns_steps: int = ...,
+        muon_fp32_matmul_prec: Literal["medium", "high"] = ...,
+        muon_tp_mode: Literal["blockwise", "duplicated", "distributed"] = ...,
+        muon_split_qkv: bool = ...,
+        muon_scalar_optimizer: Literal["adam", "lion"] = ...,
         use_distributed_optimizer: bool = ...,
         deepspeed: Mapping[str, Any] | str = ...,
         optimizer_cpu_offload: bool = ...,
@@ -420,9 +433,6 @@ class TrainingArguments:
         use_galore: bool = ...,
         use_apollo: bool = ...,
         use_badam: bool = ...,
-        muon_momentum: float = ...,
-        muon_scale_mode: str = ...,
-        muon_extra_scale_factor: float = ...,
         galore_target: str = ...,
         galore_rank: int = ...,
         galore_update_interval: int = ...,
@@ -1539,8 +1549,8 @@ class TrainingArguments:
     """refused: the loss is computed in fp32 and costs no more memory for it; leave it out"""
     fp8_interval: int
     """accepted without effect: a setting of Transformer Engine that it no longer reads"""
-    optimizer: Literal["adam", "sgd"]
-    """adam (AdamW) or sgd"""
+    optimizer: Literal["adam", "sgd", "muon", "lion"]
+    """adam (AdamW), sgd, lion, or muon for weight matrices with muon_scalar_optimizer for the rest"""
     optim: Literal["adamw_torch_fused", "adamw_torch", "adamw_hf", "sgd"]
     """HF's name of the optimizer; sgd selects sgd"""
     learning_rate: float | None
@@ -1563,6 +1573,10 @@ class TrainingArguments:
     """added to the root of the second moment"""
     sgd_momentum: float
     """momentum of sgd"""
+    lion_beta1: float
+    """lion: share of the momentum in the direction"""
+    lion_beta2: float
+    """lion: decay of the momentum"""
     max_grad_norm: float
     """clip gradients to this norm; 0: off"""
     label_smoothing_factor: float
@@ -1573,6 +1587,26 @@ class TrainingArguments:
     """peak rate of embedding and head"""
     decoupled_min_lr: float | None
     """smallest rate of embedding and head"""
+    muon_momentum: float
+    """muon: decay of the momentum"""
+    muon_nesterov: bool
+    """muon: look one step ahead with the momentum"""
+    muon_scale_mode: Literal["spectral", "unit_rms_norm", "shape_scaling"]
+    """muon: an update's size for a weight of out x in is the root of max(out, in), out/in or max(1, out/in)"""
+    muon_extra_scale_factor: float
+    """muon: factor of the update; 0.2 with spectral takes steps as large as AdamW's"""
+    muon_coefficient_type: Literal["simple", "quintic", "polar_express", "aol"]
+    """muon: coefficients of the Newton-Schulz iteration; simple is torch.optim.Muon's"""
+    muon_num_ns_steps: int
+    """muon: steps of the iteration; for quintic a multiple of 5, for aol of 4, for polar_express at least 8"""
+    muon_fp32_matmul_prec: Literal["medium", "high"]
+    """muon: products of the iteration in bf16 (medium) or fp32 (high)"""
+    muon_tp_mode: Literal["blockwise", "duplicated", "distributed"]
+    """muon: with tp, orthogonalize each rank's block (blockwise), the gathered weight (duplicated), or the whole weight with products shared by the ranks (distributed)"""
+    muon_split_qkv: bool
+    """muon: query, key and value are matrices of their own"""
+    muon_scalar_optimizer: Literal["adam", "lion"]
+    """muon: the rule for embeddings, heads, norms and biases"""
     use_distributed_optimizer: bool
     """shard optimizer state over data-parallel ranks"""
     deepspeed: Mapping[str, Any] | str
@@ -1602,27 +1636,21 @@ class TrainingArguments:
     pin_cpu_params: bool
     """accepted without effect: the host optimizer overlaps its copies by itself"""
     optim_args: str | None
-    """refused: Megalith has adam (AdamW) and sgd; set optimizer or optim to one of them"""
+    """refused: Megalith has adam (AdamW), sgd, muon and lion; set optimizer to one of them"""
     optim_target_modules: Sequence[str] | None
-    """refused: Megalith has adam (AdamW) and sgd; set optimizer or optim to one of them"""
+    """refused: Megalith has adam (AdamW), sgd, muon and lion; set optimizer to one of them"""
     adafactor: bool
-    """refused: Megalith has adam (AdamW) and sgd; set optimizer or optim to one of them"""
+    """refused: Megalith has adam (AdamW), sgd, muon and lion; set optimizer to one of them"""
     use_adam_mini: bool
-    """refused: Megalith has adam (AdamW) and sgd; set optimizer or optim to one of them"""
+    """refused: Megalith has adam (AdamW), sgd, muon and lion; set optimizer to one of them"""
     use_muon: bool
-    """refused: Megalith has adam (AdamW) and sgd; set optimizer or optim to one of them"""
+    """refused: set optimizer muon instead"""
     use_galore: bool
-    """refused: Megalith has adam (AdamW) and sgd; set optimizer or optim to one of them"""
+    """refused: Megalith has adam (AdamW), sgd, muon and lion; set optimizer to one of them"""
     use_apollo: bool
-    """refused: Megalith has adam (AdamW) and sgd; set optimizer or optim to one of them"""
+    """refused: Megalith has adam (AdamW), sgd, muon and lion; set optimizer to one of them"""
     use_badam: bool
-    """refused: Megalith has adam (AdamW) and sgd; set optimizer or optim to one of them"""
-    muon_momentum: float
-    """refused: Megalith has adam (AdamW) and sgd; set optimizer or optim to one of them"""
-    muon_scale_mode: str
-    """refused: Megalith has adam (AdamW) and sgd; set optimizer or optim to one of them"""
-    muon_extra_scale_factor: float
-    """refused: Megalith has adam (AdamW) and sgd; set optimizer or optim to one of them"""
+    """refused: Megalith has adam (AdamW), sgd, muon and lion; set optimizer to one of them"""
     galore_target: str
     """accepted without effect: belongs to an optimizer that Megalith does not have"""
     galore_rank: int

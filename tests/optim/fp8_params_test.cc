@@ -25,6 +25,7 @@ struct Fp8Params {
   at::ScalarType dtype = at::kBFloat16;
   at::ScalarType main = at::kFloat;
   double offload = 0;
+  bool muon = false;
 };
 
 // Two weights in fp8 and a bias, on ranks that share the optimizer.
@@ -35,7 +36,8 @@ struct Fp8ParamsRank {
     const ops::Fp8Recipe recipe{.scaling = how.scaling};
     const at::NoGradGuard no_grad;
     for (const auto& [name, rows, columns] : {std::tuple("a", 512, 1024), std::tuple("b", 1024, 512)}) {
-      nn::Parameter& weight = scope.add({.name = fmt::format("{}.weight", name)}, {rows, columns});
+      nn::Parameter& weight =
+          scope.add({.name = fmt::format("{}.weight", name), .use = nn::WeightUse::kColumn}, {rows, columns});
       nn::attach_fp8(weight, recipe);
       // Magnitudes that differ from square to square.
       const at::Tensor numbers = at::arange(weight.value.numel(), at::kDouble).mul_(0.37).sin_();
@@ -49,12 +51,15 @@ struct Fp8ParamsRank {
     ddp.emplace(all,
                 optim::DdpSettings{.use_distributed_optimizer = true,
                                    .bucket_size = optim::BucketSize::elements(300'000),
+                                   .matrices_apart = how.muon,
                                    .fp8_params = recipe},
                 context);
-    optimizer.emplace(
-        std::vector{&*ddp},
-        optim::OptimizerSettings{.clip_grad = 0, .offload_fraction = how.offload, .formats = {.main = how.main}},
-        context);
+    optimizer.emplace(std::vector{&*ddp},
+                      optim::OptimizerSettings{.muon = how.muon ? std::make_shared<optim::Muon>() : nullptr,
+                                               .clip_grad = 0,
+                                               .offload_fraction = how.offload,
+                                               .formats = {.main = how.main}},
+                      context);
     for (optim::ParamGroup& group : optimizer->groups()) group.lr = 1e-2;
   }
 
@@ -94,9 +99,9 @@ void expect_cast_of(const nn::Parameter& weight, const at::Tensor& exact, Fp8Sca
 }
 
 TEST(Fp8Params, AreTheCastOfTheWholeWeight) {
-  for (const Fp8Params& how :
-       {Fp8Params{}, Fp8Params{.scaling = Fp8Scaling::kBlocks}, Fp8Params{.dtype = at::kFloat},
-        Fp8Params{.scaling = Fp8Scaling::kBlocks, .main = at::kHalf}, Fp8Params{.main = at::kHalf, .offload = 0.4}})
+  for (const Fp8Params& how : {Fp8Params{}, Fp8Params{.scaling = Fp8Scaling::kBlocks}, Fp8Params{.dtype = at::kFloat},
+                               Fp8Params{.scaling = Fp8Scaling::kBlocks, .main = at::kHalf},
+                               Fp8Params{.main = at::kHalf, .offload = 0.4}, Fp8Params{.muon = true}})
     for (const int ranks : {1, 2, 3, 5}) {
       SCOPED_TRACE(fmt::format("{} ranks, scaling {}", ranks, static_cast<int>(how.scaling)));
       MemorySource saved;

@@ -3,8 +3,8 @@
 #include "megalith/config/derive.h"
 #include "megalith/config/parser.h"
 #include "megalith/config/validate.h"
-#include "megalith/optim/param_scheduler.h"
-#include "megalith/optim/run_schedule.h"
+#include "megalith/optim/schedule/param_scheduler.h"
+#include "megalith/optim/schedule/run_schedule.h"
 #include "megalith/run/resolve/schedule.h"
 #include "tests/optim/golden_schedule.h"
 

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
-#include "megalith/optim/lr_schedule.h"
+#include "megalith/optim/schedule/lr_schedule.h"
 #include "tests/layout/golden_shape.h"
 #include "tests/support/golden.h"
 

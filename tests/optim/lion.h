@@ -1,4 +1,4 @@
-// Lion (Chen et al., 2023): a rule that the library does not have, as a program would write it.
+// Lion (Chen et al., 2023) as a program would write a rule of its own. (The library has it, too: optim/rules/lion.h.)
 //
 //   p -= lr (sign(β₁m + (1-β₁)g) + wd p);  m = β₂m + (1-β₂)g
 #pragma once

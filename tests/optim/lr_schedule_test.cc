@@ -1,4 +1,4 @@
-#include "megalith/optim/lr_schedule.h"
+#include "megalith/optim/schedule/lr_schedule.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "megalith/optim/param_scheduler.h"
+#include "megalith/optim/schedule/param_scheduler.h"
 
 #include <gtest/gtest.h>
 

@@ -7,6 +7,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/optim/rules/adamw.h"
+#include "megalith/optim/rules/lion.h"
 #include "megalith/optim/rules/sgd.h"
 #include "tests/model/model_support.h"
 #include "tests/optim/lion.h"
@@ -43,6 +44,30 @@ TEST(UpdateRule, NamesAndBytesAreThoseOfCheckpoints) {
   EXPECT_EQ(sgd.state_names(), std::vector<std::string>{"exp_avg"});
   EXPECT_EQ(sgd.state_bytes(), 4);
   EXPECT_EQ(Witness().state_bytes(), 0);
+}
+
+// Against the formula of the paper, and another way to write it (lion.h).
+TEST(Lion, MovesByTheSignOfItsMomentum) {
+  const optim::Lion rule({.beta1 = 0.9, .beta2 = 0.99});
+  EXPECT_EQ(rule.name(), "lion");
+  const auto block = [] {
+    return optim::FlatElements{.main = at::arange(5, at::kFloat) - 2, .states = {at::zeros({5})}};
+  };
+  optim::FlatElements actual = block(), other = block();
+  at::Tensor p = actual.main.to(at::kDouble), m = at::zeros({5}, at::kDouble);
+  for (int64_t step = 1; step <= 4; ++step) {
+    const at::Tensor g = (at::arange(5, at::kDouble) * static_cast<double>(step)).sin();
+    const ops::UpdateRun all{0, 5, {.lr = 0.1, .weight_decay = 0.2, .step = step}};
+    actual.grad = g.to(at::kFloat), other.grad = g.to(at::kFloat);
+    rule.update_runs(actual, std::span(&all, 1));
+    lion(0.9, 0.99)->update_runs(other, std::span(&all, 1));
+    p = p - 0.1 * ((0.9 * m + 0.1 * g).sign() + 0.2 * p);
+    m = 0.99 * m + 0.01 * g;
+    expect_close(actual.main, p, "parameters");
+    expect_close(actual.states[0], m, "momentum");
+    expect_close(other.main, actual.main, "parameters, written otherwise");
+  }
+  EXPECT_EQ(optim::Lion({.beta1 = 1, .beta2 = -1}).problems().size(), 2U);
 }
 
 TEST(UpdateRule, ThatIsNotFusedGetsFinalGradientsAndIsCast) {

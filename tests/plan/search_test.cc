@@ -219,6 +219,32 @@ TEST(StepTime, FollowsTheLayout) {
   EXPECT_GT(with({}, 64).dp, dp.dp);
 }
 
+// The products of the iteration, each rank's share of them, and what its modes cost.
+TEST(StepTime, CountsTheIterationOfMuon) {
+  const model::ModelConfig model = llama_8b();
+  const Cluster cluster = find_cluster("h100-80g");
+  const auto with = [&](std::vector<std::string> words, int gpus = 1) {
+    words.insert(words.end(), {"--per_device_train_batch_size=1", "--gradient_accumulation_steps=8"});
+    return time_of(model, gpus, words, 4096, cluster).optimizer;
+  };
+  const auto flop = [](double m, double n) { return 4 * m * m * n + 2 * m * m * m; };
+  const double layer = 2 * flop(4096, 4096) + 2 * flop(1024, 4096) + 3 * flop(4096, 14336);
+  const double rate = 2 * std::pow(4096.0, 3) / cluster.gemm_seconds(4096, 4096, 4096, /*fp32=*/false);
+  const double iteration = 32 * 5 * layer / rate;
+  const double alone = with({"--optimizer=muon"}) - with({});
+  EXPECT_NEAR(alone / iteration, 1, 0.1);
+  EXPECT_NEAR((with({"--optimizer=muon", "--muon_num_ns_steps=10"}) - with({})) / alone, 2, 0.1);
+  EXPECT_GT(with({"--optimizer=muon", "--muon_fp32_matmul_prec=high"}), 2 * alone);
+  const auto on_eight = [&](std::vector<std::string> words) { return with(std::move(words), 8); };
+  EXPECT_GT(on_eight({"--optimizer=muon"}), 0.9 * alone) << "replicas do the same work";
+  EXPECT_LT(on_eight({"--optimizer=muon", "--use_distributed_optimizer=true"}), 0.3 * alone);
+  const double blocks = on_eight({"--optimizer=muon", "--tp=8"});
+  const double whole = on_eight({"--optimizer=muon", "--tp=8", "--muon_tp_mode=duplicated"});
+  const double shared = on_eight({"--optimizer=muon", "--tp=8", "--muon_tp_mode=distributed"});
+  EXPECT_LT(blocks, shared);
+  EXPECT_LT(shared, whole);
+}
+
 // The head is on the last stage only, and a rehearsed stage is compared with its own work.
 TEST(StepTime, OfOneStageIsThatOfTheRunAtItsPace) {
   const Cluster cluster = find_cluster("h100-80g");

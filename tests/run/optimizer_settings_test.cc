@@ -20,8 +20,10 @@ TEST(MakeRule, EveryNameOfTheOptionHasOne) {
   for (const auto& [kind, name] : config::EnumNames<config::OptimizerKind>::kNames) {
     config::OptimizerConfig options;
     options.optimizer = kind;
-    EXPECT_EQ(make_rule(options)->name(), name);
-    EXPECT_TRUE(make_rule(options)->problems().empty());
+    const optim::OptimizerSettings settings = optimizer_settings(options);
+    EXPECT_EQ(settings.name(), name);
+    EXPECT_EQ(settings.muon != nullptr, kind == config::OptimizerKind::kMuon);
+    EXPECT_NO_THROW(settings.validate());
   }
 }
 
@@ -33,6 +35,40 @@ TEST(MakeRule, SettingsReachTheRule) {
   options.optimizer = config::OptimizerKind::kSgd;
   options.sgd_momentum = -1;
   expect_contains(error_of<ConfigError>([&] { optimizer_settings(options).validate(); }), "sgd_momentum is -1");
+  options = {};
+  options.optimizer = config::OptimizerKind::kLion;
+  options.lion_beta2 = 1;
+  expect_contains(error_of<ConfigError>([&] { optimizer_settings(options).validate(); }), "lion_beta2 is 1");
+}
+
+TEST(MuonSettings, FollowTheOptions) {
+  config::TrainingArguments args;
+  args.optimizer.optimizer = config::OptimizerKind::kMuon;
+  EXPECT_EQ(optimizer_settings(args.optimizer, args.muon).rule->name(), "adam");
+  EXPECT_TRUE(ddp_settings(args).matrices_apart);
+  args.muon = {.momentum = 0.9,
+               .nesterov = true,
+               .scale_mode = config::MuonScale::kUnitRmsNorm,
+               .extra_scale_factor = 0.3,
+               .coefficient_type = config::MuonCoefficients::kAol,
+               .num_ns_steps = 8,
+               .fp32_matmul_prec = "high",
+               .tp_mode = config::MuonTpMode::kDistributed,
+               .split_qkv = false,
+               .scalar_optimizer = config::ScalarOptimizer::kLion};
+  const optim::OptimizerSettings settings = optimizer_settings(args.optimizer, args.muon);
+  EXPECT_EQ(settings.rule->name(), "lion");
+  const optim::MuonSettings& muon = settings.muon->settings();
+  EXPECT_TRUE(muon.momentum == 0.9 && muon.nesterov && muon.extra_scale == 0.3 && muon.steps == 8);
+  EXPECT_TRUE(muon.fp32_products && !muon.split_qkv);
+  EXPECT_EQ(muon.scale, config::MuonScale::kUnitRmsNorm);
+  EXPECT_EQ(muon.coefficients, config::MuonCoefficients::kAol);
+  EXPECT_EQ(muon.tp_mode, config::MuonTpMode::kDistributed);
+  args.muon.num_ns_steps = 5;
+  expect_contains(error_of<ConfigError>([&] { optimizer_settings(args.optimizer, args.muon).validate(); }),
+                  "muon_num_ns_steps is 5; with muon_coefficient_type aol it must be a multiple of 4");
+  args.optimizer.optimizer = config::OptimizerKind::kAdam;
+  EXPECT_FALSE(ddp_settings(args).matrices_apart);
 }
 
 TEST(OptimizerSettings, AFractionIsOffloadedOnlyWhenAskedFor) {

@@ -162,11 +162,56 @@ struct EnumNames<Fp8Format> {
 };
 
 // Megatron's name of the update rule.
-enum class OptimizerKind { kAdam, kSgd };
+enum class OptimizerKind { kAdam, kSgd, kMuon, kLion };
 template <>
 struct EnumNames<OptimizerKind> {
-  static constexpr auto kNames = std::to_array<std::pair<OptimizerKind, std::string_view>>(
-      {{OptimizerKind::kAdam, "adam"}, {OptimizerKind::kSgd, "sgd"}});
+  static constexpr auto kNames =
+      std::to_array<std::pair<OptimizerKind, std::string_view>>({{OptimizerKind::kAdam, "adam"},
+                                                                 {OptimizerKind::kSgd, "sgd"},
+                                                                 {OptimizerKind::kMuon, "muon"},
+                                                                 {OptimizerKind::kLion, "lion"}});
+};
+
+// The rule for what Muon does not update: embeddings, heads, norms and biases.
+enum class ScalarOptimizer { kAdam, kLion };
+template <>
+struct EnumNames<ScalarOptimizer> {
+  static constexpr auto kNames = std::to_array<std::pair<ScalarOptimizer, std::string_view>>(
+      {{ScalarOptimizer::kAdam, "adam"}, {ScalarOptimizer::kLion, "lion"}});
+};
+
+// How large Muon's updates are, for a weight with `out` rows and `in` columns: the orthogonal matrix is multiplied by
+// sqrt(max(out, in)), sqrt(out / in) or sqrt(max(1, out / in)).
+enum class MuonScale { kSpectral, kUnitRmsNorm, kShapeScaling };
+template <>
+struct EnumNames<MuonScale> {
+  static constexpr auto kNames =
+      std::to_array<std::pair<MuonScale, std::string_view>>({{MuonScale::kSpectral, "spectral"},
+                                                             {MuonScale::kUnitRmsNorm, "unit_rms_norm"},
+                                                             {MuonScale::kShapeScaling, "shape_scaling"}});
+};
+
+// How Muon treats a weight of which each tensor-parallel rank has a block: each block is a matrix of its own; every
+// rank orthogonalizes the whole weight; or the ranks share its products.
+enum class MuonTpMode { kBlockwise, kDuplicated, kDistributed };
+template <>
+struct EnumNames<MuonTpMode> {
+  static constexpr auto kNames =
+      std::to_array<std::pair<MuonTpMode, std::string_view>>({{MuonTpMode::kBlockwise, "blockwise"},
+                                                              {MuonTpMode::kDuplicated, "duplicated"},
+                                                              {MuonTpMode::kDistributed, "distributed"}});
+};
+
+// The coefficients of Muon's Newton-Schulz iteration: Jordan's three numbers in every step (torch.optim.Muon), five
+// sets of three, the eight of Polar Express, or the four of "almost orthogonal layers".
+enum class MuonCoefficients { kSimple, kQuintic, kPolarExpress, kAol };
+template <>
+struct EnumNames<MuonCoefficients> {
+  static constexpr auto kNames =
+      std::to_array<std::pair<MuonCoefficients, std::string_view>>({{MuonCoefficients::kSimple, "simple"},
+                                                                    {MuonCoefficients::kQuintic, "quintic"},
+                                                                    {MuonCoefficients::kPolarExpress, "polar_express"},
+                                                                    {MuonCoefficients::kAol, "aol"}});
 };
 
 // Hugging Face's name of the update rule; all adamw spellings are the same rule.
@@ -215,7 +260,8 @@ struct EnumNames<HfScheduler> {
        {HfScheduler::kWsd, "warmup_stable_decay"}});
 };
 
-// Megatron's names of learning-rate schedules; WSD is warmup-stable-decay. The formulas are in optim/lr_schedule.h.
+// Megatron's names of learning-rate schedules; WSD is warmup-stable-decay. The formulas are in
+// optim/schedule/lr_schedule.h.
 enum class LrDecayStyle { kConstant, kLinear, kCosine, kInverseSquareRoot, kWsd };
 template <>
 struct EnumNames<LrDecayStyle> {

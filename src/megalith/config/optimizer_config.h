@@ -44,7 +44,7 @@ struct PrecisionConfig {
   bool operator==(const PrecisionConfig&) const = default;
 };
 
-// The update rule and where its state lives. Options of one rule are ignored by the other, as in the references.
+// The update rule and where its state lives. Options of one rule are ignored by the others, as in the references.
 struct OptimizerConfig {
   // The rule, by Megatron's and by Hugging Face's name; sgd in either wins.
   OptimizerKind optimizer = OptimizerKind::kAdam;
@@ -61,6 +61,9 @@ struct OptimizerConfig {
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;
   double sgd_momentum = 0.9;
+  // p -= lr (sign(beta1 m + (1 - beta1) g) + wd p), m = beta2 m + (1 - beta2) g.
+  double lion_beta1 = 0.95;
+  double lion_beta2 = 0.98;
   double max_grad_norm = 1.0;
   double label_smoothing_factor = 0.0;
   std::optional<double> neftune_noise_alpha;
@@ -79,6 +82,21 @@ struct OptimizerConfig {
   std::string exp_avg_sq_dtype = "fp32";
   bool overlap_param_gather_with_optimizer_step = false;
   bool operator==(const OptimizerConfig&) const = default;
+};
+
+// Muon (optim/rules/muon.h), with optimizer muon; otherwise ignored.
+struct MuonConfig {
+  double momentum = 0.95;
+  bool nesterov = false;
+  MuonScale scale_mode = MuonScale::kSpectral;
+  double extra_scale_factor = 1.0;
+  MuonCoefficients coefficient_type = MuonCoefficients::kQuintic;
+  int num_ns_steps = 5;
+  std::string fp32_matmul_prec = "medium";
+  MuonTpMode tp_mode = MuonTpMode::kBlockwise;
+  bool split_qkv = true;
+  ScalarOptimizer scalar_optimizer = ScalarOptimizer::kAdam;
+  bool operator==(const MuonConfig&) const = default;
 };
 
 // The learning rate over time, in two vocabularies. lr_decay_style wins over lr_scheduler_type, and lr_scheduler_kwargs

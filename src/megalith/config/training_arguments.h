@@ -34,6 +34,7 @@ struct TrainingArguments {
   FusionConfig fusion;                // fused kernels
   PrecisionConfig precision;          // number formats
   OptimizerConfig optimizer;          // update rule
+  MuonConfig muon;                    // Muon's part of it
   ScheduleConfig schedule;            // learning rate over time
   DdpConfig ddp;                      // gradient buffers
   DataConfig data;                    // conversations and documents

@@ -123,12 +123,15 @@ void check_deepspeed(const OptimizerConfig& optimizer, Problems& problems) {
 void check_state(const TrainingArguments& args, Problems& problems) {
   const OptimizerConfig& optimizer = args.optimizer;
   const PrecisionConfig& precision = args.precision;
-  const bool adam = optimizer.optimizer == OptimizerKind::kAdam && optimizer.optim != HfOptimizer::kSgd;
+  const std::string_view rule =
+      optimizer.optim == HfOptimizer::kSgd ? choice_name(OptimizerKind::kSgd) : choice_name(optimizer.optimizer);
+  const bool adam = rule == choice_name(OptimizerKind::kAdam) || (optimizer.optimizer == OptimizerKind::kMuon &&
+                                                                  args.muon.scalar_optimizer == ScalarOptimizer::kAdam);
   const bool bf16_grads = optimizer.main_grads_dtype != "fp32", fp16_main = optimizer.main_params_dtype != "fp32";
   const bool adapter = args.dialect == Dialect::kTrain && args.run.finetuning_type == FinetuningType::kLora;
   problems.require(adam || optimizer.exp_avg_sq_dtype == "fp32",
-                   "exp_avg_sq_dtype is {}, but sgd has no second moment; leave it out, or use optimizer adam",
-                   optimizer.exp_avg_sq_dtype);
+                   "exp_avg_sq_dtype is {}, but {} has no second moment; leave it out, or use optimizer adam",
+                   optimizer.exp_avg_sq_dtype, rule);
   problems.require(!fp16_main || precision.bf16 || precision.fp16,
                    "main_params_dtype fp16 needs bf16 or fp16: the parameters of an fp32 model are their own master"
                    " weights");
@@ -148,6 +151,24 @@ void check_state(const TrainingArguments& args, Problems& problems) {
                    "optimizer_cpu_offload needs use_precision_aware_optimizer");
 }
 
+// Muon needs whole weight matrices on the device. The rules about its numbers are optim::Muon's (problems()).
+void check_rule(const TrainingArguments& args, Problems& problems) {
+  const OptimizerConfig& optimizer = args.optimizer;
+  const bool named = optimizer.optimizer == OptimizerKind::kMuon || optimizer.optimizer == OptimizerKind::kLion;
+  problems.require(!named || optimizer.optim != HfOptimizer::kSgd,
+                   "optimizer {} and optim sgd name different rules; leave one of them out",
+                   choice_name(optimizer.optimizer));
+  if (optimizer.optimizer != OptimizerKind::kMuon) return;
+  const bool adapter = args.dialect == Dialect::kTrain && args.run.finetuning_type == FinetuningType::kLora;
+  problems.require(!adapter,
+                   "optimizer muon orthogonalizes the updates of whole weights, and finetuning_type lora trains the"
+                   " factors of an update; use optimizer adam, or finetuning_type full");
+  const bool offloads = optimizer.cpu_offload || read_deepspeed(optimizer.deepspeed).offloads_optimizer;
+  problems.require(!offloads,
+                   "optimizer muon works with whole matrices on the device, so optimizer_cpu_offload cannot move its"
+                   " state to the host; leave it out, or use optimizer adam");
+}
+
 }  // namespace
 
 void check_optimizer(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
@@ -157,6 +178,7 @@ void check_optimizer(const TrainingArguments& args, const ValidationContext& con
   check_overlap(args, problems);
   check_state(args, problems);
   check_residual(args.precision, problems);
+  check_rule(args, problems);
   check_deepspeed(args.optimizer, problems);
 }
 

@@ -20,6 +20,7 @@
 #include "megalith/model/families/family.h"
 #include "megalith/model/weight_check.h"
 #include "megalith/nn/parameter/init.h"
+#include "megalith/nn/parameter/matrix.h"
 #include "megalith/peft/adapter_files.h"
 #include "megalith/peft/names.h"
 #include "megalith/peft/targets.h"
@@ -316,8 +317,12 @@ std::vector<TrainedTensor> trained_tensors(const VirtualModels& models) {
   std::vector<TrainedTensor> tensors;
   // Without an adapter everything is trained except buffers.
   if (!has_adapter(models)) {
-    for (hf::GlobalTensor& tensor : global_tensors(models.config()))
-      if (!tensor.buffer) tensors.push_back({std::move(tensor), dtype});
+    look_at_whole(models.config(), std::nullopt, [&](const nn::Parameter& parameter) {
+      if (parameter.spec.role == nn::ParameterRole::kBuffer) return;
+      for (const auto& part : parameter.spec.parts)
+        tensors.push_back(
+            {.tensor = {part.name, part.global_shape}, .dtype = dtype, .matrix = nn::is_matrix(parameter.spec)});
+    });
     return tensors;
   }
   const hf::NameMap names = module_names(models.config());

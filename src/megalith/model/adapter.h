@@ -83,6 +83,7 @@ struct TrainedTensor {
   hf::GlobalTensor tensor;
   at::ScalarType dtype;
   bool frozen = false;  // shares a parameter with biases that an adapter trains; has optimizer state, never changes
+  bool matrix = false;  // nn::is_matrix
 };
 // Returns the trained tensors of the whole model, over all ranks: all of its tensors, or those of its adapter.
 std::vector<TrainedTensor> trained_tensors(const VirtualModels& models);

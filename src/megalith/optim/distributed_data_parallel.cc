@@ -22,6 +22,7 @@
 #include <map>
 
 #include "megalith/base/error.h"
+#include "megalith/nn/parameter/matrix.h"
 #include "megalith/nn/parameter/weight_grad_queue.h"
 #include "megalith/optim/buffer_rules.h"
 
@@ -84,7 +85,7 @@ DistributedDataParallel::DistributedDataParallel(const std::vector<nn::Parameter
     : settings_(settings), checks_later_(settings.checks_later.value_or(context.device().is_cuda())) {
   settings_.validate();
   // An ordered map: all ranks must create their buffers, and later their collectives, in the same order.
-  std::map<std::pair<bool, at::ScalarType>, std::vector<nn::Parameter*>> kinds;
+  std::map<Kind, std::vector<nn::Parameter*>> kinds;
   for (nn::Parameter* p : parameters) {
     if (!p->value.requires_grad()) continue;
     check<ConfigError>(
@@ -93,10 +94,12 @@ DistributedDataParallel::DistributedDataParallel(const std::vector<nn::Parameter
         " load the model again",
         p->spec.name);
     const bool to_fp8 = settings_.fp8_params && p->attached.in_fp8;
-    kinds[{p->spec.expert, to_fp8 ? at::kFloat8_e4m3fn : p->value.scalar_type()}].push_back(p);
+    kinds[{.expert = p->spec.expert,
+           .dtype = to_fp8 ? at::kFloat8_e4m3fn : p->value.scalar_type(),
+           .matrix = settings_.matrices_apart && nn::is_matrix(p->spec)}]
+        .push_back(p);
   }
-  for (auto& [kind, of_kind] : kinds)
-    add_buffer(std::move(of_kind), kind.first, kind.second == at::kFloat8_e4m3fn, context);
+  for (auto& [kind, of_kind] : kinds) add_buffer(std::move(of_kind), kind, context);
   for (size_t i = 0; i < buffers_.size(); ++i)
     add_to_sequence(i, buffers_[i]->parameters()[0]->spec.expert, parameters);
   zero_grad();
@@ -106,9 +109,10 @@ DistributedDataParallel::~DistributedDataParallel() {
   for (auto& [parameter, place] : places_) place.accumulator->del_post_hook(place.hook);
 }
 
-// Makes the buffer of one kind of parameters (dense or expert, one dtype) and hooks all of them.
-void DistributedDataParallel::add_buffer(std::vector<nn::Parameter*> parameters, bool expert, bool in_fp8,
+// Makes the buffer of one kind of parameters and hooks all of them.
+void DistributedDataParallel::add_buffer(std::vector<nn::Parameter*> parameters, const Kind& kind,
                                          const parallel::ParallelContext& context) {
+  const bool expert = kind.expert;
   ReduceGroups groups;
   groups.all = context.group(expert ? GroupKind::kEdp : GroupKind::kDpCp);
   groups.sharded = settings_.use_distributed_optimizer;
@@ -135,8 +139,9 @@ void DistributedDataParallel::add_buffer(std::vector<nn::Parameter*> parameters,
   const BufferRules rules = buffer_rules(
       settings_, {elements, replicas, groups.sharded ? groups.shards.size() : 1, parameters[0]->value.is_cuda()});
   const size_t number = buffers_.size();
-  buffers_.push_back(std::make_unique<ParamBuffer>(std::move(parameters), rules, reduce, std::move(groups), number,
-                                                   in_fp8 ? settings_.fp8_params : std::nullopt));
+  buffers_.push_back(
+      std::make_unique<ParamBuffer>(std::move(parameters), rules, reduce, std::move(groups), number,
+                                    kind.dtype == at::kFloat8_e4m3fn ? settings_.fp8_params : std::nullopt));
   const ParamBuffer& buffer = *buffers_.back();
   for (size_t i = 0; i < buffer.parameters().size(); ++i) {
     places_[buffer.parameters()[i]] = {.buffer = number, .bucket = buffer.layout().items[i].bucket};

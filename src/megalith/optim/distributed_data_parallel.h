@@ -13,6 +13,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <compare>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -59,6 +60,8 @@ struct DdpSettings {
   BucketSize bucket_size;
   bool bucketing = true;                   // false: one bucket per buffer (chunks after the first)
   at::ScalarType grad_dtype = at::kFloat;  // dtype of gradient buffers; bf16 halves the traffic, sums are less exact
+  // Weight matrices have buffers of their own (nn::is_matrix): Muon keeps other states for them.
+  bool matrices_apart = false;
   // Weights that layers multiply in fp8 are kept and gathered in it, with scales of this recipe, which is the layers'.
   // Needs use_distributed_optimizer.
   std::optional<ops::Fp8Recipe> fp8_params;
@@ -83,7 +86,8 @@ class DistributedDataParallel {
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
   const DdpSettings& settings() const { return settings_; }
-  // One buffer per dtype, fp8 included, separately for dense parameters and for experts.
+  // One buffer per dtype, fp8 included, separately for dense parameters and for experts, and with matrices_apart for
+  // matrices and the rest.
   const std::vector<std::unique_ptr<ParamBuffer>>& buffers() const { return buffers_; }
 
   // Starts a step: the next gradients overwrite the old ones. Writes no memory.
@@ -149,6 +153,13 @@ class DistributedDataParallel {
     std::vector<int> missing;  // by bucket: parameters that have not reported as often as expected
     int started = 0;           // buckets [0, started) have been started
   };
+  // The properties that all parameters of a buffer share. Buffers are in the order of their kinds.
+  struct Kind {
+    bool expert = false;
+    at::ScalarType dtype = at::kFloat;  // as kept: kFloat8_e4m3fn for parameters in fp8
+    bool matrix = false;                // with matrices_apart
+    auto operator<=>(const Kind&) const = default;
+  };
   // The buckets of all buffers that one group reduces, in the order in which they are started: the same on every rank.
   struct Sequence {
     // A bucket, and the position of its first parameter in the order of the forward pass.
@@ -161,8 +172,7 @@ class DistributedDataParallel {
     size_t started = 0;  // buckets [0, started) have been started
   };
 
-  void add_buffer(std::vector<nn::Parameter*> parameters, bool expert, bool in_fp8,
-                  const parallel::ParallelContext& context);
+  void add_buffer(std::vector<nn::Parameter*> parameters, const Kind& kind, const parallel::ParallelContext& context);
   void watch(nn::Parameter& parameter);
   void on_gradient(nn::Parameter& parameter);
   void report(const nn::Parameter& parameter);  // its gradient of this backward pass is complete

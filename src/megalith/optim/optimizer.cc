@@ -19,6 +19,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/nn/parameter/fp8_value.h"
+#include "megalith/nn/parameter/matrix.h"
 #include "megalith/optim/fp8_params.h"
 #include "megalith/optim/model_space.h"
 
@@ -89,6 +90,7 @@ Optimizer::Optimizer(std::vector<DistributedDataParallel*> chunks, OptimizerSett
   }
   groups_ = all_groups(settings_.groups);
   blocks_ = make_state(chunks_, settings_);
+  if (settings_.muon) make_matrix_updates();
   check_gather();
   if (!has_fp8()) return;
   offer_main_params();
@@ -100,6 +102,15 @@ Optimizer::~Optimizer() {
   for (const StateBlock& block : blocks_)
     if (block.in_fp8())
       for (const nn::Parameter* parameter : block.buffer->parameters()) parameter->attached.bytes->main = nullptr;
+}
+
+void Optimizer::make_matrix_updates() {
+  for (const DistributedDataParallel* chunk : chunks_) {
+    check(chunk->settings().matrices_apart, "Muon needs buffers of matrices alone: DdpSettings::matrices_apart");
+    for (const auto& buffer : chunk->buffers())
+      if (nn::is_matrix(buffer->parameters()[0]->spec))
+        matrix_updates_.emplace_back(buffer.get(), MatrixUpdate(settings_.muon, *buffer, context_));
+  }
 }
 
 void Optimizer::check_gather() const {
@@ -150,7 +161,8 @@ void Optimizer::check_groups() const {
 
 // Offloaded state is updated by the host, which has to know the norm.
 bool Optimizer::begins_steps() const {
-  return rule().is_fused() && std::ranges::none_of(blocks_, [](const StateBlock& block) { return block.on_host; });
+  return rule().is_fused() && !settings_.muon &&
+         std::ranges::none_of(blocks_, [](const StateBlock& block) { return block.on_host; });
 }
 
 at::Tensor Optimizer::norm_terms() const {
@@ -206,13 +218,33 @@ std::vector<ops::UpdateRun> Optimizer::runs_of(const StateBlock& block, double g
 void Optimizer::update(const Factor& factor) {
   for (DistributedDataParallel* chunk : chunks_) {
     for (const StateBlock& block : blocks_)
-      if (!block.on_host && is_part(block, *chunk))
+      if (!block.on_host && !block.matrices && is_part(block, *chunk))
         update_stored(rule(), elements_of(block, factor.gate), runs_of(block, factor.grad_scale));
+    update_matrices(*chunk, factor.grad_scale);
     if (gather_ == ParamGather::kDuringUpdate) chunk->start_param_gather();
   }
   host_update_.run(blocks_, [this, &factor](const StoredElements& piece, size_t group) {
     const ops::UpdateRun run{0, piece.main.numel(), scalars_of(group, factor.grad_scale)};
     update_stored(rule(), piece, std::span(&run, 1));
+  });
+}
+
+// Between its elementwise halves Muon needs whole matrices, which may have elements in several blocks of a buffer.
+void Optimizer::update_matrices(const DistributedDataParallel& chunk, double grad_scale) {
+  const auto for_each_block = [&](const auto& update) {
+    for (const StateBlock& block : blocks_)
+      if (block.matrices && is_part(block, chunk)) update(block);
+  };
+  for_each_block([&](const StateBlock& block) {
+    update_stored(settings_.muon->momentum(), {.main = block.states[0], .grad = block.grads},
+                  runs_of(block, grad_scale));
+  });
+  for (const auto& [buffer, matrices] : matrix_updates_)
+    if (std::ranges::any_of(chunk.buffers(), [&](const auto& own) { return own.get() == buffer; })) matrices.run();
+  for_each_block([&](const StateBlock& block) {
+    StoredElements elements = elements_of(block, /*gate=*/{});
+    elements.states.clear();
+    update_stored(settings_.muon->apply(), elements, runs_of(block, /*grad_scale=*/1));
   });
 }
 
@@ -240,7 +272,7 @@ void Optimizer::reload_main_params() {
 std::vector<std::pair<std::string, ops::StoredValues>> Optimizer::state_of(const StateBlock& block) const {
   std::vector<std::pair<std::string, ops::StoredValues>> state;
   if (block.own_main) state.emplace_back(kMain, block.main);
-  const std::vector<std::string> names = rule().state_names();
+  const std::vector<std::string> names = settings_.state_names(block.matrices);
   for (size_t i = 0; i < names.size(); ++i) state.emplace_back(prefix_of(names[i]), block.states[i]);
   return state;
 }
@@ -277,15 +309,15 @@ std::vector<parallel::ShardedTensor> Optimizer::sharded_state() const {
   return all;
 }
 
-std::vector<std::string> Optimizer::state_prefixes(at::ScalarType parameter) const {
+std::vector<std::string> Optimizer::state_prefixes(at::ScalarType parameter, bool matrix) const {
   std::vector<std::string> prefixes;
   if (parameter != at::kFloat) prefixes.emplace_back(kMain);
-  for (const std::string& state : rule().state_names()) prefixes.push_back(prefix_of(state));
+  for (const std::string& state : settings_.state_names(matrix)) prefixes.push_back(prefix_of(state));
   return prefixes;
 }
 
 std::string Optimizer::progress_json() const {
-  return ordered_json{{"optimizer", rule().name()}, {"step", steps_}}.dump();
+  return ordered_json{{"optimizer", settings_.name()}, {"step", steps_}}.dump();
 }
 
 int64_t Optimizer::read_progress(const std::string& progress, const std::string& origin) const {
@@ -294,10 +326,10 @@ int64_t Optimizer::read_progress(const std::string& progress, const std::string&
                        saved["step"].is_number_integer() && saved["step"].get<int64_t>() >= 0,
                    "{}: the optimizer's progress is not an object with \"optimizer\" and \"step\"", origin);
   check<ConfigError>(
-      saved["optimizer"] == rule().name(),
+      saved["optimizer"] == settings_.name(),
       "{} holds the state of the optimizer {}; this run uses {}. Use the same optimizer, or start without"
       " its state (no_load_optim)",
-      origin, saved["optimizer"].dump(), rule().name());
+      origin, saved["optimizer"].dump(), settings_.name());
   return saved["step"].get<int64_t>();
 }
 

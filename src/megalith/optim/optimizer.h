@@ -1,6 +1,6 @@
-// Optimizer: applies an update rule (AdamW, SGD or a user-defined one) to the flat buffers of a rank's model chunks,
-// with fp32 main parameters and clipping by the global norm. With the distributed optimizer it updates only the shards
-// that this rank owns.
+// Optimizer: applies an update rule (AdamW, SGD, Lion or a user-defined one) to the flat buffers of a rank's model
+// chunks, and with Muon another one to its weight matrices, with fp32 main parameters and clipping by the global norm.
+// With the distributed optimizer it updates only the shards that this rank owns.
 //
 // Bytes per parameter with AdamW and fp32 gradients, where d ranks share the state:
 //   bf16 model   2 parameter + 4 gradient + 12/d main parameter and moments
@@ -21,6 +21,7 @@
 #include "megalith/optim/grad_scaler.h"
 #include "megalith/optim/histograms.h"
 #include "megalith/optim/host_update.h"
+#include "megalith/optim/matrix_update.h"
 #include "megalith/optim/optimizer_state.h"
 #include "megalith/parallel/parallel_context.h"
 #include "megalith/parallel/sharded_tensor.h"
@@ -83,7 +84,7 @@ class Optimizer {
   //   optimizer.finish_step(scaler, stats_of(…), begun);     // after the host has read the terms
   // Returns this rank's share of the gradient norm (grad_norm.h). Does not wait for a device.
   at::Tensor norm_terms() const;
-  // Whether begin_step can work: with a fused rule and all state on the device.
+  // Whether begin_step can work: with a fused rule, without Muon, and with all state on the device.
   bool begins_steps() const;
   // Queues the update on the device before the host knows the gradient norm. `squares` is the sum of all squared
   // gradients, one fp64 number on the device, the same on all ranks; if it is not finite, everything stays as it is. A
@@ -110,8 +111,9 @@ class Optimizer {
   // (ShardedTensor::load), one rectangle at a time.
   std::vector<parallel::ShardedTensor> sharded_state() const;
   // Returns the prefixes of those names, one per kind of state, the same on all ranks. Every tensor trained in the
-  // dtype `parameter` has all of them. fp32 has no main prefix, even where offloaded state keeps copies.
-  std::vector<std::string> state_prefixes(at::ScalarType parameter) const;
+  // dtype `parameter` has all of them; `matrix` says whether it is one (nn::is_matrix). fp32 has no main
+  // prefix, even where offloaded state keeps copies.
+  std::vector<std::string> state_prefixes(at::ScalarType parameter, bool matrix) const;
   // Returns whether such a name is that of a main parameter.
   static bool is_main(const std::string& name);
   // Returns the state that is not a tensor, the number of steps and the rule's name, as one JSON object.
@@ -153,6 +155,8 @@ class Optimizer {
   ops::UpdateScalars scalars_of(size_t group, double grad_scale) const;
   std::vector<ops::UpdateRun> runs_of(const StateBlock& block, double grad_scale) const;
   void update(const Factor& factor);
+  void update_matrices(const DistributedDataParallel& chunk, double grad_scale);
+  void make_matrix_updates();
   void check_gather() const;
   // Casts parameters in fp8 and gathers all.
   void gather_params();
@@ -173,6 +177,7 @@ class Optimizer {
   std::vector<ParamGroup> groups_;
   std::vector<StateBlock> blocks_;
   HostUpdate host_update_;
+  std::vector<std::pair<const ParamBuffer*, MatrixUpdate>> matrix_updates_;  // with Muon: one per buffer of matrices
   int64_t steps_ = 0;
 };
 

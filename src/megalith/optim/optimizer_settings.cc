@@ -43,19 +43,18 @@ at::ScalarType StateFormats::of_main(at::ScalarType parameter) const {
   return main == at::kFloat && remainders && parameter == at::kBFloat16 ? at::kShort : main;
 }
 
-double StateFormats::state_bytes(const UpdateRule& rule) const {
+double StateFormats::state_bytes(const std::vector<std::string>& names) const {
   double bytes = 0;
-  for (const std::string& state : rule.state_names()) bytes += ops::stored_bytes(of(state));
+  for (const std::string& state : names) bytes += ops::stored_bytes(of(state));
   return bytes;
 }
 
 double StateFormats::main_bytes(at::ScalarType parameter) const { return ops::stored_bytes(of_main(parameter)); }
 
-std::vector<std::string> StateFormats::problems(const UpdateRule& rule) const {
+std::vector<std::string> StateFormats::problems(const std::string& rule, const std::vector<std::string>& names) const {
   std::vector<std::string> found;
   if (main != at::kFloat && main != at::kHalf)
     found.push_back(fmt::format("main_params_dtype is {}; it must be fp32 or fp16", c10::toString(main)));
-  const std::vector<std::string> names = rule.state_names();
   for (const auto& [state, format] : states) {
     if (format != at::kFloat && format != at::kBFloat16 && !ops::has_scales(format))
       found.push_back(
@@ -63,7 +62,7 @@ std::vector<std::string> StateFormats::problems(const UpdateRule& rule) const {
     if (format != at::kFloat && std::ranges::find(names, state) == names.end())
       found.push_back(
           fmt::format("{0}_dtype is not fp32, but the update rule {1} has no state {0}; its states are: {2}", state,
-                      rule.name(), names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))));
+                      rule, names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))));
   }
   return found;
 }
@@ -73,7 +72,17 @@ void OptimizerSettings::validate() const {
   check<ConfigError>(rule != nullptr, "the optimizer has no update rule; set one, or leave the default (AdamW)");
   std::vector<std::string> problems = rule->problems();
   for (std::string& problem : name_problems(*rule)) problems.push_back(std::move(problem));
-  for (std::string& problem : formats.problems(*rule)) problems.push_back(std::move(problem));
+  std::vector<std::string> states = rule->state_names();
+  if (muon) {
+    for (std::string& problem : muon->problems()) problems.push_back(std::move(problem));
+    if (offload_fraction > 0)
+      problems.emplace_back(
+          "optimizer muon works with whole matrices on the device, so optimizer_cpu_offload cannot"
+          " move its state to the host; leave it out, or use optimizer adam");
+    for (const std::string& state : Muon::state_names())
+      if (std::ranges::find(states, state) == states.end()) states.push_back(state);
+  }
+  for (std::string& problem : formats.problems(name(), states)) problems.push_back(std::move(problem));
   const auto require = [&problems](bool good, const char* option, double value, const char* allowed) {
     require_setting(problems, good, option, value, allowed);
   };

@@ -11,6 +11,7 @@
 
 #include "megalith/optim/param_groups.h"
 #include "megalith/optim/rules/adamw.h"
+#include "megalith/optim/rules/muon.h"
 
 namespace megalith::optim {
 
@@ -29,21 +30,33 @@ struct StateFormats {
   at::ScalarType of(const std::string& state) const;
   // The format of the main parameters of a model in `parameter`; kShort for remainders.
   at::ScalarType of_main(at::ScalarType parameter) const;
-  // Return bytes per parameter: all states of `rule`, and the main parameters of a model in `parameter`.
-  double state_bytes(const UpdateRule& rule) const;
+  // Return bytes per parameter: all states of `rule` or of these names, and the main parameters of a model in
+  // `parameter`.
+  double state_bytes(const UpdateRule& rule) const { return state_bytes(rule.state_names()); }
+  double state_bytes(const std::vector<std::string>& names) const;
   double main_bytes(at::ScalarType parameter) const;
-  // Returns one sentence for each problem.
-  std::vector<std::string> problems(const UpdateRule& rule) const;
+  // Returns one sentence for each problem, where `rule` has the states `names`.
+  std::vector<std::string> problems(const std::string& rule, const std::vector<std::string>& names) const;
 };
 
 // Rule, clipping, offloading and groups.
 struct OptimizerSettings {
   std::shared_ptr<const UpdateRule> rule = std::make_shared<AdamW>();
+  // Updates the weight matrices, and `rule` everything else; nullptr if `rule` updates all. Needs
+  // DdpSettings::matrices_apart.
+  std::shared_ptr<const Muon> muon{};
   double clip_grad = 1.0;       // gradients with a larger global norm are scaled down to it; 0 disables clipping
   bool count_zeros = false;     // report StepResult::num_zeros
   double offload_fraction = 0;  // share of this rank's state that is kept and updated on the host
   GroupOptions groups{};
   StateFormats formats{};
+
+  // The name of the optimizer in checkpoints and messages: of Muon, or else of the rule.
+  std::string name() const { return muon ? Muon::name() : rule->name(); }
+  // Names of the states of a parameter, which may be a matrix (nn::is_matrix).
+  std::vector<std::string> state_names(bool matrix) const {
+    return muon && matrix ? Muon::state_names() : rule->state_names();
+  }
 
   // Throws a ConfigError that lists every problem, under the names of the options.
   void validate() const;

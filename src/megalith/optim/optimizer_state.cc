@@ -16,6 +16,7 @@
 #include <cmath>
 
 #include "megalith/base/error.h"
+#include "megalith/nn/parameter/matrix.h"
 #include "megalith/optim/fp8_params.h"
 
 namespace megalith::optim {
@@ -109,6 +110,9 @@ struct RangeState {
 // Whether main needs its own memory: not if the model's parameters are fp32 and on the same device.
 bool needs_main(const Range& range) { return range.on_host || range.buffer->params().scalar_type() != at::kFloat; }
 
+// Parameters of a buffer are all matrices or none is (DdpSettings::matrices_apart).
+bool holds_matrices(const Range& range) { return nn::is_matrix(range.buffer->parameters()[0]->spec); }
+
 // Host state of a GPU run is pinned, for asynchronous copies.
 at::TensorOptions state_options(at::Device device, bool on_host) {
   if (!on_host || device.is_cpu()) return at::TensorOptions().device(device);
@@ -119,7 +123,7 @@ RangeState take_state(const Range& range, const OptimizerSettings& settings, Are
   RangeState state;
   const at::ScalarType parameter = range.buffer->params().scalar_type();
   if (needs_main(range)) state.main = arena.take_stored(range.n, settings.formats.of_main(parameter));
-  for (const std::string& name : settings.rule->state_names())
+  for (const std::string& name : settings.state_names(holds_matrices(range)))
     state.states.push_back(arena.take_stored(range.n, settings.formats.of(name)));
   return state;
 }
@@ -200,6 +204,7 @@ std::vector<StateBlock> make_state(const std::vector<DistributedDataParallel*>& 
     if (block.own_main) main_from_params(block);
     block.buffer = range.buffer;
     block.bucket = range.bucket;
+    block.matrices = settings.muon && holds_matrices(range);
     block.whole_bucket = range.n == range.buffer->layout().buckets[range.bucket].numel() &&
                          std::ranges::all_of(block.pieces, &StatePiece::counted);
     blocks.push_back(std::move(block));

@@ -41,6 +41,7 @@ struct StateBlock {
   std::vector<StateRun> runs;
   const ParamBuffer* buffer = nullptr;  // the buffer that it is part of
   int bucket = 0;                       // its bucket in that buffer
+  bool matrices = false;                // all of its parameters are matrices that Muon updates
   bool whole_bucket = false;            // it covers all of that bucket, and every piece is counted
   // main has its own memory, and params is a copy of it in the model's dtype, or in fp8.
   bool own_main = false;

@@ -9,6 +9,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/model/footprint/model_footprint.h"
+#include "megalith/optim/matrix_update.h"
 #include "megalith/plan/rank_sizes.h"
 
 namespace megalith::plan {
@@ -145,6 +146,14 @@ double tied_bytes(const model::ModelFootprint& model, const layout::LayerSplit& 
   return 4 * elements;
 }
 
+// Returns the bytes that Muon takes for the matrices of a round (optim::MatrixUpdate), when activations are gone: per
+// element two messages, the matrix, its norm's quotient and the result in fp32, and X before and after a step in bf16.
+double muon_workspace(const RunShape& run, const StateBytes& state) {
+  if (!run.muon) return 0;
+  const double products = run.muon->fp32_products ? 8 : 4;
+  return (20 + products) * std::min(static_cast<double>(optim::MatrixUpdate::kRoundElements), state.matrix_elements);
+}
+
 // Returns the bytes of copies that collectives make after backward, when activations are gone: of a bucket reduced over
 // the replicas, and of tied embeddings summed over stages. How many depends on the backend.
 double reduction_copy(const RunShape& run, const StateBytes& state, double tied) {
@@ -220,6 +229,8 @@ std::vector<RankMemory> plan_memory(const RunShape& run, ScheduleBook& book) {
     const double copy = reduction_copy(run, memory.state, tied_bytes(model, split, rank));
     // Reductions after backward need their copies when activations are gone, so the larger of the two counts.
     if (copy > nn::total(memory.at_peak)) memory.at_peak = {0, copy, 0};
+    const double iteration = muon_workspace(run, memory.state);
+    if (iteration > nn::total(memory.at_peak)) memory.at_peak = {0, 0, iteration};
     if (run.machinery.cuda) memory.at_peak[static_cast<size_t>(Use::kWorkspace)] += kLibraryWorkspaces;
     // Trained parameters exist twice while they are copied into the flat buffers; frozen ones stay outside.
     const StateBytes& state = memory.state;

@@ -23,6 +23,7 @@ enum class BufferKind { kDense, kExpert, kFp8 };
 struct Buffer {
   BufferKind kind = BufferKind::kDense;
   bool fp32 = false;
+  bool matrices = false;  // those that Muon updates, or no such
   std::vector<optim::BufferItem> items;
   int64_t elements = 0;
 };
@@ -33,11 +34,12 @@ BufferKind kind_of(const nn::ParameterSize& p, const optim::DdpSettings& setting
 }
 
 // Collects the trained parameters. `fp32` does not matter for weights in fp8, which are never beside adapters.
-Buffer buffer_of(const RunShape& run, const List& parameters, BufferKind kind, bool fp32,
+Buffer buffer_of(const RunShape& run, const List& parameters, BufferKind kind, bool fp32, bool matrices,
                  const optim::DdpSettings& settings) {
-  Buffer buffer{.kind = kind, .fp32 = fp32, .items = {}};
+  Buffer buffer{.kind = kind, .fp32 = fp32, .matrices = matrices, .items = {}};
   for (const nn::ParameterSize& p : parameters) {
     if (!p.trained || kind_of(p, settings) != kind) continue;
+    if ((settings.matrices_apart && p.matrices.any()) != matrices) continue;
     if (kind != BufferKind::kFp8 && (!run.half() || p.adapter) != fp32) continue;
     buffer.items.push_back({p.numel, p.own_bucket});
     buffer.elements += p.numel;
@@ -76,10 +78,11 @@ void add_buffer(const RunShape& run, const Buffer& buffer, const optim::DdpSetti
   shared.gradients += numel * grad_bytes;
   shared.parameters += in_fp8 ? numel : numel * (buffer.fp32 ? 4 : run.element_bytes());
   bytes.elements += static_cast<double>(buffer.elements);
+  if (buffer.matrices) bytes.matrix_elements += static_cast<double>(buffer.elements);
   const double owned = numel / layout.shards, hosted = run.offload_fraction;
   bytes.owned += owned;
   // An offloaded element always has its main parameter on the host.
-  const double state = run.optimizer_state_bytes;
+  const double state = buffer.matrices && run.muon ? run.muon->state_bytes : run.optimizer_state_bytes;
   const double main = in_fp8 ? run.fp8_main_parameter_bytes : run.main_parameter_bytes;
   bytes.optimizer += owned * (1 - hosted) * (state + (buffer.fp32 ? 0 : main));
   bytes.optimizer_host += owned * hosted * (state + (buffer.fp32 ? 4 : main));
@@ -96,12 +99,16 @@ StateBytes state_bytes(const RunShape& run, const model::ModelFootprint& model, 
   for (int chunk = 0; chunk < split.chunks(); ++chunk) {
     const List parameters = model.parameters(split.stage(pp_rank, chunk));
     const optim::DdpSettings settings = optim::settings_of_chunk(run.gradients, chunk);
-    for (const BufferKind kind : {BufferKind::kDense, BufferKind::kExpert})
-      for (const bool fp32 : {false, true})
-        add_buffer(run, buffer_of(run, parameters, kind, fp32, settings), settings, bytes);
-    add_buffer(run, buffer_of(run, parameters, BufferKind::kFp8, /*fp32=*/false, settings), settings, bytes);
+    for (const bool matrices : {false, true}) {
+      for (const BufferKind kind : {BufferKind::kDense, BufferKind::kExpert})
+        for (const bool fp32 : {false, true})
+          add_buffer(run, buffer_of(run, parameters, kind, fp32, matrices, settings), settings, bytes);
+      add_buffer(run, buffer_of(run, parameters, BufferKind::kFp8, /*fp32=*/false, matrices, settings), settings,
+                 bytes);
+    }
     for (const nn::ParameterSize& p : parameters) {
       const double held = static_cast<double>(p.numel) * (p.buffer || p.adapter ? 4 : run.element_bytes());
+      if (p.trained && run.muon) bytes.matrices += p.matrices;
       if (!p.trained || (run.keeps_base && !p.adapter)) bytes.frozen += held;
       if (run.reference && !p.adapter) bytes.reference += held;
     }

@@ -29,7 +29,9 @@ struct StateBytes {
   double elements = 0;        // without padding
   double owned = 0;           // elements that this rank updates, with padding
   SharedBytes dense, experts;
-  double before_fp8 = 0;  // parameters in fp8 as they are loaded: held until the optimizer has cast them
+  double matrix_elements = 0;  // part of `elements` that Muon updates
+  nn::MatrixWork matrices;     // Muon's work per step of its iteration, before ranks share it
+  double before_fp8 = 0;       // parameters in fp8 as they are loaded: held until the optimizer has cast them
 };
 // Returns the bytes on a rank of stage `pp_rank`. Exact for dense and expert parameters alike: padding and shards
 // follow optim::plan_buffer.

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "megalith/config/enums.h"
 #include "megalith/layout/grid_shape.h"
 #include "megalith/layout/layer_split.h"
 #include "megalith/layout/pipeline_schedule.h"
@@ -21,6 +23,14 @@ using nn::Machinery;
 // The user's choice of which activations are computed twice; ModelOptions::recompute has the details. kNone keeps all
 // activations, kSelective repeats some modules, kFull keeps the inputs of layers only.
 enum class Recompute { kNone, kSelective, kFull };
+
+// The treatment of weight matrices by Muon, while another rule updates the rest.
+struct MuonShape {
+  config::MuonTpMode tp_mode = config::MuonTpMode::kBlockwise;
+  int steps = 5;               // steps of the iteration
+  bool fp32_products = false;  // otherwise in bf16
+  double state_bytes = 4;      // per element of a matrix, in place of optimizer_state_bytes
+};
 
 // run::run_shape makes it from options; code that fills it in by hand calls complete() at the end.
 struct RunShape {
@@ -52,6 +62,7 @@ struct RunShape {
   double main_parameter_bytes = 4;
   double fp8_main_parameter_bytes = 4;
   double offload_fraction = 0;
+  std::optional<MuonShape> muon;     // with gradients.matrices_apart
   bool saves_in_background = false;  // save points are copied to the host and written from there
 
   // Return the dense data-parallel size, model chunks per pipeline rank, whether parameters have 16 bits, and bytes

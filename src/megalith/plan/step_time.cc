@@ -99,6 +99,28 @@ double optimizer_seconds(const RunShape& run, const Cluster& cluster, const Stat
   return device + there * (4 + run.element_bytes()) / cluster.host_bytes_per_second + there * update / 20e9;
 }
 
+// Returns the seconds that Muon takes besides its elementwise part: the products of its iteration, which the ranks that
+// share the optimizer's state share as well, the exchange of matrices between them, and the gathering over tp.
+double muon_seconds(const RunShape& run, const Cluster& cluster, const StateBytes& state) {
+  if (!run.muon) return 0;
+  const config::MuonTpMode mode = run.muon->tp_mode;
+  const double flop = run.muon->steps * (mode == config::MuonTpMode::kBlockwise    ? state.matrices.blocks
+                                         : mode == config::MuonTpMode::kDuplicated ? state.matrices.whole
+                                                                                   : state.matrices.shared);
+  constexpr double kSide = 4096;  // rows and columns of a typical product
+  const double seconds =
+      flop / (2 * kSide * kSide * kSide) * cluster.gemm_seconds(kSide, kSide, kSide, run.muon->fp32_products);
+  const layout::GridShape& grid = run.grid;
+  const int sharers =
+      run.gradients.use_distributed_optimizer ? run.dp() * grid.cp / grid.num_distributed_optimizer_instances : 1;
+  const double bytes = 4 * state.matrix_elements / sharers;
+  const double exchange = sharers > 1 ? 2 * GroupSpeed(cluster, sharers, grid.tp).all_to_all(bytes) : 0;
+  const double gather = grid.tp > 1 && mode == config::MuonTpMode::kDuplicated
+                            ? GroupSpeed(cluster, grid.tp, 1).all_gather(bytes * grid.tp)
+                            : 0;
+  return seconds / sharers + exchange + gather;
+}
+
 // Returns the share of a step's micro-batches whose forward runs together with the backward of another one.
 double paired_share(const layout::PipelineShape& shape, int rank) {
   if (!shape.paired) return 0;
@@ -234,7 +256,7 @@ StepTime step_at_pace(const RunShape& run, const Cluster& cluster, const model::
   }
   const StateBytes state = state_bytes(run, model, split, rank);
   step.dp = exposed_dp(run, cluster, state, time, rank);
-  step.optimizer = optimizer_seconds(run, cluster, state);
+  step.optimizer = optimizer_seconds(run, cluster, state) + muon_seconds(run, cluster, state);
   step.tokens = run.global_batch() * static_cast<double>(run.sequence_length);
   step.model_flop = layout::model_flops(model::flops_shape(*run.model), static_cast<int64_t>(run.global_batch()),
                                         run.sequence_length) +

@@ -61,7 +61,9 @@ std::vector<std::pair<std::string, double>> memory_of(const plan::RunShape& run,
                                                       int sharers) {
   const auto count = static_cast<double>(elements), learning = static_cast<double>(trained);
   const bool half = run.half() && trained == elements;
-  const double state = learning * (run.optimizer_state_bytes + (half ? run.main_parameter_bytes : 0));
+  // Nearly all elements are those of matrices.
+  const double states = run.muon ? run.muon->state_bytes : run.optimizer_state_bytes;
+  const double state = learning * (states + (half ? run.main_parameter_bytes : 0));
   return {{"parameters", count * run.element_bytes()},
           {"gradients", learning * (half && run.gradients.grad_dtype != at::kFloat ? 2 : 4)},
           {"optimizer", run.gradients.use_distributed_optimizer ? state / sharers : state}};

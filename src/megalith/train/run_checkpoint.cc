@@ -38,8 +38,8 @@ constexpr const char* kFp8 = "fp8";  // stem of the files with fp8 histories
 // Returns the optimizer state of the whole model, the same on all ranks.
 std::vector<hf::WeightSpec> planned_state(const model::VirtualModels& models, const optim::Optimizer& optimizer) {
   std::vector<hf::WeightSpec> planned;
-  for (const auto& [tensor, dtype, frozen] : model::trained_tensors(models))
-    for (const std::string& prefix : optimizer.state_prefixes(dtype))
+  for (const auto& [tensor, dtype, frozen, matrix] : model::trained_tensors(models))
+    for (const std::string& prefix : optimizer.state_prefixes(dtype, matrix))
       planned.push_back({prefix + tensor.name, hf::Dtype::kF32, tensor.shape});
   return planned;
 }

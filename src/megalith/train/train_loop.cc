@@ -141,7 +141,11 @@ void Trainer::begin_training() {
   skipped_steps_ = settings_.length.iterations_to_skip;
   for (const int64_t step : guard_->iterations_to_skip()) skipped_steps_.push_back(step);
   UpdateSettings update = settings_.update;
-  if (setup_.update_rule) update.optimizer.rule = setup_.update_rule;
+  if (setup_.update_rule) {
+    update.optimizer.rule = setup_.update_rule;
+    update.optimizer.muon = nullptr;
+    update.gradients.matrices_apart = false;
+  }
   const optim::RunSchedule named = settings_.schedule(batches_, length_.max_steps);
   // From here on memory for gradients and optimizer states is taken.
   model_ = std::make_unique<OptimizedModel>(models_, update, named.with(setup_.rates), context_);

@@ -8,14 +8,17 @@ namespace megalith::config {
 namespace {
 
 // Refusals name the remedy; both `optimizer` and `optim` lead here.
-constexpr const char* kNoSuchOptimizer = "Megalith has adam (AdamW) and sgd; set optimizer or optim to one of them";
+constexpr const char* kNoSuchOptimizer =
+    "Megalith has adam (AdamW), sgd, muon and lion; set optimizer to one of them, or optim to adamw_torch or sgd";
 
 // The update rule and its hyperparameters. `optimizer` is Megatron's name and `optim` Hugging Face's; derive() lets an
 // sgd of either win, because each has adam as its default.
 void add_update_rule(OptionList& list) {
   auto optimizer = list.part(&TrainingArguments::optimizer);
-  optimizer.add("optimizer", &OptimizerConfig::optimizer, "adam (AdamW) or sgd")
-      .refuse({"muon", "dist_muon"}, kNoSuchOptimizer);
+  optimizer
+      .add("optimizer", &OptimizerConfig::optimizer,
+           "adam (AdamW), sgd, lion, or muon for weight matrices with muon_scalar_optimizer for the rest")
+      .refuse({"dist_muon"}, "set optimizer muon and use_distributed_optimizer, which shares its work");
   optimizer.add("optim", &OptimizerConfig::optim, "HF's name of the optimizer; sgd selects sgd")
       .refuse_others(kNoSuchOptimizer)
       .train_only();
@@ -48,6 +51,10 @@ void add_update_rule(OptionList& list) {
       .at_least(0)
       .at_most(1)
       .pretrain_only();
+  optimizer.add("lion_beta1", &OptimizerConfig::lion_beta1, "lion: share of the momentum in the direction")
+      .at_least(0)
+      .at_most(1);
+  optimizer.add("lion_beta2", &OptimizerConfig::lion_beta2, "lion: decay of the momentum").at_least(0).at_most(1);
   optimizer.add("max_grad_norm", &OptimizerConfig::max_grad_norm, "clip gradients to this norm; 0: off")
       .alias({"clip_grad"})
       .at_least(0);
@@ -68,6 +75,34 @@ void add_update_rule(OptionList& list) {
   optimizer.add("decoupled_min_lr", &OptimizerConfig::decoupled_min_lr, "smallest rate of embedding and head")
       .at_least(0)
       .pretrain_only();
+}
+
+// Muon under Megatron's names. Older releases of Megatron call muon_nesterov muon_use_nesterov.
+void add_muon(OptionList& list) {
+  auto muon = list.part(&TrainingArguments::muon);
+  muon.add("muon_momentum", &MuonConfig::momentum, "muon: decay of the momentum").at_least(0).at_most(1);
+  muon.add("muon_nesterov", &MuonConfig::nesterov, "muon: look one step ahead with the momentum")
+      .alias({"muon_use_nesterov"});
+  muon.add("muon_scale_mode", &MuonConfig::scale_mode,
+           "muon: an update's size for a weight of out x in is the root of max(out, in), out/in or max(1, out/in)");
+  muon.add("muon_extra_scale_factor", &MuonConfig::extra_scale_factor,
+           "muon: factor of the update; 0.2 with spectral takes steps as large as AdamW's");
+  muon.add("muon_coefficient_type", &MuonConfig::coefficient_type,
+           "muon: coefficients of the Newton-Schulz iteration; simple is torch.optim.Muon's");
+  muon.add("muon_num_ns_steps", &MuonConfig::num_ns_steps,
+           "muon: steps of the iteration; for quintic a multiple of 5, for aol of 4, for polar_express at least 8")
+      .at_least(1);
+  muon.add("muon_fp32_matmul_prec", &MuonConfig::fp32_matmul_prec,
+           "muon: products of the iteration in bf16 (medium) or fp32 (high)")
+      .choices({"medium", "high"})
+      .refuse({"low"}, "torch knows no such precision; use medium, which is bf16");
+  muon.add("muon_tp_mode", &MuonConfig::tp_mode,
+           "muon: with tp, orthogonalize each rank's block (blockwise), the gathered weight (duplicated), or the whole"
+           " weight with products shared by the ranks (distributed)");
+  muon.add("muon_split_qkv", &MuonConfig::split_qkv, "muon: query, key and value are matrices of their own")
+      .negated_by({"muon_no_split_qkv"});
+  muon.add("muon_scalar_optimizer", &MuonConfig::scalar_optimizer,
+           "muon: the rule for embeddings, heads, norms and biases");
 }
 
 // Storage of the optimizer's state: on which ranks, on which device, in which format.
@@ -148,6 +183,7 @@ void add_gradients(OptionList& list) {
 void add_optimizer_options(OptionList& list) {
   list.topic("Optimizer");
   add_update_rule(list);
+  add_muon(list);
   add_state(list);
   add_gradients(list);
 }

@@ -1,6 +1,38 @@
 #include "megalith/nn/footprint/footprint_scope.h"
 
+#include <algorithm>
+
+#include "megalith/ops/update/newton_schulz.h"
+
 namespace megalith::nn {
+
+namespace {
+
+double step_flop(int64_t rows, int64_t columns) {
+  return ops::newton_schulz_flop(static_cast<double>(std::min(rows, columns)),
+                                 static_cast<double>(std::max(rows, columns)));
+}
+
+}  // namespace
+
+MatrixWork& MatrixWork::operator+=(const MatrixWork& more) {
+  blocks += more.blocks;
+  whole += more.whole;
+  shared += more.shared;
+  return *this;
+}
+
+// The shared products sum over the dimension that is cut: A has the side of the other one.
+MatrixWork MatrixWork::of_rows(int64_t rows, int64_t columns, int64_t ranks, int64_t count) {
+  const auto n = static_cast<double>(count);
+  const double whole = n * step_flop(rows * ranks, columns);
+  const double shared = n * ops::newton_schulz_flop(static_cast<double>(columns), static_cast<double>(rows));
+  return {n * step_flop(rows, columns), whole, ranks == 1 ? whole : shared};
+}
+
+MatrixWork MatrixWork::of_columns(int64_t rows, int64_t columns, int64_t ranks, int64_t count) {
+  return of_rows(columns, rows, ranks, count);  // the iteration transposes as it likes
+}
 
 FootprintScope FootprintScope::child(std::string_view name) const {
   FootprintScope result = *this;

@@ -13,6 +13,22 @@
 
 namespace megalith::nn {
 
+// Operations of one step of the Newton-Schulz iteration (ops/update/newton_schulz.h) over all matrices of a parameter;
+// zeros if it has none (matrix.h).
+struct MatrixWork {
+  double blocks = 0;  // over the blocks that this rank holds
+  double whole = 0;   // over whole matrices
+  double shared = 0;  // over whole matrices, as far as a rank does it if tensor-parallel ranks share the products
+  bool any() const { return blocks > 0; }
+  MatrixWork& operator+=(const MatrixWork& more);
+  bool operator==(const MatrixWork&) const = default;
+
+  // Returns the work of `count` matrices of which each rank holds [rows, columns]: a block of the rows of `ranks` ranks
+  // (column-parallel layers), of their columns (row-parallel layers), or with one rank the whole.
+  static MatrixWork of_rows(int64_t rows, int64_t columns, int64_t ranks, int64_t count = 1);
+  static MatrixWork of_columns(int64_t rows, int64_t columns, int64_t ranks, int64_t count = 1);
+};
+
 // One parameter on one rank.
 struct ParameterSize {
   int64_t numel = 0;        // elements on this rank
@@ -22,6 +38,7 @@ struct ParameterSize {
   bool adapter = false;     // part of a low-rank update: fp32
   bool trained = true;      // has a gradient
   bool in_fp8 = false;      // its products are in fp8
+  MatrixWork matrices{};    // for Muon
   bool operator==(const ParameterSize&) const = default;
 };
 

@@ -46,8 +46,13 @@ ExpertsFootprint::ExpertsFootprint(const FootprintScope& scope, const MoeShape& 
       local_(rank_.machinery.cuda && !travels_ && !shape.router.capacity_factor),
       remakes_activation_(options.recompute_activation) {
   const int64_t count = shape.router.experts / rank_.ep, width = shape.width / rank_.etp;
-  scope.add({.numel = count * (shape.gated ? 2 : 1) * width * shape.hidden, .expert = true});
-  scope.add({.numel = count * shape.hidden * width, .expert = true});
+  const int64_t ups = shape.gated ? 2 : 1, ranks = rank_.etp;
+  scope.add({.numel = count * ups * width * shape.hidden,
+             .expert = true,
+             .matrices = MatrixWork::of_rows(width, shape.hidden, ranks, count * ups)});
+  scope.add({.numel = count * shape.hidden * width,
+             .expert = true,
+             .matrices = MatrixWork::of_columns(shape.hidden, width, ranks, count)});
   // The experts' weights are fused, and an update treats them alike: it looks only at the name of the first.
   std::vector<UpdatedPart> parts;
   if (shape.gated) parts.push_back({"0.gate", width});

@@ -25,11 +25,20 @@ std::vector<UpdatedPart> updated_parts(const std::vector<OutputPart>& out, int64
   return parts;
 }
 
+// The dimension of a weight that is split over tensor-parallel ranks.
+enum class Cut { kNone, kRows, kColumns };
+
 // Records a weight [rows of all parts, in], its bias and its update.
-UpdateSize add_weight(const FootprintScope& scope, std::vector<UpdatedPart> parts, int64_t in, bool bias) {
+UpdateSize add_weight(const FootprintScope& scope, std::vector<UpdatedPart> parts, int64_t in, bool bias, Cut cut) {
+  const int64_t ranks = cut == Cut::kNone ? 1 : static_cast<int64_t>(scope.rank().tp);
   int64_t rows = 0;
-  for (const UpdatedPart& part : parts) rows += part.rows;
-  scope.add({.numel = rows * in, .in_fp8 = applies_fp8(scope.rank().fp8, rows, in)});
+  MatrixWork work;
+  for (const UpdatedPart& part : parts) {
+    rows += part.rows;
+    work +=
+        cut == Cut::kColumns ? MatrixWork::of_columns(part.rows, in, ranks) : MatrixWork::of_rows(part.rows, in, ranks);
+  }
+  scope.add({.numel = rows * in, .in_fp8 = applies_fp8(scope.rank().fp8, rows, in), .matrices = work});
   if (bias) scope.add_bias(parts);
   return scope.add_update(std::move(parts), in);
 }
@@ -54,7 +63,7 @@ int64_t slices_of(const RankSizes& rank, const UpdateSize& update, double column
 ColumnFootprint::ColumnFootprint(const FootprintScope& scope, int64_t in, const std::vector<OutputPart>& out, bool bias)
     : in_(static_cast<double>(in)),
       out_(columns(out, scope.rank().tp)),
-      update_(add_weight(scope, updated_parts(out, scope.rank().tp), in, bias)) {}
+      update_(add_weight(scope, updated_parts(out, scope.rank().tp), in, bias, Cut::kRows)) {}
 
 void ColumnFootprint::forward(LayerWalk& walk, bool keep) const {
   const RankSizes& rank = walk.rank();
@@ -112,7 +121,7 @@ bool ColumnFootprint::multiplies_slices(const RankSizes& rank) const { return sl
 RowFootprint::RowFootprint(const FootprintScope& scope, const std::string& name, int64_t in, int64_t out, bool bias)
     : in_(static_cast<double>(in / scope.rank().tp)),
       out_(static_cast<double>(out)),
-      update_(add_weight(scope, {{name, out}}, in / scope.rank().tp, bias)) {}
+      update_(add_weight(scope, {{name, out}}, in / scope.rank().tp, bias, Cut::kColumns)) {}
 
 void RowFootprint::forward(LayerWalk& walk, bool keep) const {
   const RankSizes& rank = walk.rank();
@@ -164,7 +173,7 @@ bool RowFootprint::gathers_in_slices(const RankSizes& rank) const { return slice
 ReplicatedFootprint::ReplicatedFootprint(const FootprintScope& scope, int64_t in, const std::vector<OutputPart>& out,
                                          bool bias)
     : out_(columns(out, 1)) {
-  add_weight(scope, updated_parts(out, 1), in, bias);
+  add_weight(scope, updated_parts(out, 1), in, bias, Cut::kNone);
 }
 
 }  // namespace megalith::nn

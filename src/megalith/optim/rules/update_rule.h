@@ -15,8 +15,8 @@
 // any rule. The contract of a rule:
 //
 //   - It is elementwise: it receives flat pieces of buffers, cut anywhere. A piece may span several parameters with the
-//     same learning rate and decay and does not tell which. (A rule over whole matrices, such as Muon, would need
-//     buckets that are cut between parameters: one more virtual function here for BufferLayout to query.)
+//     same learning rate and decay and does not tell which. (Muon works on whole matrices between two such rules:
+//     muon.h, matrix_update.h.)
 //   - States are fp32, one number per element each, and zero before the first step. (Between steps they may be kept in
 //     fewer bits, StateFormats; a rule does not notice.)
 //   - Padding between parameters is updated like the rest: where parameter, gradient and states are all zero, they must

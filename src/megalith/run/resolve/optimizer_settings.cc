@@ -6,6 +6,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/optim/rules/adamw.h"
+#include "megalith/optim/rules/lion.h"
+#include "megalith/optim/rules/muon.h"
 #include "megalith/optim/rules/sgd.h"
 #include "megalith/run/resolve/model_settings.h"
 
@@ -32,7 +34,30 @@ constexpr NamedRule kRules[] = {
      [](const config::OptimizerConfig& options) -> RulePtr {
        return std::make_shared<optim::Sgd>(ops::SgdSettings{.momentum = options.sgd_momentum});
      }},
+    {config::OptimizerKind::kLion,
+     [](const config::OptimizerConfig& options) -> RulePtr {
+       return std::make_shared<optim::Lion>(
+           optim::LionSettings{.beta1 = options.lion_beta1, .beta2 = options.lion_beta2});
+     }},
 };
+
+// The rule that updates what Muon does not.
+config::OptimizerKind scalar_rule(const config::MuonConfig& muon) {
+  return muon.scalar_optimizer == config::ScalarOptimizer::kLion ? config::OptimizerKind::kLion
+                                                                 : config::OptimizerKind::kAdam;
+}
+
+std::shared_ptr<const optim::Muon> make_muon(const config::MuonConfig& muon) {
+  return std::make_shared<optim::Muon>(optim::MuonSettings{.momentum = muon.momentum,
+                                                           .nesterov = muon.nesterov,
+                                                           .split_qkv = muon.split_qkv,
+                                                           .scale = muon.scale_mode,
+                                                           .extra_scale = muon.extra_scale_factor,
+                                                           .tp_mode = muon.tp_mode,
+                                                           .coefficients = muon.coefficient_type,
+                                                           .steps = muon.num_ns_steps,
+                                                           .fp32_products = muon.fp32_matmul_prec != "medium"});
+}
 
 // The values of exp_avg_dtype and its siblings.
 at::ScalarType format_of(const std::string& name) {
@@ -59,15 +84,17 @@ optim::BucketSize bucket_size(const config::DdpConfig& ddp) {
 
 }  // namespace
 
-std::shared_ptr<const optim::UpdateRule> make_rule(const config::OptimizerConfig& optimizer) {
+std::shared_ptr<const optim::UpdateRule> make_rule(config::OptimizerKind name, const config::OptimizerConfig& options) {
   for (const NamedRule& rule : kRules)
-    if (rule.name == optimizer.optimizer) return rule.make(optimizer);
-  throw InternalError(fmt::format("optimizer {} has no update rule", config::choice_name(optimizer.optimizer)));
+    if (rule.name == name) return rule.make(options);
+  throw InternalError(fmt::format("optimizer {} has no update rule", config::choice_name(name)));
 }
 
-optim::OptimizerSettings optimizer_settings(const config::OptimizerConfig& optimizer) {
+optim::OptimizerSettings optimizer_settings(const config::OptimizerConfig& optimizer, const config::MuonConfig& muon) {
+  const bool with_muon = optimizer.optimizer == config::OptimizerKind::kMuon;
   optim::OptimizerSettings settings;
-  settings.rule = make_rule(optimizer);
+  settings.rule = make_rule(with_muon ? scalar_rule(muon) : optimizer.optimizer, optimizer);
+  if (with_muon) settings.muon = make_muon(muon);
   settings.clip_grad = optimizer.max_grad_norm;
   settings.offload_fraction = optimizer.cpu_offload ? optimizer.offload_fraction : 0;
   settings.groups.decoupled_lr = optimizer.decoupled_lr.has_value();
@@ -80,6 +107,7 @@ optim::DdpSettings ddp_settings(const config::TrainingArguments& args) {
   const config::DdpConfig& ddp = args.ddp;
   optim::DdpSettings settings;
   settings.use_distributed_optimizer = args.optimizer.use_distributed_optimizer;
+  settings.matrices_apart = args.optimizer.optimizer == config::OptimizerKind::kMuon;
   settings.overlap_grad_reduce = ddp.overlap_grad_reduce;
   settings.average_in_collective = ddp.average_in_collective;
   settings.per_token_loss = ddp.calculate_per_token_loss;

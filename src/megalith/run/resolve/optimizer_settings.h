@@ -10,12 +10,14 @@
 
 namespace megalith::run {
 
-// Returns the rule that the option `optimizer` names, with its settings, which are not checked (UpdateRule::problems).
-std::shared_ptr<const optim::UpdateRule> make_rule(const config::OptimizerConfig& optimizer);
+// Returns the rule of this name with its settings, which are not checked (UpdateRule::problems). Muon has
+// none: it works beside a rule.
+std::shared_ptr<const optim::UpdateRule> make_rule(config::OptimizerKind name, const config::OptimizerConfig& options);
 
 // Returns the optimizer settings without those from other options: the count of zeros and the rates of LoRA+
 // (update_settings in trainer_settings.h).
-optim::OptimizerSettings optimizer_settings(const config::OptimizerConfig& optimizer);
+optim::OptimizerSettings optimizer_settings(const config::OptimizerConfig& optimizer,
+                                            const config::MuonConfig& muon = {});
 
 // Returns the settings of the gradient buffers of the first chunk of a stage, the one that is cut into buckets
 // (optim::settings_of_chunk returns those of the others). `args` have gone through validate(): ddp_num_buckets and

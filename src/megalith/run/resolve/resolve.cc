@@ -189,6 +189,9 @@ void check_indexed_data(const config::IndexedDataConfig& indexed) {
 void take_own_rule(const OwnParts& own, RunSettings& settings) {
   if (!own.update_rule) return;
   settings.trainer.update.optimizer.rule = own.update_rule;
+  settings.trainer.update.optimizer.muon = nullptr;
+  settings.shape.muon.reset();
+  settings.trainer.update.gradients.matrices_apart = settings.shape.gradients.matrices_apart = false;
   settings.shape.optimizer_state_bytes = settings.trainer.update.optimizer.formats.state_bytes(*own.update_rule);
 }
 

@@ -102,6 +102,11 @@ plan::RunShape open_shape(const TrainingArguments& args, int world_size) {
   run.gradients = update.gradients;
   run.overlap_param_gather = update.param_gather != optim::ParamGather::kInStep;
   run.optimizer_state_bytes = update.optimizer.formats.state_bytes(*update.optimizer.rule);
+  if (const auto& muon = update.optimizer.muon)
+    run.muon = plan::MuonShape{.tp_mode = muon->settings().tp_mode,
+                               .steps = muon->settings().steps,
+                               .fp32_products = muon->settings().fp32_products,
+                               .state_bytes = update.optimizer.formats.state_bytes(optim::Muon::state_names())};
   run.main_parameter_bytes = run.half() ? update.optimizer.formats.main_bytes(run.options.dtype) : 4;
   run.fp8_main_parameter_bytes = update.optimizer.formats.main_bytes(at::kFloat8_e4m3fn);
   run.offload_fraction = update.optimizer.offload_fraction;

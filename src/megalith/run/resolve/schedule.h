@@ -6,7 +6,7 @@
 
 #include "megalith/config/training_arguments.h"
 #include "megalith/layout/microbatches.h"
-#include "megalith/optim/run_schedule.h"
+#include "megalith/optim/schedule/run_schedule.h"
 
 namespace megalith::run {
 

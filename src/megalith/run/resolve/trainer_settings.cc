@@ -177,7 +177,7 @@ std::vector<optim::LrMultiplier> rate_multipliers(const TrainingArguments& args)
 
 train::UpdateSettings update_settings(const TrainingArguments& args) {
   train::UpdateSettings settings;
-  settings.optimizer = optimizer_settings(args.optimizer);
+  settings.optimizer = optimizer_settings(args.optimizer, args.muon);
   settings.optimizer.count_zeros = args.logging.log_num_zeros_in_grad;
   settings.optimizer.groups.multipliers = rate_multipliers(args);
   settings.gradients = ddp_settings(args);

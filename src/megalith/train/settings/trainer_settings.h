@@ -17,7 +17,7 @@
 #include "megalith/optim/distributed_data_parallel.h"
 #include "megalith/optim/grad_scaler.h"
 #include "megalith/optim/optimizer_settings.h"
-#include "megalith/optim/run_schedule.h"
+#include "megalith/optim/schedule/run_schedule.h"
 #include "megalith/train/settings/rerun_settings.h"
 
 namespace megalith::train {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "megalith/optim/lr_schedule.h"
+#include "megalith/optim/schedule/lr_schedule.h"
 
 namespace megalith::optim {
 

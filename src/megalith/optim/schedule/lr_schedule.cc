@@ -1,6 +1,6 @@
 // The formulas of lr_schedule.h and the checks on their parameters. All problems are collected before anything throws,
 // so that a user can fix them in one go; messages use the names that the user wrote (ScheduleNames).
-#include "megalith/optim/lr_schedule.h"
+#include "megalith/optim/schedule/lr_schedule.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,4 +1,4 @@
-#include "megalith/optim/run_schedule.h"
+#include "megalith/optim/schedule/run_schedule.h"
 
 #include "megalith/base/error.h"
 

@@ -3,7 +3,7 @@
 // A checkpoint stores the parameters of the schedule beside the progress, because resuming with other parameters would
 // bend the curve silently. load() merges the two sets value by value (SchedulerLoad says which side wins) before it
 // changes anything. The reading half accepts every key that Megatron has ever written.
-#include "megalith/optim/param_scheduler.h"
+#include "megalith/optim/schedule/param_scheduler.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

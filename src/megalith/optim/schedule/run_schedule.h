@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "megalith/layout/microbatches.h"
-#include "megalith/optim/param_scheduler.h"
+#include "megalith/optim/schedule/param_scheduler.h"
 
 namespace megalith::optim {
 
