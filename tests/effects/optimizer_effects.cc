@@ -86,6 +86,9 @@ Effects optimizer_effects() {
   const Words aware{"--bf16", "--use_precision_aware_optimizer", "--finetuning_type=full"};
   const Words fp16{"--fp16", "--initial_loss_scale=64", "--loss_scale_window=3"};
   const Words small = small_run(), overlapped = small_run({"--overlap_grad_reduce"});
+  // The first update has the direction of the gradient whatever the momentum is.
+  const Words muon = small_run({"--optimizer=muon", "--max_steps=4"});
+  const Words muon_tp = small_run({"--optimizer=muon", "--tp=2"});
   const Words diverging = small_run({"--learning_rate=1e30", "--max_steps=4"});
   return {
       {"optimizer", {}, {}, {"--optimizer=sgd"}, rule},
@@ -100,6 +103,18 @@ Effects optimizer_effects() {
       {"adam_beta2", {}, {}, {"--adam_beta2=0.95"}, rule},
       {"adam_epsilon", {}, {}, {"--adam_epsilon=1e-6"}, rule},
       {"sgd_momentum", {"--optimizer=sgd"}, {}, {"--sgd_momentum=0.5"}, rule},
+      {"lion_beta1", {"--optimizer=lion"}, {}, {"--lion_beta1=0.999"}, rule},
+      {"lion_beta2", {"--optimizer=lion"}, {}, {"--lion_beta2=0.9"}, rule},
+      {"muon_momentum", muon, {}, {"--muon_momentum=0.5"}, optimizer_numbers},
+      {"muon_nesterov", muon, {}, {"--muon_nesterov"}, optimizer_numbers},
+      {"muon_scale_mode", muon, {}, {"--muon_scale_mode=shape_scaling"}, optimizer_numbers},
+      {"muon_extra_scale_factor", muon, {}, {"--muon_extra_scale_factor=0.2"}, optimizer_numbers},
+      {"muon_coefficient_type", muon, {}, {"--muon_coefficient_type=simple"}, optimizer_numbers},
+      {"muon_num_ns_steps", muon, {}, {"--muon_num_ns_steps=10"}, optimizer_numbers},
+      {"muon_fp32_matmul_prec", muon, {}, {"--muon_fp32_matmul_prec=high"}, optimizer_numbers},
+      {"muon_tp_mode", muon_tp, {}, {"--muon_tp_mode=duplicated"}, optimizer_numbers},
+      {"muon_split_qkv", muon, {}, {"--muon_no_split_qkv"}, optimizer_numbers},
+      {"muon_scalar_optimizer", muon, {}, {"--muon_scalar_optimizer=lion"}, optimizer_numbers},
       {"max_grad_norm", small, {}, {"--max_grad_norm=0.5"}, optimizer_numbers},
       {"optimizer_cpu_offload", {"--optimizer_offload_fraction=0.5"}, {}, {"--optimizer_cpu_offload"}, steps_of_state},
       {"optimizer_offload_fraction",

@@ -86,11 +86,16 @@ void try_pair_of_layouts(uint64_t seed) {
   const RandomModel model = random_model(random);
   const TempFolder first, second;
   TrainerCase a = random_layout(random, first.path(), model);
-  const TrainerCase b = random_layout(random, second.path(), model);
+  TrainerCase b = random_layout(random, second.path(), model);
+  const bool muon = seed % 3 == 2;
+  for (TrainerCase* how : {&a, &b}) {
+    if (muon) how->args.optimizer.optimizer = config::OptimizerKind::kMuon;
+    how->args.muon.tp_mode = config::MuonTpMode::kDuplicated;
+  }
   const bool in_pieces = seed % 2 == 1;
   if (in_pieces) a.args.checkpoint.files = "per_writer";
-  SCOPED_TRACE(fmt::format("pair {}: {} {}\n  from {}\n  to   {}", seed, model.name, model.bf16 ? "bf16" : "fp32",
-                           a.name, b.name));
+  SCOPED_TRACE(fmt::format("pair {}: {} {}{}\n  from {}\n  to   {}", seed, model.name, model.bf16 ? "bf16" : "fp32",
+                           muon ? " muon" : "", a.name, b.name));
   const train::TrainerState expected = run_resumable(a, {.model = model.name});
   const train::TrainerState actual = run_resumable(
       b, {.model = model.name, .checkpoint = first / "checkpoint-2", .begun = [&](train::Trainer& trainer) {
