@@ -99,7 +99,8 @@ struct Start {
   Tensor main, first, second, grad;
 };
 
-Tensors update(const FormatCase& c, std::span<const UpdateRun> runs, const Tensor& gate, bool one_pass, void* stream) {
+Tensors update(const FormatCase& c, std::span<const UpdateRun> runs, const Tensor& gate, bool one_pass, void* stream,
+               int multiprocessors = 0) {
   const Start start(c, runs);
   Stored main(c.main, start.main, stream), first(c.first, start.first, stream), second(c.second, start.second, stream);
   const Tensor param = c.param == at::kDouble ? Tensor() : at::zeros({start.n}, c.param);
@@ -112,6 +113,7 @@ Tensors update(const FormatCase& c, std::span<const UpdateRun> runs, const Tenso
     arrays.grad = {plain(c.grad), out(start.grad)};
     if (param.defined()) arrays.param = {plain(c.param), out(param)};
     if (gate.defined()) arrays.gate = floats(gate);
+    arrays.multiprocessors = multiprocessors;
     stored_adam_cuda(arrays, settings, runs, stream);
   } else {
     const Tensor value = main.read(stream), m = first.read(stream), v = second.read(stream);
@@ -141,6 +143,25 @@ TEST(CudaStoredAdam, OnePassHasTheBitsOfThree) {
         if (expected[i].defined()) {
           EXPECT_TRUE(same_bits(actual[i], expected[i])) << static_cast<int>(c.main) << " " << count << " " << i;
         }
+    }
+}
+
+// With more elements than the threads of the multiprocessors have at a time, and fewer.
+TEST(CudaStoredAdam, OnFewMultiprocessorsItHasTheSameBits) {
+  for (const FormatCase& c : kFormatCases)
+    for (const int64_t count : {1, 150}) {
+      const std::vector<UpdateRun> runs = runs_of(count);
+      const auto run = [&](int multiprocessors) {
+        return in_every_order([&](void* stream) { return update(c, runs, {}, true, stream, multiprocessors); }, "few");
+      };
+      const Tensors expected = run(0);
+      for (const int multiprocessors : {1, 2}) {
+        const Tensors actual = run(multiprocessors);
+        for (size_t i = 0; i < expected.size(); ++i)
+          if (expected[i].defined()) {
+            EXPECT_TRUE(same_bits(actual[i], expected[i])) << static_cast<int>(c.main) << " " << count << " " << i;
+          }
+      }
     }
 }
 

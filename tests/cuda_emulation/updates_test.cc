@@ -108,6 +108,21 @@ TEST(CudaUpdates, AdamOverRuns) {
       return a.results();
     };
     expect_twin(cuda, cpu, "runs");
+    // On few multiprocessors, with more elements than their threads have at a time, or fewer.
+    for (const int multiprocessors : {1, 2}) {
+      const auto confined = [&](void* stream) {
+        const Arrays a = start.copy();
+        UpdateArrays pointers = a.pointers();
+        pointers.multiprocessors = multiprocessors;
+        adam_runs_cuda(pointers, {}, runs, stream);
+        return a.results();
+      };
+      const Tensors actual = in_every_order(confined, "confined"), expected = in_every_order(cuda, "runs");
+      for (size_t i = 0; i < expected.size(); ++i)
+        if (expected[i].defined()) {
+          EXPECT_TRUE(same_bits(actual[i], expected[i])) << multiprocessors << " " << i;
+        }
+    }
   }
 }
 

@@ -190,6 +190,45 @@ TEST_P(CudaKernel, AdamOverRunsMatchesTheCpu) {
   for (size_t i = 0; i < cpu.size(); ++i) expect_same(cuda[i], cpu[i], fmt::format("tensor {}", i));
 }
 
+// A block for each multiprocessor walks over all elements: the same bits, however many there are.
+TEST_P(CudaKernel, AnUpdateOnFewMultiprocessorsHasTheSameBits) {
+  const int64_t n = 64 * 9000 + 64;
+  const UpdateScalars scalars{.lr = 1e-2, .weight_decay = 0.1, .grad_scale = 0.5, .step = 3};
+  UpdateScalars other = scalars;
+  other.lr = 2e-2;
+  const std::vector<UpdateRun> runs{{0, 6400, scalars}, {6400, n - 40, other}};
+  const Tensor main = at::randn({n}, generator_, at::kFloat), grad = random({n}), m = at::randn_like(main),
+               v = at::rand({n}, generator_, at::kFloat);
+  for (const Tensor& t : {main, grad, m, v}) t.narrow(0, n - 40, 40).zero_();
+  const auto run = [&](int multiprocessors) {
+    UpdateTensors t{main.cuda(), grad.cuda(), m.cuda(), v.cuda(), {}};
+    if (GetParam() != at::kFloat) t.param = at::zeros_like(t.grad);
+    t.multiprocessors = multiprocessors;
+    adam_update_runs(t, {}, runs);
+    return Tensors{t.main, t.exp_avg, t.exp_avg_sq, t.param};
+  };
+  const auto run_stored = [&](int multiprocessors) {
+    generator_.set_current_seed(7);
+    StoredAdamTensors t =
+        stored_state({at::kShort, at::kFloat8_e4m3fn, at::kBFloat16, GetParam()}, n, generator_, at::kCUDA);
+    t.multiprocessors = multiprocessors;
+    EXPECT_TRUE(adam_update_stored(t, {}, std::vector<UpdateRun>{{0, 6400, scalars}, {6400, n, other}}));
+    return tensors_of(t);
+  };
+  const Tensors expected = run(0), expected_stored = run_stored(0);
+  for (const int multiprocessors : {1, 16}) {
+    const Tensors actual = run(multiprocessors), stored = run_stored(multiprocessors);
+    for (size_t i = 0; i < expected.size(); ++i)
+      if (expected[i].defined()) {
+        EXPECT_TRUE(actual[i].equal(expected[i])) << multiprocessors << " " << i;
+      }
+    for (size_t i = 0; i < expected_stored.size(); ++i)
+      if (expected_stored[i].defined()) {
+        EXPECT_TRUE(stored[i].equal(expected_stored[i])) << multiprocessors << ", stored " << i;
+      }
+  }
+}
+
 TEST_P(CudaKernel, ScalingReportsNumbersThatAreNotFinite) {
   for (const int64_t n : {3, 1003, 70000})
     for (const double factor : {1.0, 0.25}) {

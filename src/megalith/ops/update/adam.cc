@@ -43,6 +43,7 @@ UpdateArrays arrays_of(const UpdateTensors& t, bool second_moment) {
   if (t.param.defined()) a.param = t.param.mutable_data_ptr();
   if (t.param.defined()) a.param_dtype = t.param.scalar_type();
   if (t.gate.defined() && t.gate.is_cuda()) a.gate = t.gate.const_data_ptr<float>();
+  a.multiprocessors = t.multiprocessors;
   return a;
 }
 

@@ -34,6 +34,8 @@ struct UpdateTensors {
   at::Tensor exp_avg_sq;  // fp32; undefined for SGD
   at::Tensor param;       // the model's copy of main in its own dtype; undefined if the model reads main
   at::Tensor gate{};      // result of clip_gate: whether to update at all, and the grad_scale; may be undefined
+  // CUDA: the most multiprocessors that adam_update_runs occupies at any time; 0 means all. The bits are the same.
+  int multiprocessors = 0;
 };
 
 // Numbers of one update, which differ from step to step or between parameter groups.
@@ -67,7 +69,7 @@ struct UpdateRun {
   UpdateScalars scalars;  // grad_scale and step must be the same for all runs of an update
 };
 // adam_update for several runs in ascending order. Between them is padding, which is zero in every tensor and stays so.
-// On CUDA one pass over the whole buffer.
+// On CUDA one pass over the whole buffer, which tensors.multiprocessors may confine.
 void adam_update_runs(const UpdateTensors& tensors, const AdamSettings& settings, std::span<const UpdateRun> runs);
 
 // Updates in place: b = μb + (g + wd p);  p -= lr b.

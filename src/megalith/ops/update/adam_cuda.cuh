@@ -70,4 +70,9 @@ inline RunTable run_table(const AdamSettings& settings, std::span<const UpdateRu
   return table;
 }
 
+// The threads of a block of the kernels that are confined to some multiprocessors: one block for each of those, since
+// 1024 threads with more than 32 registers leave no room for a second one. Few multiprocessors reach as much memory as
+// they have requests in flight, so that a thread has the loads of two vectors at a time.
+constexpr int kConfinedThreads = 1024;
+
 }  // namespace megalith::ops

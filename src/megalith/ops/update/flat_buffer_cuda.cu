@@ -93,20 +93,43 @@ __global__ void scale_kernel(T* flat, int64_t vectors, float factor, int* broken
   if (bad) *broken = 1;
 }
 
-// Updates v elements, from element `at` on. All four loads come before the arithmetic.
-template <int v, typename G, typename P>
-__device__ inline void adam_step(float* main, const G* grad, float* m, float* s, P* param, int64_t at,
-                                 const AdamFactors& f) {
+// The arrays of an update with Adam.
+template <typename G, typename P>
+struct AdamPointers {
+  float* main;
+  const G* grad;
+  float *m, *s;
+  P* param;
+};
+
+// v elements of an update, from element `at` on.
+template <int v>
+struct AdamVector {
   float value[v], g[v], first[v], second[v];
-  load<v>(main + at, value);
-  load<v>(grad + at, g);
-  load<v>(m + at, first);
-  load<v>(s + at, second);
-  adam_elements(value, g, first, second, f);
-  store<v>(value, main + at);
-  store<v>(first, m + at);
-  store<v>(second, s + at);
-  if (param != nullptr) store<v>(value, param + at);
+
+  template <typename G, typename P>
+  __device__ void read(const AdamPointers<G, P>& a, int64_t at) {
+    load<v>(a.main + at, value);
+    load<v>(a.grad + at, g);
+    load<v>(a.m + at, first);
+    load<v>(a.s + at, second);
+  }
+  template <typename G, typename P>
+  __device__ void update(const AdamPointers<G, P>& a, int64_t at, const AdamFactors& f) {
+    adam_elements(value, g, first, second, f);
+    store<v>(value, a.main + at);
+    store<v>(first, a.m + at);
+    store<v>(second, a.s + at);
+    if (a.param != nullptr) store<v>(value, a.param + at);
+  }
+};
+
+// Updates v elements. All four loads come before the arithmetic.
+template <int v, typename G, typename P>
+__device__ inline void adam_step(const AdamPointers<G, P>& a, int64_t at, const AdamFactors& f) {
+  AdamVector<v> x;
+  x.read(a, at);
+  x.update(a, at, f);
 }
 
 // One thread per v elements, all with the same factors; v = 1 for the elements after the last whole vector.
@@ -114,16 +137,37 @@ template <typename G, typename P, int v>
 __global__ void adam_kernel(float* main, const G* grad, float* m, float* s, P* param, int64_t vectors, AdamFactors f,
                             const float* gate) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i < vectors && passes(gate, f.grad_scale)) adam_step<v>(main, grad, m, s, param, i * v, f);
+  if (i < vectors && passes(gate, f.grad_scale)) adam_step<v>(AdamPointers<G, P>{main, grad, m, s, param}, i * v, f);
 }
 
 template <typename G, typename P, int v>
-__global__ void adam_runs_kernel(float* main, const G* grad, float* m, float* s, P* param, int64_t begin, int64_t end,
-                                 AdamFactors f, const float* gate, const __grid_constant__ RunTable table) {
+__global__ void adam_runs_kernel(AdamPointers<G, P> a, int64_t begin, int64_t end, AdamFactors f, const float* gate,
+                                 const __grid_constant__ RunTable table) {
   const int64_t at = begin + (int64_t{blockIdx.x} * kThreads + threadIdx.x) * v;
   if (at >= end || !passes(gate, f.grad_scale)) return;
   table.take_factors(at, f);
-  adam_step<v>(main, grad, m, s, param, at, f);
+  adam_step<v>(a, at, f);
+}
+
+// The same on few multiprocessors: a block for each, which walks over all elements.
+template <typename G, typename P, int v>
+__global__ __launch_bounds__(kConfinedThreads, 1) void confined_adam_kernel(AdamPointers<G, P> a, int64_t begin,
+                                                                            int64_t end, AdamFactors f,
+                                                                            const float* gate,
+                                                                            const __grid_constant__ RunTable table) {
+  if (!passes(gate, f.grad_scale)) return;
+  const int64_t step = int64_t{gridDim.x} * kConfinedThreads * v;
+  for (int64_t at = begin + (int64_t{blockIdx.x} * kConfinedThreads + threadIdx.x) * v; at < end; at += 2 * step) {
+    const int64_t next = at + step;
+    AdamVector<v> x{}, y{};
+    x.read(a, at);
+    if (next < end) y.read(a, next);
+    table.take_factors(at, f);
+    x.update(a, at, f);
+    if (next >= end) return;
+    table.take_factors(next, f);
+    y.update(a, next, f);
+  }
 }
 
 // b = μ b + (g + decay p),  p -= lr b, one thread per v elements.
@@ -235,9 +279,16 @@ void adam_runs_cuda(const UpdateArrays& a, const AdamSettings& settings, std::sp
     const int64_t begin = runs[first].begin, end = (runs[first + count - 1].end + 3) / 4 * 4;
     for_dtype(a.grad_dtype, [&]<typename G>(G) {
       for_dtype(a.param_dtype, [&]<typename P>(P) {
-        launch("adam_runs", adam_runs_kernel<G, P, 4>, {blocks_for((end - begin) / 4), kThreads, stream}, a.main,
-               static_cast<const G*>(a.grad), a.first, a.second, static_cast<P*>(a.param), begin, end,
-               adam_factors(settings, runs[first].scalars), a.gate, table);
+        const auto start = [&](auto kernel, const Launch& how) {
+          const AdamPointers<G, P> arrays{a.main, static_cast<const G*>(a.grad), a.first, a.second,
+                                          static_cast<P*>(a.param)};
+          launch("adam_runs", kernel, how, arrays, begin, end, adam_factors(settings, runs[first].scalars), a.gate,
+                 table);
+        };
+        if (a.multiprocessors > 0)
+          start(confined_adam_kernel<G, P, 4>, {static_cast<unsigned>(a.multiprocessors), kConfinedThreads, stream});
+        else
+          start(adam_runs_kernel<G, P, 4>, {blocks_for((end - begin) / 4), kThreads, stream});
       });
     });
   }

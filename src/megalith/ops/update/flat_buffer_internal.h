@@ -27,6 +27,7 @@ struct UpdateArrays {
   void* param = nullptr;
   c10::ScalarType param_dtype = c10::ScalarType::Float;
   const float* gate = nullptr;  // [2] on the device, CUDA only: {grad_scale, whether there is an update}
+  int multiprocessors = 0;      // the most that adam_runs_cuda occupies; 0 means all
 };
 // The factors in the loops of Adam, computed in fp64 and rounded once.
 struct AdamFactors {

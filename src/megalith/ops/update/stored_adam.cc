@@ -57,7 +57,8 @@ bool adam_update_stored(const StoredAdamTensors& t, const AdamSettings& settings
                           .main = array_of(t.main),
                           .grad = array_of({.values = t.grad}),
                           .first = array_of(t.exp_avg),
-                          .second = array_of(t.exp_avg_sq)};
+                          .second = array_of(t.exp_avg_sq),
+                          .multiprocessors = t.multiprocessors};
   if (t.param.defined()) arrays.param = array_of({.values = t.param});
   if (t.gate.defined()) arrays.gate = t.gate.const_data_ptr<float>();
   if constexpr (kCudaKernels) stored_adam_cuda(arrays, settings, runs, stream_of(t.main.values));

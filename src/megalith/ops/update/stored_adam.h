@@ -17,6 +17,7 @@ struct StoredAdamTensors {
   StoredValues exp_avg, exp_avg_sq;
   at::Tensor param{};  // rounded from main as it is stored; undefined if the model reads main, or main.high
   at::Tensor gate{};
+  int multiprocessors = 0;  // UpdateTensors::multiprocessors
 };
 
 // Does the work of adam_update_runs. Returns false, with nothing changed, where there is no kernel for it: on devices

@@ -136,30 +136,76 @@ struct UpdateRange {
   int64_t from, to, begin, end;
 };
 
+// The elements of a thread as memory holds them.
+struct RawElements {
+  FourRaw main, grad, first, second;
+  float main_scale, first_scale, second_scale;
+
+  __device__ void read(const StoredAdamArrays& a, int64_t at) {
+    main = load_four(a.main, at), grad = load_four(a.grad, at), first = load_four(a.first, at),
+    second = load_four(a.second, at);
+    main_scale = load_scale(a.main, at), first_scale = load_scale(a.first, at), second_scale = load_scale(a.second, at);
+  }
+};
+
+// The numbers that they stand for; zeros beyond the end.
+struct Elements {
+  float value[kPerThread] = {}, g[kPerThread] = {}, first[kPerThread] = {}, second[kPerThread] = {};
+
+  __device__ void take(const StoredAdamArrays& a, const RawElements& raw) {
+    decode(a.main.form, raw.main, raw.main_scale, value);
+    decode(a.grad.form, raw.grad, 1, g);
+    decode(a.first.form, raw.first, raw.first_scale, first);
+    decode(a.second.form, raw.second, raw.second_scale, second);
+  }
+  // Updates and stores them.
+  __device__ void update(const StoredAdamArrays& a, const UpdateRange& range, int64_t at, AdamFactors f,
+                         const RunTable& table) {
+    const bool inside = at < range.to;
+    if (at >= range.begin && at < range.end) {
+      table.take_factors(at, f);
+      adam_elements(value, g, first, second, f);
+    }
+    encode(first, a.first, at, inside);
+    encode(second, a.second, at, inside);
+    encode(value, a.main, at, inside);
+    encode(value, a.param, at, inside);
+  }
+};
+
 __global__ void stored_adam_kernel(const __grid_constant__ StoredAdamArrays a, UpdateRange range, AdamFactors f,
                                    const __grid_constant__ RunTable table) {
   if (!passes(a.gate, f.grad_scale)) return;  // the whole grid
   const int64_t at = range.from + (int64_t{blockIdx.x} * kUpdateThreads + threadIdx.x) * kPerThread;
-  const bool inside = at < range.to;
-  float value[kPerThread] = {}, g[kPerThread] = {}, first[kPerThread] = {}, second[kPerThread] = {};
-  if (inside) {
-    const FourRaw main = load_four(a.main, at), grad = load_four(a.grad, at), m = load_four(a.first, at),
-                  v = load_four(a.second, at);
-    const float main_scale = load_scale(a.main, at), m_scale = load_scale(a.first, at),
-                v_scale = load_scale(a.second, at);
-    decode(a.main.form, main, main_scale, value);
-    decode(a.grad.form, grad, 1, g);
-    decode(a.first.form, m, m_scale, first);
-    decode(a.second.form, v, v_scale, second);
+  Elements x;
+  if (at < range.to) {
+    RawElements raw;
+    raw.read(a, at);
+    x.take(a, raw);
   }
-  if (at >= range.begin && at < range.end) {
-    table.take_factors(at, f);
-    adam_elements(value, g, first, second, f);
+  x.update(a, range, at, f, table);
+}
+
+// The same on few multiprocessors: a block for each, which walks over all elements. All threads of a block make as many
+// steps, since they look for scales together.
+__global__ __launch_bounds__(kConfinedThreads,
+                             1) void confined_stored_adam_kernel(const __grid_constant__ StoredAdamArrays a,
+                                                                 UpdateRange range, AdamFactors f,
+                                                                 const __grid_constant__ RunTable table) {
+  if (!passes(a.gate, f.grad_scale)) return;
+  constexpr int64_t kEach = int64_t{kConfinedThreads} * kPerThread;
+  const int64_t step = gridDim.x * kEach;
+  for (int64_t first = range.from + blockIdx.x * kEach; first < range.to; first += 2 * step) {
+    const int64_t at = first + int64_t{threadIdx.x} * kPerThread, next = at + step;
+    RawElements raw{}, raw_next{};
+    if (at < range.to) raw.read(a, at);
+    if (next < range.to) raw_next.read(a, next);
+    Elements x, y;
+    if (at < range.to) x.take(a, raw);
+    x.update(a, range, at, f, table);
+    if (next < range.to) y.take(a, raw_next);
+    y.update(a, range, next, f, table);
   }
-  encode(first, a.first, at, inside);
-  encode(second, a.second, at, inside);
-  encode(value, a.main, at, inside);
-  encode(value, a.param, at, inside);
 }
 
 }  // namespace
@@ -172,10 +218,16 @@ void stored_adam_cuda(const StoredAdamArrays& a, const AdamSettings& settings, s
     UpdateRange range{.begin = own.front().begin, .end = own.back().end};
     range.from = range.begin / kScaleBlock * kScaleBlock;
     range.to = (range.end + kScaleBlock - 1) / kScaleBlock * kScaleBlock;
+    const auto start = [&](auto kernel, const Launch& how) {
+      launch("stored_adam", kernel, how, a, range, adam_factors(settings, own.front().scalars),
+             run_table(settings, own));
+    };
     const int64_t per_block = int64_t{kUpdateThreads} * kPerThread;
     const auto blocks = static_cast<unsigned>((range.to - range.from + per_block - 1) / per_block);
-    launch("stored_adam", stored_adam_kernel, {blocks, kUpdateThreads, stream}, a, range,
-           adam_factors(settings, own.front().scalars), run_table(settings, own));
+    if (a.multiprocessors > 0)
+      start(confined_stored_adam_kernel, {static_cast<unsigned>(a.multiprocessors), kConfinedThreads, stream});
+    else
+      start(stored_adam_kernel, {blocks, kUpdateThreads, stream});
   }
 }
 

@@ -25,6 +25,7 @@ struct StoredAdamArrays {
   StoredArray main, grad, first, second;  // the gradient is only read
   StoredArray param;                      // may be absent
   const float* gate = nullptr;            // [2] on the device: {grad_scale, whether there is an update}
+  int multiprocessors = 0;                // the most that the kernel occupies; 0 means all
 };
 
 void stored_adam_cuda(const StoredAdamArrays& arrays, const AdamSettings& settings, std::span<const UpdateRun> runs,
