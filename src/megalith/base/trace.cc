@@ -21,6 +21,8 @@ const char* name(TraceLane lane) {
       return "copies";
     case TraceLane::kHost:
       return "host";
+    case TraceLane::kSide:
+      return "side";
   }
   return "";
 }

@@ -30,9 +30,9 @@
 
 namespace megalith {
 
-// The rows of a rank in the timeline: compute, communication, copies between host and device, and other work of the
-// host (data, checkpoints).
-enum class TraceLane : uint8_t { kCompute, kCommunication, kCopies, kHost };
+// The rows of a rank in the timeline: compute, communication, copies between host and device, other work of the host
+// (data, checkpoints), and computation on a second stream beside the first.
+enum class TraceLane : uint8_t { kCompute, kCommunication, kCopies, kHost, kSide };
 const char* name(TraceLane lane);
 
 // Describes a span.

@@ -74,9 +74,10 @@ class TraceParser {
     const std::string kind = text(event, "ph"), name = text(event, "name");
     const double thread = number(event, "tid");
     if (kind == "M" && name == "process_name") view_.ranks_[rank].label = text(details, "name");
-    // Copies run beside the computation as well.
+    // Copies run beside the computation as well, and so does a second stream.
     const std::string row = kind == "M" && name == "thread_name" ? text(details, "name") : "";
-    if (row.starts_with("communication") || row.starts_with("copies")) communication_.emplace(rank, thread);
+    for (const char* beside : {"communication", "copies", "side"})
+      if (row.starts_with(beside)) communication_.emplace(rank, thread);
     if (kind == "X") add_span(event, details, rank, thread, name);
   }
   // A span with a micro-batch is a pipeline action; its name ends with "micro-batch.chunk", which is cut off so that
