@@ -64,8 +64,10 @@ class GptModel {
   // Returns the adapters, or nullptr if the model has none. Their parameters are among parameters().
   peft::Adapters* adapters() const { return adapters_.get(); }
 
+  // Returns the parameters that each part reads, in the order in which parts run: the embedding, each layer, the head.
+  const std::vector<std::vector<nn::Parameter*>>& parts() const { return parts_; }
   // Called before each part (the embedding, each layer, the head) runs forward, with the parameters that it reads: for
-  // parameters that are still being gathered when the model starts to run (overlap_param_gather).
+  // parameters that are still being gathered (overlap_param_gather) or updated when the model starts to run.
   // `before_part` may block; it is called again when a recomputed layer runs in backward.
   using BeforePart = std::function<void(std::span<nn::Parameter* const>)>;
   void set_before_part(BeforePart before_part) { before_part_ = std::move(before_part); }

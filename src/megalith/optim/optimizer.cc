@@ -166,6 +166,7 @@ bool Optimizer::begins_steps() const {
 }
 
 at::Tensor Optimizer::norm_terms() const {
+  finish_update();
   return optim::norm_terms(blocks_, sharded_, settings_.count_zeros, context_);
 }
 
@@ -213,9 +214,47 @@ std::vector<ops::UpdateRun> Optimizer::runs_of(const StateBlock& block, double g
   return runs;
 }
 
+bool Optimizer::can_overlap() const {
+  const auto gathers = [](const DistributedDataParallel* chunk) {
+    return std::ranges::any_of(chunk->buffers(), [](const auto& buffer) {
+      return buffer->groups().sharded && buffer->groups().shards.size() > 1;
+    });
+  };
+  return begins_steps() && rule().can_be_confined() && !has_fp8() && std::ranges::none_of(chunks_, gathers);
+}
+
+void Optimizer::overlap_with_forward(std::vector<ForwardPart> parts, const OverlapSettings& settings,
+                                     std::unique_ptr<SideQueue> queue) {
+  check(can_overlap(), "this optimizer cannot update parameters beside the next forward pass");
+  overlapped_ =
+      std::make_unique<OverlappedUpdate>(update_blocks(blocks_), std::move(parts), settings, std::move(queue));
+}
+
+void Optimizer::wait_for_params(std::span<nn::Parameter* const> parameters) {
+  if (overlapped_) overlapped_->wait_for(parameters);
+}
+
+void Optimizer::finish_update() const {
+  if (overlapped_) overlapped_->finish();
+}
+
+// Rates and the number of the step are read now: a piece may run when those of the next step are set.
+void Optimizer::update_overlapped(const Factor& factor) {
+  std::vector<std::vector<ops::UpdateRun>> runs;
+  for (const StateBlock& block : blocks_) runs.push_back(runs_of(block, factor.grad_scale));
+  const auto update = [this, factor, runs = std::move(runs)](const UpdatePiece& where, int multiprocessors) {
+    const at::NoGradGuard no_grad;
+    StoredElements piece = elements_of(blocks_[where.block], factor.gate).slice(where.begin, where.end);
+    piece.multiprocessors = multiprocessors;
+    update_stored(rule(), piece, runs_within(runs[where.block], where.begin, where.end));
+  };
+  overlapped_->run(next_tokens_, update);
+}
+
 // Device blocks are queued first, so that the device works while the host updates its own. A gather that is started for
 // a step whose gate is closed moves the parameters as they were.
 void Optimizer::update(const Factor& factor) {
+  if (overlapped_) return update_overlapped(factor);
   for (DistributedDataParallel* chunk : chunks_) {
     for (const StateBlock& block : blocks_)
       if (!block.on_host && !block.matrices && is_part(block, *chunk))
@@ -256,9 +295,13 @@ void Optimizer::gather_params() {
   for (DistributedDataParallel* chunk : chunks_) chunk->finish_param_gather();
 }
 
-double Optimizer::parameter_norm() const { return optim::parameter_norm(blocks_, sharded_, context_); }
+double Optimizer::parameter_norm() const {
+  finish_update();
+  return optim::parameter_norm(blocks_, sharded_, context_);
+}
 
 void Optimizer::main_from_model() {
+  finish_update();
   const at::NoGradGuard no_grad;
   for (const StateBlock& block : blocks_)
     if (block.own_main) main_from_params(block);
@@ -301,6 +344,7 @@ std::vector<parallel::ShardedTensor> Optimizer::shards_of(const StateBlock& bloc
 
 // block -> tensor (main, states) -> piece (parameter) -> rectangles of the model's tensors.
 std::vector<parallel::ShardedTensor> Optimizer::sharded_state() const {
+  finish_update();
   std::vector<parallel::ShardedTensor> all;
   for (const StateBlock& block : blocks_)
     for (const auto& [prefix, stored] : state_of(block))

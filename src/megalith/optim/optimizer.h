@@ -11,8 +11,10 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +25,7 @@
 #include "megalith/optim/host_update.h"
 #include "megalith/optim/matrix_update.h"
 #include "megalith/optim/optimizer_state.h"
+#include "megalith/optim/overlap/overlapped_update.h"
 #include "megalith/parallel/parallel_context.h"
 #include "megalith/parallel/sharded_tensor.h"
 
@@ -94,9 +97,29 @@ class Optimizer {
   // the same gradients, groups and scale; otherwise the update happens here. Collective.
   StepResult finish_step(GradScaler& scaler, const GradStats& stats, bool begun);
 
+  // ---- Beside the next forward pass (overlap/overlapped_update.h) ----
+  // Whether updates can run there: with a rule that can be confined, all state on the device and nothing to gather or
+  // to cast when it is complete.
+  bool can_overlap() const;
+  // Lets updates from the next one on leave later parts of the model to a second stream. The caller that runs the
+  // model forward must call wait_for_params; all functions here wait by themselves.
+  void overlap_with_forward(std::vector<ForwardPart> parts, const OverlapSettings& settings,
+                            std::unique_ptr<SideQueue> queue);
+  // Says how many tokens the first micro-batch after the next update has; 0: all of it runs at once. The initial value
+  // is 0.
+  void expect_tokens(int64_t tokens) { next_tokens_ = tokens; }
+  // Waits, on the current stream, until these parameters of a part of the model have been updated; or until everything
+  // has. Does nothing unless some of an update is left. Gathers of the distributed optimizer: see
+  // DistributedDataParallel.
+  void wait_for_params(std::span<nn::Parameter* const> parameters);
+  void finish_update() const;
+  // Returns nullptr without overlap_with_forward; for tests.
+  const OverlappedUpdate* overlapped_update() const { return overlapped_.get(); }
+
   // Returns the L2 norm of the whole model's parameters. Collective.
   double parameter_norm() const;
-  // Returns what counts the model's parameters and gradients; the optimizer outlives it. Collective over all ranks.
+  // Returns what counts the model's parameters and gradients; the optimizer outlives it. Collective over all ranks. It
+  // counts before an update, when nothing of the one before is left.
   HistogramCounter histogram_counter() const { return {blocks_, sharded_, context_}; }
 
   // Call after loading weights into the model (nn::loadable): refreshes the fp32 main parameters from them, and from
@@ -157,6 +180,7 @@ class Optimizer {
   void update(const Factor& factor);
   void update_matrices(const DistributedDataParallel& chunk, double grad_scale);
   void make_matrix_updates();
+  void update_overlapped(const Factor& factor);
   void check_gather() const;
   // Casts parameters in fp8 and gathers all.
   void gather_params();
@@ -179,6 +203,8 @@ class Optimizer {
   HostUpdate host_update_;
   std::vector<std::pair<const ParamBuffer*, MatrixUpdate>> matrix_updates_;  // with Muon: one per buffer of matrices
   int64_t steps_ = 0;
+  int64_t next_tokens_ = 0;                       // expect_tokens
+  std::unique_ptr<OverlappedUpdate> overlapped_;  // updates blocks_
 };
 
 }  // namespace megalith::optim

@@ -173,6 +173,23 @@ void params_from_main(const StateBlock& block) {
   }
 }
 
+std::vector<UpdateBlock> update_blocks(const std::vector<StateBlock>& blocks) {
+  std::vector<UpdateBlock> all;
+  for (const StateBlock& block : blocks) {
+    UpdateBlock& known = all.emplace_back();
+    known.numel = block.main.numel();
+    for (const StatePiece& piece : block.pieces) known.items.push_back({piece.parameter, piece.begin});
+    known.fp32 = block.main.is_fp32() && std::ranges::all_of(block.states, &ops::StoredValues::is_fp32);
+    // Main parameters and states are read and written, gradients read. The model's copy is written, and where it is the
+    // upper half of main, read as well.
+    auto bytes = 2 * static_cast<double>(block.main.bytes()) + static_cast<double>(block.grads.nbytes());
+    for (const ops::StoredValues& state : block.states) bytes += 2 * static_cast<double>(state.bytes());
+    if (block.own_main) bytes += static_cast<double>(block.params.nbytes()) * (block.main.high.defined() ? 2 : 1);
+    known.bytes_per_element = bytes / static_cast<double>(std::max<int64_t>(1, known.numel));
+  }
+  return all;
+}
+
 std::vector<StateBlock> make_state(const std::vector<DistributedDataParallel*>& chunks,
                                    const OptimizerSettings& settings) {
   const std::vector<Range> ranges = own_ranges(chunks, settings.offload_fraction);

@@ -9,6 +9,7 @@
 #include "megalith/ops/update/stored_values.h"
 #include "megalith/optim/distributed_data_parallel.h"
 #include "megalith/optim/optimizer_settings.h"
+#include "megalith/optim/overlap/overlapped_update.h"
 
 namespace megalith::optim {
 
@@ -55,6 +56,9 @@ struct StateBlock {
 // are.
 void main_from_params(const StateBlock& block);
 void params_from_main(const StateBlock& block);
+
+// Returns what an update that overlaps with a forward pass has to know of blocks.
+std::vector<UpdateBlock> update_blocks(const std::vector<StateBlock>& blocks);
 
 // Builds the state of this rank: allocates zeros for the states and copies the parameters into main.
 //

@@ -16,16 +16,6 @@ bool all_fp32(const StoredElements& x) {
   return x.main.is_fp32() && std::ranges::all_of(x.states, &ops::StoredValues::is_fp32);
 }
 
-// The runs within [begin, end), counted from begin.
-std::vector<ops::UpdateRun> runs_within(std::span<const ops::UpdateRun> runs, int64_t begin, int64_t end) {
-  std::vector<ops::UpdateRun> result;
-  for (const ops::UpdateRun& run : runs) {
-    const int64_t from = std::max(run.begin, begin), to = std::min(run.end, end);
-    if (from < to) result.push_back({from - begin, to - begin, run.scalars});
-  }
-  return result;
-}
-
 // fp32 memory for the stored tensors of a piece; those that are fp32 already are used in place.
 class Scratch {
  public:
@@ -49,9 +39,19 @@ class Scratch {
 
 }  // namespace
 
+std::vector<ops::UpdateRun> runs_within(std::span<const ops::UpdateRun> runs, int64_t begin, int64_t end) {
+  std::vector<ops::UpdateRun> result;
+  for (const ops::UpdateRun& run : runs) {
+    const int64_t from = std::max(run.begin, begin), to = std::min(run.end, end);
+    if (from < to) result.push_back({from - begin, to - begin, run.scalars});
+  }
+  return result;
+}
+
 void update_stored(const UpdateRule& rule, const StoredElements& x, std::span<const ops::UpdateRun> runs) {
   if (all_fp32(x)) {
-    FlatElements flat{.main = x.main.values, .grad = x.grad, .param = x.param, .gate = x.gate};
+    FlatElements flat{
+        .main = x.main.values, .grad = x.grad, .param = x.param, .gate = x.gate, .multiprocessors = x.multiprocessors};
     for (const ops::StoredValues& state : x.states) flat.states.push_back(state.values);
     return rule.update_runs(flat, runs);
   }
@@ -64,7 +64,8 @@ void update_stored(const UpdateRule& rule, const StoredElements& x, std::span<co
     if (own_runs.empty()) continue;
     const auto cut = [&](const at::Tensor& t) { return t.defined() ? t.narrow(0, begin, end - begin) : t; };
     const ops::StoredValues main = x.main.slice(begin, end);
-    FlatElements piece{.main = scratch.widen(main, 0), .grad = cut(x.grad), .gate = x.gate};
+    FlatElements piece{
+        .main = scratch.widen(main, 0), .grad = cut(x.grad), .gate = x.gate, .multiprocessors = x.multiprocessors};
     std::vector<ops::StoredValues> states;
     for (const ops::StoredValues& state : x.states) {
       states.push_back(state.slice(begin, end));

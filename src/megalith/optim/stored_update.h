@@ -11,6 +11,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "megalith/optim/rules/update_rule.h"
 
@@ -20,5 +21,8 @@ namespace megalith::optim {
 // rule has none, update_runs piece by piece. `param` is rounded from main as it is stored, so that the two agree after
 // a checkpoint as well.
 void update_stored(const UpdateRule& rule, const StoredElements& elements, std::span<const ops::UpdateRun> runs);
+
+// Returns the runs within elements [begin, end), counted from begin.
+std::vector<ops::UpdateRun> runs_within(std::span<const ops::UpdateRun> runs, int64_t begin, int64_t end);
 
 }  // namespace megalith::optim

@@ -17,7 +17,8 @@ ops::UpdateTensors adam_tensors(const FlatElements& x) {
           .exp_avg = x.states[0],
           .exp_avg_sq = x.states[1],
           .param = x.param,
-          .gate = x.gate};
+          .gate = x.gate,
+          .multiprocessors = x.multiprocessors};
 }
 
 }  // namespace
@@ -42,7 +43,8 @@ bool AdamW::update_stored_runs(const StoredElements& block, std::span<const ops:
                                   .exp_avg = block.states[0],
                                   .exp_avg_sq = block.states[1],
                                   .param = block.param,
-                                  .gate = block.gate},
+                                  .gate = block.gate,
+                                  .multiprocessors = block.multiprocessors},
                                  settings_, runs);
 }
 

@@ -17,6 +17,7 @@ class AdamW : public UpdateRule {
   void update_runs(const FlatElements& block, std::span<const ops::UpdateRun> runs) const override;
   bool update_stored_runs(const StoredElements& block, std::span<const ops::UpdateRun> runs) const override;
   bool is_fused() const override { return true; }
+  bool can_be_confined() const override { return true; }
 
  private:
   void update(const FlatElements& x, const ops::UpdateScalars& scalars) const override;

@@ -21,8 +21,20 @@ constexpr int64_t kPlainPieceElements = int64_t{1} << 22;
 // The gate is one small tensor for the whole step, so every slice shares it.
 FlatElements FlatElements::slice(int64_t begin, int64_t end) const {
   const auto cut = [&](const at::Tensor& t) { return t.defined() ? t.narrow(0, begin, end - begin) : at::Tensor(); };
-  FlatElements part{.main = cut(main), .grad = cut(grad), .param = cut(param), .gate = gate};
+  FlatElements part{
+      .main = cut(main), .grad = cut(grad), .param = cut(param), .gate = gate, .multiprocessors = multiprocessors};
   for (const at::Tensor& state : states) part.states.push_back(cut(state));
+  return part;
+}
+
+StoredElements StoredElements::slice(int64_t begin, int64_t end) const {
+  const auto cut = [&](const at::Tensor& t) { return t.defined() ? t.narrow(0, begin, end - begin) : at::Tensor(); };
+  StoredElements part{.main = main.slice(begin, end),
+                      .grad = cut(grad),
+                      .param = cut(param),
+                      .gate = gate,
+                      .multiprocessors = multiprocessors};
+  for (const ops::StoredValues& state : states) part.states.push_back(state.slice(begin, end));
   return part;
 }
 

@@ -46,6 +46,7 @@ struct FlatElements {
   // For fused rules only; undefined for others.
   at::Tensor param{};  // main in bf16 or fp16, as the model reads it; undefined if the model reads main itself
   at::Tensor gate{};   // ops::clip_gate: whether to update at all, and the grad_scale; undefined: the scalars apply
+  int multiprocessors = 0;  // the most that the update occupies; 0 means all (UpdateRule::can_be_confined)
 
   // Returns views of elements [begin, end).
   FlatElements slice(int64_t begin, int64_t end) const;
@@ -58,6 +59,10 @@ struct StoredElements {
   std::vector<ops::StoredValues> states{};
   at::Tensor param{};  // undefined if the model reads main, or main.high
   at::Tensor gate{};
+  int multiprocessors = 0;
+
+  // Returns views of elements [begin, end), both multiples of ops::kScaleBlock.
+  StoredElements slice(int64_t begin, int64_t end) const;
 };
 
 // Immutable; any thread may call it.
@@ -90,6 +95,9 @@ class UpdateRule {
   // A fused rule does everything in one pass over memory: it reads `grad` as the buffers hold it (fp32, bf16 or fp16),
   // multiplies it by scalars.grad_scale, writes `param` where defined, and obeys `gate` where defined.
   virtual bool is_fused() const { return false; }
+  // Whether update_runs and update_stored_runs obey `multiprocessors` on CUDA, so that the update can run beside the
+  // next forward pass (optim/overlap). Only for rules that are fused and elementwise.
+  virtual bool can_be_confined() const { return false; }
 
  private:
   // Updates x.main and x.states in step number scalars.step, counted from 1. scalars.lr and scalars.weight_decay are
