@@ -153,6 +153,7 @@ RankTrainer::RankTrainer(std::shared_ptr<LoadedModel> model, OwnTrainerParts par
   train::TrainerSetup setup{.train_data = std::move(data.train),
                             .eval_data = std::move(data.eval),
                             .objective = run::make_objective(plan_, models),
+                            .updates_may_overlap = !parts.objective && !parts.callbacks,
                             .text_sampler = run::make_text_sampler(
                                 plan_.settings.samples, {vocabulary.tokenizer, vocabulary.tokenizer_folder}, prompts),
                             .stop = &stop_,

@@ -421,6 +421,7 @@ class TrainingArguments:
         exp_avg_dtype: Literal["fp32", "fp16", "bf16", "fp8"] = ...,
         exp_avg_sq_dtype: Literal["fp32", "fp16", "bf16", "fp8"] = ...,
         overlap_param_gather_with_optimizer_step: bool = ...,
+        overlap_optimizer_with_forward: bool = ...,
         use_torch_optimizer_for_cpu_offload: bool = ...,
         overlap_cpu_optimizer_d2h_h2d: bool = ...,
         pin_cpu_grads: bool = ...,
@@ -1627,6 +1628,8 @@ class TrainingArguments:
     """format of the second moment; fp16 and fp8 (e4m3) with scales"""
     overlap_param_gather_with_optimizer_step: bool
     """gather the parameters of a chunk while the next chunk is updated; needs vpp and overlap_param_gather"""
+    overlap_optimizer_with_forward: bool
+    """update later layers beside the next forward pass, where that is faster: large models on one GPU or in plain data parallelism"""
     use_torch_optimizer_for_cpu_offload: bool
     """accepted without effect: the host optimizer overlaps its copies by itself"""
     overlap_cpu_optimizer_d2h_h2d: bool

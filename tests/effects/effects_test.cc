@@ -90,6 +90,8 @@ std::vector<ShownElsewhere> effects_shown_elsewhere() {
   return {
       // A graph needs a GPU; before that, nothing is recorded.
       {"cuda_graph_warmup_steps", "tests/cuda/program_test.cc", "OnCuda, GraphsAreRecordedAfterTheWarmUp"},
+      // An update beside a forward pass needs a GPU's streams.
+      {"overlap_optimizer_with_forward", "tests/train/overlap_update_test.cc", "OverlapUpdateUse, OptionsDecide"},
       // The command itself: the work that it does, the files that it leaves, ranks that wait for one another.
       {"do_train", "tests/cli/option_runs_test.cc", "OptionRuns, DoTrainAndDoEvalChooseTheWork"},
       {"do_eval", "tests/cli/option_runs_test.cc", "OptionRuns, DoTrainAndDoEvalChooseTheWork"},

@@ -167,6 +167,8 @@ Prepared prepare(RunContext& run, model::VirtualModels& models, const PretrainFu
   }
   if (datasets.test && evaluation > 0)
     prepared.test = evaluation_of(std::make_shared<EvaluationWindow>(datasets.test, evaluation), collator);
+  // A program's own forward step may read parameters as it likes.
+  setup.updates_may_overlap = (functions.updates_may_overlap || !functions.callbacks) && objective->sums_token_losses();
   setup.objective = std::move(objective);
   setup.update_rule = functions.update_rule;
   setup.rates = functions.rates;

@@ -63,6 +63,8 @@ struct PretrainFunctions {
   // Makes callbacks that watch the run; called once the model exists.
   std::function<std::vector<std::unique_ptr<train::TrainerCallback>>(RunContext& run, model::VirtualModels& models)>
       callbacks{};
+  // Whether they read no parameters, except through functions of the trainer: train::TrainerSetup::updates_may_overlap.
+  bool updates_may_overlap = false;
 };
 
 // The reason why a run has ended.

@@ -187,6 +187,7 @@ void train_on_rank(StartedRun& run) {
                             .eval_data = std::move(data.eval),
                             .objective = make_objective(plan, models),
                             .rates = plan.own.rates,
+                            .updates_may_overlap = !plan.own.callbacks && !plan.own.objective,
                             .text_sampler = sampler,
                             .stop = &run.stop,
                             .heartbeat = run.launch.heartbeat,
@@ -228,6 +229,7 @@ void pretrain_on_rank(StartedRun& started, PretrainFunctions functions) {
                   .context = &started.context});
   const WorldTrace traced(started.context.world(), run.timers());
   run.finish_mpu_init();
+  functions.updates_may_overlap = functions.updates_may_overlap || !functions.callbacks;
   functions.callbacks = [&, own = functions.callbacks](RunContext& mine, model::VirtualModels& models) {
     const RunSettings& settings = mine.settings();
     const DataSummary data{

@@ -88,6 +88,10 @@ TrainOutput Trainer::train() {
     return run_training();
   } catch (const comm::PeerFailure&) {
     keep_state();
+    if (model_) model_->finish_update();
+    throw;
+  } catch (...) {
+    if (model_) model_->finish_update();  // the caller may read parameters
     throw;
   }
 }
@@ -146,9 +150,10 @@ void Trainer::begin_training() {
     update.optimizer.muon = nullptr;
     update.gradients.matrices_apart = false;
   }
+  update.overlap.enabled = update.overlap.enabled && setup_.updates_may_overlap;
   const optim::RunSchedule named = settings_.schedule(batches_, length_.max_steps);
   // From here on memory for gradients and optimizer states is taken.
-  model_ = std::make_unique<OptimizedModel>(models_, update, named.with(setup_.rates), context_);
+  model_ = std::make_unique<OptimizedModel>(models_, update, named.with(setup_.rates), context_, &trace_);
   if (settings_.histogram_interval > 0) histogram_counter_.emplace(model_->optimizer().histogram_counter());
   guard_->watch(*model_);
   start_state();

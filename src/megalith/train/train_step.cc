@@ -123,6 +123,13 @@ void call_hook(const std::function<void()>& event) {
   if (event) event();
 }
 
+// Returns the tokens of this rank in the first micro-batch, which the next step's is expected to have, too. 0 with
+// graphs, whose replay does not wait for the parameters of single parts.
+int64_t tokens_before_waits(const MicrobatchRunner& runner, const data::StepBatch& batch) {
+  if (runner.uses_graphs() || batch.microbatches.empty()) return 0;
+  return batch.microbatches[0].tokens() / runner.context().grid().shape().cp;
+}
+
 std::vector<MicrobatchLoss> run_microbatches(const OptimizedModel& model, MicrobatchRunner& runner,
                                              ResultCheck& results, const data::StepBatch& batch,
                                              const StepEvents& events) {
@@ -143,6 +150,7 @@ StepReport train_step(OptimizedModel& model, MicrobatchRunner& runner, RerunGuar
   ResultCheck& results = guard.result_check();
   std::optional<StepTotals> totals;
   bool begun = false;  // the update has been queued, and pre_optimizer_step called
+  model.expect_tokens(tokens_before_waits(runner, batch));
   guard.run(number, [&] {
     begun = false;
     model.zero_grad();

@@ -80,6 +80,9 @@ struct TrainerSetup {
   // optim::ScheduleUnit) that were not skipped. A resumed run continues at the step of the save point.
   optim::RateFunctions rates{};
   std::vector<std::unique_ptr<TrainerCallback>> callbacks{};
+  // Whether callbacks and objective read parameters only by running the model, and through functions of the trainer: an
+  // update may then be in flight when they are called (overlap_optimizer_with_forward).
+  bool updates_may_overlap = false;
   std::shared_ptr<const TextSampler> text_sampler{};  // lets the model write texts on its way; nullptr for none
   const StopFlag* stop = nullptr;             // once requested, the step is finished and saved, and train() returns
   comm::Heartbeat heartbeat{};                // receives the current phase of the run, for the watchdog

@@ -143,6 +143,9 @@ void add_state(OptionList& list) {
       .choices({"fp32", "fp16", "bf16", "fp8"});
   optimizer.add("overlap_param_gather_with_optimizer_step", &OptimizerConfig::overlap_param_gather_with_optimizer_step,
                 "gather the parameters of a chunk while the next chunk is updated; needs vpp and overlap_param_gather");
+  optimizer.add("overlap_optimizer_with_forward", &OptimizerConfig::overlap_with_forward,
+                "update later layers beside the next forward pass, where that is faster: large models on one GPU or in"
+                " plain data parallelism");
 }
 
 // Buckets of gradients and the collectives on them. overlap_* hide communication; align_* and delay_* decide when

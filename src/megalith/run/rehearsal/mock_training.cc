@@ -79,8 +79,8 @@ void MockTraining::prepare() {
   const train::TrainerSettings& trainer = settings_.trainer;
   const layout::MicrobatchCalculator batches(trainer.batch);
   constexpr int64_t kLength = 1000;  // steps; the rehearsal ends long before the run would
-  optimized_ =
-      std::make_unique<train::OptimizedModel>(models_, trainer.update, trainer.schedule(batches, kLength), context_);
+  optimized_ = std::make_unique<train::OptimizedModel>(models_, trainer.update, trainer.schedule(batches, kLength),
+                                                       context_, &trace_);
   runner_ = std::make_unique<train::MicrobatchRunner>(models_, trainer.step, context_, objective_, trace_);
   guard_ = std::make_unique<train::RerunGuard>(trainer.rerun, std::filesystem::path(), context_);
   guard_->watch(*optimized_);

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 
+#include "megalith/base/env.h"
 #include "megalith/config/derive.h"
 #include "megalith/config/help_and_yaml.h"
 #include "megalith/run/resolve/optimizer_settings.h"
@@ -175,6 +176,16 @@ std::vector<optim::LrMultiplier> rate_multipliers(const TrainingArguments& args)
   return multipliers;
 }
 
+// Products beside an update use other kernels than alone, so that results would depend on when a run evaluates, saves
+// or resumes: not with full_determinism. MEGALITH_OVERLAP_EVERY_UPDATE=1 is for tests of the overlap itself.
+train::OverlapUpdateSettings overlap_settings(const TrainingArguments& args) {
+  train::OverlapUpdateSettings settings;
+  const bool every = env_flag("MEGALITH_OVERLAP_EVERY_UPDATE");
+  settings.enabled = args.optimizer.overlap_with_forward && (every || !args.seeds.full_determinism);
+  if (every) settings.overlap = optim::OverlapSettings::always();
+  return settings;
+}
+
 train::UpdateSettings update_settings(const TrainingArguments& args) {
   train::UpdateSettings settings;
   settings.optimizer = optimizer_settings(args.optimizer, args.muon);
@@ -185,6 +196,7 @@ train::UpdateSettings update_settings(const TrainingArguments& args) {
   settings.param_gather = args.optimizer.overlap_param_gather_with_optimizer_step ? optim::ParamGather::kDuringUpdate
                           : args.ddp.overlap_param_gather                         ? optim::ParamGather::kInForward
                                                                                   : optim::ParamGather::kInStep;
+  settings.overlap = overlap_settings(args);
   return settings;
 }
 

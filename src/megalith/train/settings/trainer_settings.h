@@ -17,6 +17,7 @@
 #include "megalith/optim/distributed_data_parallel.h"
 #include "megalith/optim/grad_scaler.h"
 #include "megalith/optim/optimizer_settings.h"
+#include "megalith/optim/overlap/overlapped_update.h"
 #include "megalith/optim/schedule/run_schedule.h"
 #include "megalith/train/settings/rerun_settings.h"
 
@@ -47,6 +48,13 @@ struct StepSettings {
   layout::PipelineShape shape(int microbatches, bool forward_only = false) const;
 };
 
+// Whether later layers are updated beside the next forward pass (step/overlap_update.h).
+struct OverlapUpdateSettings {
+  bool enabled = false;  // without effect where a run cannot do it
+  optim::OverlapSettings overlap{};
+  optim::MakeSideQueue make_queue = optim::make_side_queue;
+};
+
 // How gradients become new parameters, except for the schedule. The scaler is a value: each run starts with a copy of
 // it.
 struct UpdateSettings {
@@ -54,6 +62,7 @@ struct UpdateSettings {
   optim::DdpSettings gradients;  // for the chunk that is cut into buckets (optim::settings_of_chunk)
   optim::GradScaler scaler = optim::GradScaler::constant(1);  // its state at the start of a run
   optim::ParamGather param_gather = optim::ParamGather::kInStep;
+  OverlapUpdateSettings overlap{};
 };
 
 // When a run logs a line, and what the line contains. Intervals below 1 are resolved once the length of the run is

@@ -7,6 +7,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/optim/finalize.h"
+#include "megalith/train/step/overlap_update.h"
 
 namespace megalith::train {
 
@@ -21,7 +22,8 @@ std::vector<nn::Parameter*> parameters_of(model::GptModel& chunk) {
 }  // namespace
 
 OptimizedModel::OptimizedModel(model::VirtualModels& models, const UpdateSettings& settings,
-                               optim::RunSchedule schedule, const parallel::ParallelContext& context)
+                               optim::RunSchedule schedule, const parallel::ParallelContext& context,
+                               TraceRecorder* trace)
     : models_(models),
       context_(context),
       schedule_(std::move(schedule)),
@@ -37,11 +39,13 @@ OptimizedModel::OptimizedModel(model::VirtualModels& models, const UpdateSetting
   optimizer_ = std::make_unique<optim::Optimizer>(chunks_, settings.optimizer, context, settings.param_gather);
   scheduler_ = std::make_unique<optim::ParamScheduler>(schedule_.schedule, schedule_.groups, schedule_.load);
   apply_rates();
-  if (!gathers_in_forward_) return;
-  // With overlap_param_gather each part of the model waits for its own parameters just before it uses them.
-  for (size_t chunk = 0; chunk < models.size(); ++chunk)
+  overlaps_updates_ = !gathers_in_forward_ && overlap_updates(*optimizer_, models, settings.overlap, trace);
+  // Each part of the model waits for its own parameters just before it uses them.
+  for (size_t chunk = 0; chunk < models.size() && gathers_in_forward_; ++chunk)
     models[chunk].set_before_part(
         [ddp = chunks_[chunk]](std::span<nn::Parameter* const> part) { ddp->wait_for_params(part); });
+  if (overlaps_updates_)
+    models[0].set_before_part([this](std::span<nn::Parameter* const> part) { optimizer_->wait_for_params(part); });
 }
 
 // The model outlives this object and must not call into its buffers any more.
@@ -89,6 +93,7 @@ UpdateResult OptimizedModel::update(int64_t samples, const optim::GradStats& sta
 }
 
 void OptimizedModel::finish_param_gather() {
+  optimizer_->finish_update();
   for (optim::DistributedDataParallel* chunk : chunks_) chunk->finish_param_gather();
 }
 

@@ -14,6 +14,7 @@
 #include <optional>
 #include <vector>
 
+#include "megalith/base/trace.h"
 #include "megalith/model/virtual_models.h"
 #include "megalith/optim/distributed_data_parallel.h"
 #include "megalith/optim/optimizer.h"
@@ -33,8 +34,9 @@ struct UpdateResult {
 class OptimizedModel {
  public:
   // Moves the parameters into its buffers, and allocates gradients and optimizer state.
+  // `trace`, which may be nullptr, shows updates beside forward passes.
   OptimizedModel(model::VirtualModels& models, const UpdateSettings& settings, optim::RunSchedule schedule,
-                 const parallel::ParallelContext& context);
+                 const parallel::ParallelContext& context, TraceRecorder* trace = nullptr);
   ~OptimizedModel();
   OptimizedModel(const OptimizedModel&) = delete;
   OptimizedModel& operator=(const OptimizedModel&) = delete;
@@ -57,9 +59,15 @@ class OptimizedModel {
   bool begins_updates() const { return optimizer_->begins_steps(); }
   void begin_update(const at::Tensor& squares) { optimizer_->begin_step(scaler_, squares); }
 
-  // With overlap_param_gather, parameters are still in flight after update(), and the model waits for them part by
-  // part. Any other reader (evaluation, export) must call this first.
+  // Tokens of this rank in the first micro-batch after the next update, about; 0 for a forward pass that does not wait
+  // part by part (a graph): see optim::Optimizer::expect_tokens.
+  void expect_tokens(int64_t tokens) { optimizer_->expect_tokens(tokens); }
+  // With overlap_param_gather, and where updates run beside forward passes, parameters are still in flight after
+  // update(), and the model waits for them part by part. Any other reader (evaluation, export) must call this first.
   void finish_param_gather();
+  void finish_update() const {
+    optimizer_->finish_update();
+  }  // without gathers, which other ranks have to take part in
   bool gathers_in_forward() const { return gathers_in_forward_; }  // overlap_param_gather
   // Call after loading weights into the model: refreshes the optimizer's fp32 copies.
   void reload_parameters() { optimizer_->reload_main_params(); }
@@ -83,6 +91,7 @@ class OptimizedModel {
   std::unique_ptr<optim::ParamScheduler> scheduler_;  // drives RunSchedule::groups
   optim::GradScaler scaler_;
   const bool gathers_in_forward_;
+  bool overlaps_updates_ = false;
 };
 
 }  // namespace megalith::train
