@@ -220,7 +220,8 @@ bool Optimizer::can_overlap() const {
       return buffer->groups().sharded && buffer->groups().shards.size() > 1;
     });
   };
-  return begins_steps() && rule().can_be_confined() && !has_fp8() && std::ranges::none_of(chunks_, gathers);
+  return begins_steps() && rule().can_be_confined() && settings_.muon == nullptr && !has_fp8() &&
+         std::ranges::none_of(chunks_, gathers);
 }
 
 void Optimizer::overlap_with_forward(std::vector<ForwardPart> parts, const OverlapSettings& settings,

@@ -16,8 +16,8 @@ namespace megalith::train {
 std::vector<optim::ForwardPart> forward_parts(const model::GptModel& chunk);
 
 // Tells `optimizer` to overlap its updates if `settings` want it and the run can: on a device with streams and several
-// connections (CUDA_DEVICE_MAX_CONNECTIONS), with one chunk of the model, whose products do not run in fp8 (those leave
-// no multiprocessors free), and an optimizer that can. Returns whether it does.
+// connections (CUDA_DEVICE_MAX_CONNECTIONS), with one chunk of the model, whose products do not run in fp8 (the plan
+// takes their speed for that of 16 bits), and an optimizer that can. Returns whether it does.
 bool overlap_updates(optim::Optimizer& optimizer, const model::VirtualModels& models,
                      const OverlapUpdateSettings& settings, TraceRecorder* trace);
 
