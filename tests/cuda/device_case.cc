@@ -87,7 +87,7 @@ DeviceRun DeviceModel::run(const DeviceCase& how, TestDevice device) const {
 void expect_same_run(const DeviceCase& how, const DeviceRun& actual, const DeviceRun& expected) {
   ASSERT_EQ(expected.losses.size(), size_t{kSteps});
   ASSERT_FALSE(expected.tensors.empty());
-  const RunDifference found = difference_of(actual, expected);
+  const RunDifference found = difference_of(actual, expected, kSteps, how.bf16);
   fmt::print("{}: loss {:.1e}, gradient norm {:.1e}, exported tensors {:.1e} ({})\n", how.name, found.loss, found.norm,
              found.tensors, found.where);
   EXPECT_EQ(actual.tensors.size(), expected.tensors.size());

@@ -27,8 +27,8 @@ struct RunDifference {
   double loss = 0, norm = 0, tensors = 0;
   std::string where = "nothing";  // the tensor that differs most
 };
-// `last_steps`: a continued run has only these of the expected steps.
+// `last_steps`: a continued run has only these of the expected steps. `bf16`: both ran in it.
 RunDifference difference_of(const DeviceRun& actual, const DeviceRun& expected,
-                            size_t last_steps = std::numeric_limits<size_t>::max());
+                            size_t last_steps = std::numeric_limits<size_t>::max(), bool bf16 = false);
 
 }  // namespace megalith::testing

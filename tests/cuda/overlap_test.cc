@@ -28,6 +28,8 @@ class OnCudaOverlap : public ::testing::Test {
 // Overlaps updates of any size; products spare nothing, so that they have the same bits.
 const std::map<std::string, std::string> kEveryUpdate{{"MEGALITH_OVERLAP_EVERY_UPDATE", "1"}};
 
+constexpr const char* kOverlap = "--overlap_optimizer_with_forward";
+
 json gpt2_config() {
   return {
       {"model_type", "gpt2"}, {"vocab_size", 512}, {"n_positions", 1024},        {"n_embd", 256},
@@ -35,7 +37,7 @@ json gpt2_config() {
       {"resid_pdrop", 0.0},   {"embd_pdrop", 0.0}, {"attn_pdrop", 0.0}};
 }
 
-json experts_config() {
+json few_experts_config() {
   json config = llama_config({.layers = 4});
   config.update({{"model_type", "qwen3_moe"},
                  {"head_dim", 64},
@@ -54,11 +56,11 @@ void expect_same_bits(const json& config, Words words, const Words& more = {}) {
   words.insert(words.end(), {"--max_steps=10", "--per_device_train_batch_size=4", "--cutoff_len=128",
                              "--full_determinism", "--save_strategy=steps", "--save_steps=5"});
   words.insert(words.end(), more.begin(), more.end());
-  const auto overlapped = runs.train("overlapped", words, kEveryUpdate);
-  ASSERT_EQ(overlapped.exit_code, 0) << overlapped.err;
-  words.emplace_back("--overlap_optimizer_with_forward=false");
   const auto plain = runs.train("plain", words, kEveryUpdate);
   ASSERT_EQ(plain.exit_code, 0) << plain.err;
+  words.emplace_back(kOverlap);
+  const auto overlapped = runs.train("overlapped", words, kEveryUpdate);
+  ASSERT_EQ(overlapped.exit_code, 0) << overlapped.err;
   for (const char* name : {"loss", "grad_norm"}) {
     const std::vector<double> expected = runs.numbers("plain", name);
     ASSERT_EQ(expected.size(), 10U);
@@ -82,7 +84,7 @@ TEST_F(OnCudaOverlap, LlamaHasTheSameBits) { expect_same_bits(llama_config({.lay
 TEST_F(OnCudaOverlap, ATiedHeadHasTheSameBits) { expect_same_bits(gpt2_config(), {}); }
 
 TEST_F(OnCudaOverlap, ExpertsHaveTheSameBits) {
-  expect_same_bits(experts_config(), {"--moe_router_load_balancing_type=aux_loss", "--moe_aux_loss_coeff=0.01"});
+  expect_same_bits(few_experts_config(), {"--moe_router_load_balancing_type=aux_loss", "--moe_aux_loss_coeff=0.01"});
 }
 
 TEST_F(OnCudaOverlap, StateInTwoBytesHasTheSameBits) {
@@ -99,14 +101,13 @@ TEST_F(OnCudaOverlap, MicrobatchesAndRecomputationHaveTheSameBits) {
 TEST_F(OnCudaOverlap, ALargerModelTrainsAlike) {
   json config = llama_config({.width = 2048, .layers = 8, .vocab = 8192});
   const ProgramCase runs(config, std::vector<int>(64, 2049));
-  const Words words{"--max_steps=8", "--per_device_train_batch_size=8", "--cutoff_len=2048", "--trace=5-6",
-                    "--learning_rate=1e-4"};
+  Words words{"--max_steps=8", "--per_device_train_batch_size=8", "--cutoff_len=2048", "--trace=5-6",
+              "--learning_rate=1e-4"};
+  const auto plain = runs.train("plain", words);
+  ASSERT_EQ(plain.exit_code, 0) << plain.err;
+  words.emplace_back(kOverlap);
   const auto overlapped = runs.train("overlapped", words);
   ASSERT_EQ(overlapped.exit_code, 0) << overlapped.err;
-  Words without = words;
-  without.emplace_back("--overlap_optimizer_with_forward=false");
-  const auto plain = runs.train("plain", without);
-  ASSERT_EQ(plain.exit_code, 0) << plain.err;
   const std::vector<double> losses = runs.numbers("overlapped", "loss"), expected = runs.numbers("plain", "loss");
   ASSERT_EQ(losses.size(), 8U);
   ASSERT_EQ(expected.size(), 8U);
@@ -129,7 +130,7 @@ int spans_in_row(const json& events, const std::string& row) {
 
 TEST_F(OnCudaOverlap, ATimelineShowsTheSecondStream) {
   const ProgramCase runs(llama_config({.layers = 4}), std::vector<int>(64, 129));
-  const Words words{"--max_steps=6", "--per_device_train_batch_size=4", "--cutoff_len=128", "--trace=4-5"};
+  const Words words{"--max_steps=6", "--per_device_train_batch_size=4", "--cutoff_len=128", "--trace=4-5", kOverlap};
   ASSERT_EQ(runs.train("overlapped", words, kEveryUpdate).exit_code, 0);
   EXPECT_GE(spans_in_row(events_of(runs, "overlapped"), "side"), 2);
   ASSERT_EQ(runs.train("small", words).exit_code, 0);  // too small to be worth it
@@ -139,8 +140,9 @@ TEST_F(OnCudaOverlap, ATimelineShowsTheSecondStream) {
 // Graphs replay forward passes that wait for nothing.
 TEST_F(OnCudaOverlap, GraphsUpdateAtOnce) {
   const ProgramCase runs(llama_config({.layers = 4}), std::vector<int>(64, 129));
-  const Words words{"--max_steps=8", "--per_device_train_batch_size=4", "--cutoff_len=128", "--cuda_graph_impl=local",
-                    "--trace=5-6"};
+  const Words words{"--max_steps=8",    "--per_device_train_batch_size=4",
+                    "--cutoff_len=128", "--cuda_graph_impl=local",
+                    "--trace=5-6",      kOverlap};
   ASSERT_EQ(runs.train("graphs", words, kEveryUpdate).exit_code, 0);
   EXPECT_EQ(spans_in_row(events_of(runs, "graphs"), "side"), 0);
 }

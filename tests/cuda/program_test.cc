@@ -73,25 +73,25 @@ TEST_F(OnCuda, GraphsOfRecomputedLayersChangeNothing) {
 
 // Replays draw the masks that launches would draw, in forward, backward and recomputation.
 TEST_F(OnCuda, GraphsOfDropoutChangeNothing) {
-  const ProgramCase runs(llama_config({}), equal_lengths(64, 129));
+  const auto runs = [] { return ProgramCase(llama_config({}), equal_lengths(64, 129)); };
   const Words words{"--cutoff_len=128", "--gradient_accumulation_steps=2", "--hidden_dropout=0.2"};
-  expect_graphs_change_nothing(runs, words);
-  expect_graphs_change_nothing(runs, and_then(words, {"--recompute_granularity=full", "--recompute_method=uniform"}));
+  expect_graphs_change_nothing(runs(), words);
+  expect_graphs_change_nothing(runs(), and_then(words, {"--recompute_granularity=full", "--recompute_method=uniform"}));
 }
 
 TEST_F(OnCuda, GraphsOfAnAdapterWithDropoutChangeNothing) {
-  const ProgramCase runs(llama_config({}), equal_lengths(64, 129));
+  const auto runs = [] { return ProgramCase(llama_config({}), equal_lengths(64, 129)); };
   const Words words{"--cutoff_len=128", "--finetuning_type=lora", "--lora_rank=8", "--lora_dropout=0.2"};
-  expect_graphs_change_nothing(runs, words);
-  expect_graphs_change_nothing(runs, and_then(words, {"--recompute_granularity=full", "--recompute_method=uniform"}));
+  expect_graphs_change_nothing(runs(), words);
+  expect_graphs_change_nothing(runs(), and_then(words, {"--recompute_granularity=full", "--recompute_method=uniform"}));
 }
 
 // Flash-2, which knows dropout, adds up gradients in any order unless determinism is asked for.
 TEST_F(OnCuda, GraphsOfAttentionWithDropoutChangeNothing) {
-  const ProgramCase runs(llama_config({}), equal_lengths(64, 129));
+  const auto runs = [] { return ProgramCase(llama_config({}), equal_lengths(64, 129)); };
   const Words words{"--cutoff_len=128", "--attention_dropout=0.1", "--full_determinism"};
-  expect_graphs_change_nothing(runs, words);
-  expect_graphs_change_nothing(runs,
+  expect_graphs_change_nothing(runs(), words);
+  expect_graphs_change_nothing(runs(),
                                and_then(words, {"--recompute_granularity=selective", "--recompute_modules=core_attn"}));
 }
 

@@ -198,9 +198,12 @@ TEST(OverlapUpdateUse, OptionsDecide) {
   const auto enabled = [&](const std::function<void(TrainerCase&)>& change) {
     return run::trainer_settings(with(change).effective(), {.world_size = 1}).update.overlap.enabled;
   };
-  EXPECT_TRUE(enabled({}));
-  EXPECT_FALSE(enabled([](TrainerCase& c) { c.args.optimizer.overlap_with_forward = false; }));
-  EXPECT_FALSE(enabled([](TrainerCase& c) { c.args.seeds.full_determinism = true; }));
+  EXPECT_FALSE(enabled({}));
+  EXPECT_TRUE(enabled([](TrainerCase& c) { c.args.optimizer.overlap_with_forward = true; }));
+  EXPECT_FALSE(enabled([](TrainerCase& c) {
+    c.args.optimizer.overlap_with_forward = true;
+    c.args.seeds.full_determinism = true;
+  }));
 }
 
 // An exception leaves parameters that may be read.

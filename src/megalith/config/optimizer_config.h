@@ -81,7 +81,7 @@ struct OptimizerConfig {
   std::string exp_avg_dtype = "fp32";
   std::string exp_avg_sq_dtype = "fp32";
   bool overlap_param_gather_with_optimizer_step = false;
-  bool overlap_with_forward = true;  // update later layers beside the next forward pass, on CUDA
+  bool overlap_with_forward = false;  // update later layers beside the next forward pass, on CUDA
   bool operator==(const OptimizerConfig&) const = default;
 };
 
