@@ -191,7 +191,8 @@ TEST_F(GenerateWithImages, MistakesAreNamed) {
   expect_contains(error({"--ids", "--prompt", "[1, 250, 2]"}), "but there are no media");
   std::ofstream(temp_ / "prompts") << R"({"prompt": "a", "image": "b"})"
                                    << "\n";
-  expect_contains(error({"--input", (temp_ / "prompts").string()}), "an object has \"prompt\" and \"images\"");
+  expect_contains(error({"--input", (temp_ / "prompts").string()}),
+                  "an object has \"prompt\", \"images\" and \"audios\"");
   expect_contains(error({"--input", (temp_ / "prompts").string(), "--image", square}), "--image belongs to --prompt");
   const auto blind = megalith({"generate", "--model", golden_media_model("llama").string(), "--ids", "--prompt", "[1]",
                                "--image", square, "--use_cpu"});

@@ -1,7 +1,7 @@
 // Random weights and dropout: the same numbers as on the host.
 #include "megalith/ops/kernel/counter_normal.h"
 #include "megalith/ops/kernel/counter_normal_internal.h"
-#include "megalith/ops/kernel/drawn_seed.h"
+#include "megalith/ops/kernel/drawn_seed_internal.h"
 #include "megalith/ops/norm_rope/dropout_internal.h"
 #include "tests/cuda_emulation/kernel_case.h"
 

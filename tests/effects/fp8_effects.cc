@@ -1,4 +1,5 @@
-// Options of fp8 products, by what they do to the numbers of a tiny run, or to its weights.
+// Options of fp8 products and of the residual stream's precision, by what they do to the numbers of a tiny run, or to
+// its weights.
 #include <fmt/format.h>
 
 #include "megalith/config/derive.h"
@@ -12,10 +13,12 @@
 namespace megalith::testing {
 namespace {
 
-// Losses and gradient norms of a few steps in the precision of the arguments; nothing else of them is used.
-std::string numbers_in_fp8(const config::TrainingArguments& args) {
+// Losses and gradient norms of a few steps with the precision and the fused operations of the arguments; nothing else
+// of them is used.
+std::string numbers_in_precision(const config::TrainingArguments& args) {
   TrainerCase how;
   how.args.precision = config::derive(args).args.precision;
+  how.args.fusion = args.fusion;
   how.args.batch.micro_batch_size = 3;
   const auto rows = random_sequences(12, 50, 1);
   const RunLog log = run_training(golden_folder("llama"), how, rows, rows);
@@ -48,11 +51,13 @@ Effects fp8_effects() {
     words.emplace_back(word);
     return words;
   };
-  const Observe observe = numbers_in_fp8;
+  const Observe observe = numbers_in_precision;
   return {
       {"fp8", {"--bf16"}, {}, {"--fp8=hybrid"}, observe},
       {"fp8_recipe", {"--bf16", "--fp8=e4m3"}, {"--fp8_recipe=tensorwise"}, {"--fp8_recipe=delayed"}, observe},
       {"fp8_param", {"--bf16", "--fp8=hybrid", "--use_distributed_optimizer"}, {}, {"--fp8_param"}, bytes_of_weights},
+      {"fp8_head", {"--bf16", "--fp8=hybrid", "--cross_entropy_loss_fusion"}, {}, {"--fp8_head"}, observe},
+      {"fp32_residual_connection", {"--bf16"}, {}, {"--fp32_residual_connection"}, observe},
       {"fp8_wgrad", {"--bf16", "--fp8=hybrid"}, {}, {"--no-fp8-wgrad"}, observe, kPretrain},
       {"fp8_amax_history_len",
        and_also("--fp8_amax_compute_algo=max"),

@@ -183,9 +183,10 @@ TEST(OverlapUpdateUse, OnlyWhereNobodyElseReadsParameters) {
 // The CPU has no streams.
 TEST(OverlapUpdateUse, NotOnTheCpu) {
   EXPECT_EQ(optim::make_side_queue(at::kCPU, nullptr), nullptr);
-  run_trainer_ranks(golden_folder("llama"), with(), [&](const TrainerRank& r) {
+  const TrainerCase how = with([](TrainerCase& c) { c.args.optimizer.overlap_with_forward = true; });
+  run_trainer_ranks(golden_folder("llama"), how, [&](const TrainerRank& r) {
     const train::TrainerSettings settings = r.settings();
-    EXPECT_TRUE(settings.update.overlap.enabled);  // the default
+    EXPECT_TRUE(settings.update.overlap.enabled);
     train::TrainerSetup setup = r.setup(dataset_of(random_sequences(20, 200)));
     setup.updates_may_overlap = true;
     train::Trainer trainer(r.models, settings, std::move(setup));

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "megalith/ops/kernel/drawn_seed.h"
+#include "megalith/ops/kernel/drawn_seed_internal.h"
 
 namespace megalith::ops {
 

@@ -3,7 +3,7 @@
 
 #include <ATen/core/Generator.h>
 
-#include "megalith/ops/kernel/drawn_seed.h"
+#include "megalith/ops/kernel/drawn_seed_internal.h"
 
 namespace megalith::ops {
 
