@@ -37,19 +37,6 @@ json gpt2_config() {
       {"resid_pdrop", 0.0},   {"embd_pdrop", 0.0}, {"attn_pdrop", 0.0}};
 }
 
-json few_experts_config() {
-  json config = llama_config({.layers = 4});
-  config.update({{"model_type", "qwen3_moe"},
-                 {"head_dim", 64},
-                 {"num_experts", 8},
-                 {"num_experts_per_tok", 2},
-                 {"moe_intermediate_size", 256},
-                 {"norm_topk_prob", true},
-                 {"decoder_sparse_step", 1},
-                 {"mlp_only_layers", json::array()}});
-  return config;
-}
-
 // Ten steps with a save point after the fifth: all losses, and all tensors of the save points and the model.
 void expect_same_bits(const json& config, Words words, const Words& more = {}) {
   const ProgramCase runs(config, std::vector<int>(64, 129));
@@ -84,7 +71,8 @@ TEST_F(OnCudaOverlap, LlamaHasTheSameBits) { expect_same_bits(llama_config({.lay
 TEST_F(OnCudaOverlap, ATiedHeadHasTheSameBits) { expect_same_bits(gpt2_config(), {}); }
 
 TEST_F(OnCudaOverlap, ExpertsHaveTheSameBits) {
-  expect_same_bits(few_experts_config(), {"--moe_router_load_balancing_type=aux_loss", "--moe_aux_loss_coeff=0.01"});
+  expect_same_bits(experts_config({.layers = 4}),
+                   {"--moe_router_load_balancing_type=aux_loss", "--moe_aux_loss_coeff=0.01"});
 }
 
 TEST_F(OnCudaOverlap, StateInTwoBytesHasTheSameBits) {

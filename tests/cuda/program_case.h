@@ -33,6 +33,21 @@ inline nlohmann::json llama_config(const LlamaShape& shape) {
           {"tie_word_embeddings", false}};
 }
 
+// The same with 16 experts in each layer, 4 of them for a token.
+inline nlohmann::json experts_config(const LlamaShape& shape) {
+  nlohmann::json config = llama_config(shape);
+  config.update({{"model_type", "qwen3_moe"},
+                 {"head_dim", 64},
+                 {"num_experts", 16},
+                 {"num_experts_per_tok", 4},
+                 {"moe_intermediate_size", 128},
+                 {"norm_topk_prob", true},
+                 {"router_aux_loss_coef", 0.01},
+                 {"decoder_sparse_step", 1},
+                 {"mlp_only_layers", nlohmann::json::array()}});
+  return config;
+}
+
 // A folder with config.json and data, and where runs go.
 class ProgramCase {
  public:

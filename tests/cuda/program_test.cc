@@ -330,25 +330,12 @@ TEST_F(OnCuda, MoreRanksThanGpusAreRefusedBeforeTheyStart) {
   EXPECT_EQ(result.err.find("[rank "), std::string::npos) << result.err;
 }
 
-nlohmann::json experts_config() {
-  nlohmann::json config = llama_config({});
-  config.update({{"model_type", "qwen3_moe"},
-                 {"head_dim", 64},
-                 {"num_experts", 16},
-                 {"num_experts_per_tok", 4},
-                 {"moe_intermediate_size", 128},
-                 {"norm_topk_prob", true},
-                 {"router_aux_loss_coef", 0.01},
-                 {"decoder_sparse_step", 1},
-                 {"mlp_only_layers", nlohmann::json::array()}});
-  return config;
-}
-
 // From the micro-batches to the start of the update the host never stands still, except for the count of rows where
 // tokens are dropped, which it reads through ops::HostTensor.
 TEST_F(OnCuda, NoStepWaitsForTheDevice) {
   const std::map<std::string, std::string> forbidden{{"MEGALITH_FORBID_DEVICE_WAITS", "1"}};
-  const ProgramCase dense(llama_config({}), equal_lengths(64, 129)), experts(experts_config(), equal_lengths(64, 129)),
+  const ProgramCase dense(llama_config({}), equal_lengths(64, 129)),
+      experts(experts_config({}), equal_lengths(64, 129)),
       varying(llama_config({}), {40, 129, 77, 100, 33, 64, 120, 90});
   const std::vector<std::pair<const ProgramCase*, Words>> cases{
       {&dense, {}},

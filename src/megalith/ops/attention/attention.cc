@@ -184,14 +184,6 @@ AttentionKernel choose_attention_kernel(const at::Tensor& q, const at::Tensor& v
   return choose_attention_kernel(traits_of(q, v, options));
 }
 
-std::unique_ptr<AttentionPlans> make_attention_plans() {
-#if MEGALITH_CUDNN
-  return make_cudnn_plans();
-#else
-  return nullptr;
-#endif
-}
-
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& queries,
                      const SequenceLayout& keys, const AttentionOptions& options) {
   const AttentionCall call = make_call(q, k, v, queries, keys, options);

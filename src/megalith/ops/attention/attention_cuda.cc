@@ -13,6 +13,8 @@ namespace megalith::ops {
 
 namespace {
 
+constexpr bool kCudnn = MEGALITH_CUDNN != 0;  // built with cuDNN's front end
+
 // Whether all sequences have one length, and queries are all tokens of their keys if the mask is causal.
 bool dense(const AttentionCall& call) {
   return call.queries.uniform() && call.keys.uniform() &&
@@ -128,17 +130,17 @@ AttentionGrads libtorch_flash_backward(const AttentionCall& call, const at::Tens
 
 }  // namespace
 
-#if !MEGALITH_CUDNN
-std::optional<KernelResult> attention_cudnn_forward(const AttentionCall&) { return std::nullopt; }
-std::optional<AttentionGrads> attention_cudnn_backward(const AttentionCall&, const at::Tensor&, const KernelResult&) {
-  return std::nullopt;
+std::unique_ptr<AttentionPlans> make_attention_plans() {
+  if constexpr (kCudnn) return make_cudnn_plans();
+  return nullptr;
 }
-#endif
 
 KernelResult attention_cuda_forward(const AttentionCall& call) {
   if (!may_use_cudnn(call)) return libtorch_flash_forward(call);
   if (takes_dense_cudnn(call)) return cudnn_forward(call);
-  if (std::optional<KernelResult> result = attention_cudnn_forward(call)) return *std::move(result);
+  if constexpr (kCudnn) {
+    if (std::optional<KernelResult> result = attention_cudnn_forward(call)) return *std::move(result);
+  }
   return libtorch_flash_forward(call);
 }
 
@@ -146,7 +148,10 @@ AttentionGrads attention_cuda_backward(const AttentionCall& call, const at::Tens
                                        const KernelResult& result) {
   if (!may_use_cudnn(call)) return libtorch_flash_backward(call, grad_out, result);
   if (takes_dense_cudnn(call)) return cudnn_backward(call, grad_out, result);
-  if (std::optional<AttentionGrads> grads = attention_cudnn_backward(call, grad_out, result)) return *std::move(grads);
+  if constexpr (kCudnn) {
+    if (std::optional<AttentionGrads> grads = attention_cudnn_backward(call, grad_out, result))
+      return *std::move(grads);
+  }
   return libtorch_flash_backward(call, grad_out, result);
 }
 

@@ -165,7 +165,8 @@ void add_fp8_mm(const at::Tensor& into, const at::Tensor& a, const at::Tensor& a
                        into.scalar_type(), /*use_fast_accum=*/false);
     return;
   }
-  const at::Tensor product = fp8_mm(a, a_inverse_scale, b, b_inverse_scale, into.scalar_type(), /*fast=*/false);
+  const at::Tensor product =
+      fp8_mm(a, a_inverse_scale, b, b_inverse_scale, into.scalar_type(), /*fast=*/false, kernels);
   if (beta == 0)
     into.copy_(product);
   else if (beta == 1)
