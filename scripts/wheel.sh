@@ -3,7 +3,8 @@
 # `scripts/interop.sh --python`; PYTHON=… names another one, which must have its headers. With the preset `cuda` the kernels are
 # compiled for the GPUs of MEGALITH_CUDA_ARCHITECTURES, by default "80;90;100", and not for those of this machine alone.
 #
-# --test installs the wheel in a fresh virtual environment, which takes torch from the first one, and runs python/tests with it.
+# --test installs the wheel in a fresh virtual environment, which takes torch from the first one, and runs python/tests with it. No
+# test may be skipped for want of a package, unless PYTHON names the environment.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -28,4 +29,5 @@ trap 'rm -rf "$work"' EXIT
   >"$(echo "$work"/venv/lib/python*/site-packages)/first.pth"
 "$work/venv/bin/python" -m pip install -q --disable-pip-version-check --no-index --no-deps "${packed% (*}"
 cd "$work"
+[ -n "${PYTHON:-}" ] || export MEGALITH_ALL_PACKAGES=1
 "$work/venv/bin/python" -m pytest -q -p no:cacheprovider "$root/python/tests"
