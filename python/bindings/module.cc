@@ -234,7 +234,7 @@ void bind_runs(py::module_& module) {
           Unlocked())
       .def("stream", &stream_weights, py::arg("of"), py::arg("dtype"), py::arg("receiver"), py::arg("batch_bytes"))
       .def("shards", &weight_shards, py::arg("of"))
-      .def("set_weights", &set_weights, py::arg("given"), py::arg("strict"))
+      .def("set_weights", &set_weights, py::arg("given"), py::arg("strict"), py::arg("of"))
       .def("close", &LoadedModel::close, Unlocked());
 
   py::class_<RankTrainer, std::shared_ptr<RankTrainer>>(module, "Trainer")

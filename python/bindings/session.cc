@@ -129,8 +129,9 @@ std::vector<model::WeightShard> LoadedModel::shards(model::WeightsOf of) {
   return model::weight_shards(complete_models(), of);
 }
 
-model::GivenNames LoadedModel::set_weights(const std::vector<model::GivenWeight>& given, bool strict) {
-  model::GivenNames names = model::set_weights(complete_models(), given, strict);
+model::GivenNames LoadedModel::set_weights(const std::vector<model::GivenWeight>& given, bool strict,
+                                           model::WeightsOf of) {
+  model::GivenNames names = model::set_weights(complete_models(), given, strict, of);
   for (RankTrainer* trainer : trainers_)
     if (train::OptimizedModel* optimized = trainer->optimized_model()) optimized->reload_parameters();
   return names;

@@ -98,7 +98,7 @@ class LoadedModel : public Closable {
   // ---- Weights in memory, between steps; see model/exchange/weights_in_memory.h ----
   std::unique_ptr<model::WeightStream> stream(const model::StreamOptions& options);
   std::vector<model::WeightShard> shards(model::WeightsOf of);
-  model::GivenNames set_weights(const std::vector<model::GivenWeight>& given, bool strict);
+  model::GivenNames set_weights(const std::vector<model::GivenWeight>& given, bool strict, model::WeightsOf of);
 
   Rank& rank() { return *rank_; }
   // The trainers of the model, whose buffers may hold its parameters.

@@ -67,7 +67,8 @@ py::list weight_shards(LoadedModel& model, const std::string& of) {
   return result;
 }
 
-py::tuple set_weights(LoadedModel& model, const py::list& given, bool strict) {
+py::tuple set_weights(LoadedModel& model, const py::list& given, bool strict, const std::string& of) {
+  const model::WeightsOf kind = weights_named(of);
   std::vector<model::GivenWeight> weights;
   for (const py::handle each : given) {
     const auto [name, shape, pieces] = each.cast<std::tuple<std::string, std::vector<int64_t>, py::list>>();
@@ -81,7 +82,7 @@ py::tuple set_weights(LoadedModel& model, const py::list& given, bool strict) {
   model::GivenNames names;
   {
     const py::gil_scoped_release unlocked;
-    names = model.set_weights(weights, strict);
+    names = model.set_weights(weights, strict, kind);
   }
   return py::make_tuple(names.missing, names.unexpected);
 }

@@ -20,6 +20,6 @@ std::shared_ptr<model::WeightStream> stream_weights(LoadedModel& model, const st
 py::list weight_shards(LoadedModel& model, const std::string& of);
 // Takes tuples (name, shape, [(offset, tensor), …]), and returns the names that are missing and those that are
 // unexpected.
-py::tuple set_weights(LoadedModel& model, const py::list& given, bool strict);
+py::tuple set_weights(LoadedModel& model, const py::list& given, bool strict, const std::string& of);
 
 }  // namespace megalith::python

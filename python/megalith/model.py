@@ -108,13 +108,15 @@ class Model:
             shards.setdefault(name, []).append(Shard(*shard))
         return shards
 
-    def load_state_dict(self, state_dict, strict=True):
+    def load_state_dict(self, state_dict, strict=True, of="model"):
         """Fills the model with tensors under the names of Hugging Face's files, and returns the names that are missing and those
         that are unexpected, which `strict` refuses. All ranks call it.
 
+        of  "model" or "base", which is the model below an adapter if it has one; "adapter", its own tensors under peft's names,
+            as state_dict(of="adapter") returns them
+
         Values are whole tensors, the same on all ranks, or lists of Shards of which each rank has those that it needs. Each rank
-        copies its own part. The optimizer of a run continues from the new weights; its moments stay. Below an adapter, this
-        fills the base.
+        copies its own part. The optimizer of a run continues from the new weights; its moments stay.
         """
         given = []
         for name, value in state_dict.items():
@@ -122,7 +124,7 @@ class Model:
                 given.append((name, tuple(value.shape), [((0,) * value.dim(), value)]))
             else:
                 given.append((name, value[0].shape, [(shard.offset, shard.tensor) for shard in value]))
-        return MissingAndUnexpected(*self._core.set_weights(given, strict))
+        return MissingAndUnexpected(*self._core.set_weights(given, strict, of))
 
     def __repr__(self):
         return f"<megalith model {self.family}, {self.num_parameters():,} parameters, from {self.folder}>"

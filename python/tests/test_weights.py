@@ -203,6 +203,44 @@ def test_adapters_come_merged_alone_or_not_at_all(tmp_path, model_folder, sample
         torch.testing.assert_close(change, scale * (b @ a), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("sharded", [False, True])
+def test_an_adapter_goes_from_one_model_into_another(model_folder, samples, sharded):
+    def train():
+        options = dict(finetuning_type="lora", lora_target="all", tp=2)
+        trained = load(model_folder, learning_rate=0.1, **options)
+        megalith.Trainer(trained, trained.args, train_dataset=samples).train()
+        adapter = trained.state_dict(of="adapter", sharded=sharded)
+        merged = trained.state_dict()
+        fresh = load(model_folder, **options)
+        names = fresh.load_state_dict(adapter, of="adapter")
+        assert not names.missing_keys and not names.unexpected_keys
+        some = dict(list(adapter.items())[:2])
+        with pytest.raises(megalith.DataError, match="missing: base_model.model.model.layers"):
+            fresh.load_state_dict(some, of="adapter")
+        with pytest.raises(megalith.DataError, match="unexpected: model.norm.weight"):
+            fresh.load_state_dict({**adapter, "model.norm.weight": torch.ones(64)}, of="adapter")
+        return merged, fresh.state_dict(), fresh.state_dict(of="base")
+
+    for merged, loaded, base in run_ranks(2, train):
+        assert_same(loaded, merged)
+        assert_same(base, stored(GOLDEN / "llama"))
+
+
+def test_an_adapter_of_peft_is_taken(model_folder, samples):
+    peft = pytest.importorskip("peft")
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(3)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+    theirs = peft.get_peft_model(theirs, peft.LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", init_lora_weights=False))
+    model = load(model_folder, finetuning_type="lora", lora_target="all", lora_rank=8, lora_alpha=16)
+    model.load_state_dict(peft.get_peft_model_state_dict(theirs), of="adapter")
+    ids = torch.tensor([samples[0]["input_ids"]])
+    labels = torch.tensor([samples[0]["labels"]])
+    loss = theirs(input_ids=ids, labels=labels).loss.item()
+    ours = megalith.Trainer(model, model.args, eval_dataset=samples[:1]).evaluate()["eval_loss"]
+    assert loss == pytest.approx(ours, rel=1e-5)
+
+
 def test_a_model_of_transformers_takes_the_weights(model_folder, samples):
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)

@@ -7,9 +7,12 @@
 #include <map>
 
 #include "megalith/hf/weight_files.h"
+#include "megalith/model/adapter.h"
 #include "tests/model/model_support.h"
+#include "tests/model/random_adapter.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
+#include "tests/support/temp_folder.h"
 
 namespace megalith::testing {
 namespace {
@@ -85,6 +88,35 @@ TEST_P(WeightsInMemory, ShardsGoBackToWhereTheyCameFrom) {
     model::set_weights(models, list, /*strict=*/false);
     model::WeightStream stream(models, {});
     expect_equal(all_of(stream), expected);
+  });
+}
+
+// A stream of one adapter fills another, in any layout, and leaves the base alone.
+TEST_P(WeightsInMemory, AnAdapterGoesIntoAnother) {
+  const model::ModelConfig config = model::read_model_config(source());
+  const TempFolder temp;
+  const peft::AdapterConfig adapter = everything(config, /*embedding=*/true);
+  write_random_adapter(source(), temp / "adapter", adapter);
+  const int tp = splits_over_two(source()) ? 2 : 1;
+  run_ranks(tp, [&](const Rank& r) {
+    parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = r.size, .tp = tp}));
+    model::ModelSettings settings;
+    settings.options.sequence_parallel = tp > 1;
+    const auto random = model::with_adapter(source(), settings, context, {.trained = temp / "adapter"});
+    const auto fresh = model::with_adapter(source(), settings, context, {.fresh = adapter});
+    model::WeightStream stream(random, {.of = model::WeightsOf::kAdapter});
+    const Tensors expected = all_of(stream);
+    std::vector<model::GivenWeight> given;
+    for (const auto& [name, tensor] : expected)
+      given.push_back({name, tensor.sizes().vec(), {{std::vector<int64_t>(tensor.sizes().size(), 0), tensor}}});
+    model::set_weights(fresh, given, /*strict=*/true, model::WeightsOf::kAdapter);
+    model::WeightStream again(fresh, {.of = model::WeightsOf::kAdapter});
+    expect_equal(all_of(again), expected);
+    model::WeightStream base(fresh, {.of = model::WeightsOf::kBase});
+    expect_equal(all_of(base), of_files(source()));
+    given.pop_back();
+    expect_error<DataError>([&] { model::set_weights(fresh, given, true, model::WeightsOf::kAdapter); },
+                            {"missing: " + expected.rbegin()->first});
   });
 }
 

@@ -308,7 +308,7 @@ void merge_adapter(const VirtualModels& models, const fs::path& folder) {
 bool has_adapter(const VirtualModels& models) { return models[0].adapters() != nullptr; }
 
 const peft::AdapterConfig& adapter_of(const VirtualModels& models) {
-  check(has_adapter(models), "the model has no adapter");
+  check<ConfigError>(has_adapter(models), "the model has no adapter; ask for the weights of the model");
   return models[0].adapters()->config();
 }
 
@@ -336,26 +336,37 @@ std::vector<TrainedTensor> trained_tensors(const VirtualModels& models) {
   return tensors;
 }
 
+AdapterFile::AdapterFile(const VirtualModels& models)
+    : adapter_(adapter_of(models)),
+      names_(module_names(models.config())),
+      frozen_(has_grown(models.config()) ? untrained_vocabulary(models.config(), adapter_) : std::set<std::string>{}),
+      mapping_(adapter_mapping(models.config(), adapter_, frozen_)) {}
+
+std::string AdapterFile::name_of(const hf::FileTensor& tensor) const {
+  return peft::written_name(names_, tensor.name, adapter_);
+}
+
+bool AdapterFile::has(const nn::Parameter& parameter) const {
+  return is_trained(parameter) || frozen_.contains(parameter.spec.parts[0].name);
+}
+
 ExportedWeights exported_adapter(const VirtualModels& models) {
-  const ModelConfig& config = models.config();
-  const std::set<std::string> frozen =
-      has_grown(config) ? untrained_vocabulary(config, adapter_of(models)) : std::set<std::string>{};
-  const hf::TensorMapping mapping = adapter_mapping(config, adapter_of(models), frozen);
+  const AdapterFile in_file(models);
+  const hf::TensorMapping& mapping = in_file.mapping();
   // A's and B's are fp32 and modules to save have the model's type, so the type is looked up per tensor.
-  std::map<std::string, at::ScalarType> types;  // by the name in the file
+  std::map<std::string, at::ScalarType> types;  // by the name in the mapping
   for (const TrainedTensor& trained : trained_tensors(models))
     if (!trained.frozen) types[mapping.file_of(trained.tensor.name).name] = trained.dtype;
-  for (const std::string& name : frozen) types[mapping.file_of(name).name] = models[0].parameters().dtype();
+  for (const std::string& name : in_file.frozen()) types[mapping.file_of(name).name] = models[0].parameters().dtype();
   ExportedWeights weights;
-  for (const hf::FileTensor& file : mapping.files())
-    weights.tensors.push_back({file.name, hf::dtype_of(types.at(file.name)), file.shape});
+  std::map<std::string, std::string> written;
+  for (const hf::FileTensor& tensor : mapping.files()) {
+    const std::string& name = written[tensor.name] = in_file.name_of(tensor);
+    weights.tensors.push_back({name, hf::dtype_of(types.at(tensor.name)), tensor.shape});
+  }
   for (const nn::Parameter* parameter : models.parameters())
-    if (is_trained(*parameter) || frozen.contains(parameter->spec.parts[0].name))
-      add_held(*parameter, mapping, models.context(), weights.held);
-  const hf::NameMap names = module_names(config);
-  const auto rename = [&](std::string& name) { name = peft::written_name(names, name, adapter_of(models)); };
-  for (hf::WeightSpec& tensor : weights.tensors) rename(tensor.name);
-  for (hf::HeldRectangle& rectangle : weights.held) rename(rectangle.tensor);
+    if (in_file.has(*parameter)) add_held(*parameter, mapping, models.context(), weights.held);
+  for (hf::HeldRectangle& rectangle : weights.held) rectangle.tensor = written.at(rectangle.tensor);
   return weights;
 }
 

@@ -74,7 +74,7 @@ void check_mergeable(const peft::AdapterConfig& adapter, const ModelConfig& conf
 // Adds the adapter in `folder` to the weights of a model, which may have another adapter on top.
 void merge_adapter(const VirtualModels& models, const std::filesystem::path& folder);
 
-// Whether the model has an adapter, and its configuration. adapter_of must not be called without one.
+// Whether the model has an adapter, and its configuration; without one, adapter_of throws ConfigError.
 bool has_adapter(const VirtualModels& models);
 const peft::AdapterConfig& adapter_of(const VirtualModels& models);
 
@@ -92,9 +92,30 @@ std::vector<TrainedTensor> trained_tensors(const VirtualModels& models);
 // in them as a whole although they are not trained.
 hf::TensorMapping adapter_mapping(const ModelConfig& config, const peft::AdapterConfig& adapter,
                                   const std::set<std::string>& frozen = {});
+// The file of the adapter that a model has: its tensors, the names that peft gives them, and the parameters that hold
+// them.
+class AdapterFile {
+ public:
+  // Throws ConfigError for a model without an adapter. `models` outlives it.
+  explicit AdapterFile(const VirtualModels& models);
+
+  // The names in it are those that update_names gives; name_of() turns one into that of the file.
+  const hf::TensorMapping& mapping() const { return mapping_; }
+  std::string name_of(const hf::FileTensor& tensor) const;
+  // Embedding and head of a vocabulary that has grown: in the file although they are not trained, as in peft, because
+  // the base has no such rows.
+  const std::set<std::string>& frozen() const { return frozen_; }
+  // Whether the file has tensors of this parameter.
+  bool has(const nn::Parameter& parameter) const;
+
+ private:
+  const peft::AdapterConfig& adapter_;
+  const hf::NameMap names_;
+  const std::set<std::string> frozen_;
+  const hf::TensorMapping mapping_;
+};
 // Returns the adapter in the form of peft's file; see ExportedWeights. A's and B's are in fp32, modules to save and
-// biases in the model's dtype. Embedding and head of a vocabulary that has grown are in it even if they are not
-// trained, as in peft: the base has no such rows.
+// biases in the model's dtype.
 ExportedWeights exported_adapter(const VirtualModels& models);
 // Writes adapter_config.json and the tokenizer files; one rank calls it.
 void write_adapter_files(const VirtualModels& models, const std::filesystem::path& folder, const Assets& assets);

@@ -47,9 +47,8 @@ at::Tensor rectangle_of(const at::Tensor& whole, at::IntArrayRef offset, at::Int
 }
 
 ExportedWeights weights_of(const VirtualModels& models, WeightsOf of, std::optional<at::ScalarType> dtype) {
-  if (of != WeightsOf::kAdapter) return exported_weights(models, dtype.value_or(models.config().dtype));
-  check<ConfigError>(has_adapter(models), "the model has no adapter; ask for the weights of the model");
-  return exported_adapter(models);
+  return of == WeightsOf::kAdapter ? exported_adapter(models)
+                                   : exported_weights(models, dtype.value_or(models.config().dtype));
 }
 
 }  // namespace
@@ -174,28 +173,55 @@ std::vector<WeightShard> weight_shards(const VirtualModels& models, WeightsOf of
 
 namespace {
 
-// Given tensors by the names of the model's own, and what is wrong with them.
+// The tensors that can be set, under the names that they have in files.
+struct Settable {
+  hf::NameMap names;
+  hf::TensorMapping mapping;
+  std::unordered_map<std::string, const hf::FileTensor*> by_name;
+  std::vector<nn::Parameter*> parameters;
+};
+
+std::unique_ptr<const Settable> settable(const VirtualModels& models, WeightsOf of) {
+  if (of == WeightsOf::kAdapter) {
+    const AdapterFile file(models);
+    auto found = std::make_unique<Settable>(Settable{{}, file.mapping(), {}, {}});
+    for (const hf::FileTensor& tensor : found->mapping.files()) found->by_name.emplace(file.name_of(tensor), &tensor);
+    for (nn::Parameter* parameter : models.parameters())
+      if (file.has(*parameter)) found->parameters.push_back(parameter);
+    return found;
+  }
+  auto found = std::make_unique<Settable>(
+      Settable{name_map(models.config()), {name_map(models.config()), global_tensors(models.config())}, {}, {}});
+  const std::string& prefix = found->names.optional_prefix;
+  for (const hf::FileTensor& tensor : found->mapping.files()) {
+    found->by_name.emplace(tensor.name, &tensor);
+    if (tensor.name.starts_with(prefix)) found->by_name.emplace(tensor.name.substr(prefix.size()), &tensor);
+  }
+  for (nn::Parameter* parameter : models.parameters())
+    if (parameter->spec.role != nn::ParameterRole::kAdapter) found->parameters.push_back(parameter);
+  return found;
+}
+
+// Given tensors by those that can be set, and what is wrong with them.
 class GivenTensors {
  public:
-  GivenTensors(const VirtualModels& models, const std::vector<GivenWeight>& given)
-      : names_(name_map(models.config())), mapping_(names_, global_tensors(models.config())) {
-    std::unordered_map<std::string_view, const hf::FileTensor*> files;
-    for (const hf::FileTensor& file : mapping_.files()) {
-      files.emplace(file.name, &file);
-      if (file.name.starts_with(names_.optional_prefix))
-        files.emplace(std::string_view(file.name).substr(names_.optional_prefix.size()), &file);
-    }
+  // `settable` outlives it.
+  GivenTensors(const Settable& settable, const std::vector<GivenWeight>& given)
+      : names_(settable.names), mapping_(settable.mapping) {
     for (const GivenWeight& each : given) {
-      const auto found = files.find(each.name);
-      if (found == files.end()) {
+      const auto found = settable.by_name.find(each.name);
+      if (found == settable.by_name.end()) {
         if (!is_known_otherwise(each.name)) outcome_.unexpected.push_back(each.name);
         continue;
       }
       check_form(*found->second, each);
       by_file_[found->second] = &each;
     }
+    std::unordered_map<const hf::FileTensor*, std::string_view> longest;  // name of each tensor
+    for (const auto& [name, file] : settable.by_name)
+      if (std::string_view& found = longest[file]; name.size() > found.size()) found = name;
     for (const hf::FileTensor& file : mapping_.files())
-      if (!by_file_.contains(&file)) outcome_.missing.push_back(file.name);
+      if (!by_file_.contains(&file)) outcome_.missing.emplace_back(longest.at(&file));
   }
 
   const GivenNames& outcome() const { return outcome_; }
@@ -261,8 +287,8 @@ class GivenTensors {
                                         c10::toString(type)));
   }
 
-  const hf::NameMap names_;
-  const hf::TensorMapping mapping_;
+  const hf::NameMap& names_;
+  const hf::TensorMapping& mapping_;
   std::unordered_map<const hf::FileTensor*, const GivenWeight*> by_file_;
   GivenNames outcome_;
   std::vector<std::string> problems_;
@@ -270,17 +296,18 @@ class GivenTensors {
 
 }  // namespace
 
-GivenNames set_weights(const VirtualModels& models, const std::vector<GivenWeight>& given, bool strict) {
+GivenNames set_weights(const VirtualModels& models, const std::vector<GivenWeight>& given, bool strict, WeightsOf of) {
   const at::NoGradGuard no_grad;
-  GivenTensors tensors(models, given);
+  const auto targets = settable(models, of);
+  GivenTensors tensors(*targets, given);
   tensors.check_all(strict);
   struct Copy {
     hf::TensorMapping::Place to;
     at::Tensor from;
   };
   std::vector<Copy> copies;
-  for (const nn::Parameter* parameter : models.parameters()) {
-    if (parameter->value.is_meta() || parameter->spec.role == nn::ParameterRole::kAdapter) continue;
+  for (const nn::Parameter* parameter : targets->parameters) {
+    if (parameter->value.is_meta()) continue;
     for (const parallel::ShardedTensor& part : parameter->sharded(nn::loadable(*parameter))) {
       if (part.local.numel() == 0 || !tensors.holds(part.name)) continue;
       Copy copy{tensors.place(part), {}};

@@ -91,11 +91,12 @@ struct GivenNames {
   std::vector<std::string> missing;     // tensors of the model that were not given; they keep their values
   std::vector<std::string> unexpected;  // names that the model does not have
 };
-// Fills the model, below its adapter if it has one, with tensors of the names and shapes of the files; names may lack
-// the prefix that files may lack. Of a tensor that is given in parts, each rank needs those that it holds. Collective.
-// Throws DataError that lists every tensor of another shape or type, every one whose parts do not cover what this rank
-// holds and, with `strict`, all that are missing or unexpected; nothing has changed then. Throws DataError, too, for
-// NaN or infinities, on all ranks.
-GivenNames set_weights(const VirtualModels& models, const std::vector<GivenWeight>& given, bool strict);
+// Fills the model, below its adapter if it has one, or with kAdapter the adapter alone, with tensors of the names and
+// shapes of the files; names may lack the prefix that files may lack. Of a tensor that is given in parts, each rank
+// needs those that it holds. Collective. Throws ConfigError for kAdapter without an adapter; DataError that lists every
+// tensor of another shape or type, every one whose parts do not cover what this rank holds and, with `strict`, all that
+// are missing or unexpected; nothing has changed then. Throws DataError, too, for NaN or infinities, on all ranks.
+GivenNames set_weights(const VirtualModels& models, const std::vector<GivenWeight>& given, bool strict,
+                       WeightsOf of = WeightsOf::kModel);
 
 }  // namespace megalith::model
