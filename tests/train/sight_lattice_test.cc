@@ -2,18 +2,22 @@
 // in fp32, on files that the collator decodes. The micro-batches of a step have 0, 1, 2 and 5 images, and those of a
 // model that hears also 0, 1, 2 and 4 sounds.
 //
+// A second test compares each gradient: one step at a rate that makes it larger than the weight that it changes.
+//
 // The lattice is TP {1,2,4} x SP x PP {1,2} x VPP {1,2} x CP {1,2,4} x DP {1,2} x packed, with at most 8 ranks. A part
 // of it runs in the suite, all of it with MEGALITH_WHOLE_LATTICE set (make test-all).
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 
 #include "megalith/data/random.h"
 #include "megalith/data/token_table.h"
 #include "megalith/media/image_header.h"
 #include "megalith/media/image_processor.h"
 #include "megalith/media/sound_processor.h"
+#include "megalith/model/exchange/weights_in_memory.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/pretrained.h"
 #include "tests/support/close.h"
@@ -207,6 +211,40 @@ TEST_P(SightLattice, EqualsOneRank) {
   }
   EXPECT_GE(compared, hears() ? 13 : 16);
   fmt::print("{} layouts compared\n", compared);
+}
+
+using Weights = std::map<std::string, at::Tensor>;
+
+// Returns the weights after one step on `rows`, under the names of files.
+Weights weights_after_a_step(const fs::path& folder, TrainerCase how, const std::vector<data::Sequence>& rows) {
+  how.args.run.max_steps = 1;
+  how.args.optimizer.learning_rate = 100;
+  Weights weights;
+  run_trainer_ranks(folder, how, [&](const TrainerRank& r) {
+    train::Trainer trainer(r.models, r.settings(), r.setup(dataset_of(rows)));
+    trainer.train();
+    model::WeightStream stream(r.models, {.receiver = 0});
+    while (const auto batch = stream.next())
+      for (const model::NamedTensor& each : *batch)
+        if (each.tensor.defined()) weights[each.name] = each.tensor;
+  });
+  return weights;
+}
+
+TEST_P(SightLattice, EachGradientEqualsThatOfOneRank) {
+  for (const bool packed : {false, true}) {
+    const std::vector<data::Sequence> rows = rows_with_media(packed, hears() ? folder_.path() : fs::path());
+    const Weights expected = weights_after_a_step(folder_ / "model", layout(1, false, 1, 1, 1, 1, packed), rows);
+    for (const TrainerCase& how : {layout(1, false, 2, 1, 1, 1, packed), layout(1, false, 2, 2, 1, 1, packed),
+                                   layout(1, false, 1, 1, 4, 1, packed), layout(1, false, 2, 2, 4, 1, packed),
+                                   layout(2, true, 2, 2, 1, 1, packed), layout(2, true, 2, 1, 2, 1, packed)}) {
+      SCOPED_TRACE(how.name);
+      const Weights actual = weights_after_a_step(folder_ / "model", how, rows);
+      ASSERT_EQ(actual.size(), expected.size());
+      // The gradient of a bias of keys is zero but for rounding.
+      for (const auto& [name, weight] : expected) expect_close(actual.at(name), weight, name, kClose, 1e-4);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(, SightLattice, ::testing::Values("qwen2_5_vl", "qwen3_vl", "qwen3_omni_moe"),
