@@ -1,8 +1,6 @@
 // Shared by the tests of towers, each of which is built from a shape and a tensor-parallel group.
 #pragma once
 
-#include <functional>
-
 #include "megalith/nn/footprint/footprint_scope.h"
 #include "megalith/nn/footprint/rank_sizes.h"
 #include "tests/nn/nn_support.h"
@@ -51,15 +49,15 @@ void expect_replicas_on_ranks(const Shape& shape) {
   });
 }
 
-// The planner's list of parameters, which `add` makes, is that of the tower.
-template <typename Tower, typename Shape>
-void expect_listed(const Shape& shape, const std::function<void(const FootprintScope&)>& add) {
+// The list of parameters that the planner has is that of the tower.
+template <typename Tower, typename Footprint, typename Shape>
+void expect_listed(const Shape& shape) {
   testing::run_ranks(1, [&](const testing::Rank& r) {
     ParameterSet set(at::kFloat, at::kMeta);
     const Tower tower(ParameterScope(set), shape, {.group = r.world.world()});
-    ParameterSizes sizes;
-    const RankSizes rank{};
-    add(FootprintScope(rank, nullptr, sizes));
+    const Footprint footprint(RankSizes{}, shape, {});
+    const ParameterSizes& sizes = footprint.parts().parameters();
+    EXPECT_TRUE(sizes.updates.empty());
     ASSERT_EQ(sizes.weights.size(), set.all().size());
     for (size_t i = 0; i < sizes.weights.size(); ++i)
       EXPECT_EQ(sizes.weights[i].numel, set.all()[i]->value.numel()) << set.all()[i]->spec.name;

@@ -122,6 +122,22 @@ void add_images(const plan::RunShape& run, at::Generator& generator, data::Micro
   batch.visual_rows = batch.visual_rows.reshape({-1});
 }
 
+// Sounds come after the images.
+void add_sounds(const plan::RunShape& run, at::Generator& generator, data::MicroBatch& batch) {
+  if (run.microbatch_sounds() == 0) return;
+  const nn::AudioShape& tower = *run.model->audio;
+  const int64_t rows = run.sounds * tower.rows(run.sound_frames);
+  const int64_t first =
+      run.microbatch_images() > 0 ? run.images * run.image_patches() / run.model->vision->merged() : 0;
+  batch.audio_features =
+      at::randn({run.microbatch_sounds() * run.sound_frames, tower.mel_bins}, generator, at::TensorOptions(at::kFloat));
+  batch.audio_lengths = at::full({run.microbatch_sounds()}, run.sound_frames, at::kLong);
+  batch.audio_rows = at::full({run.sequences(), run.sequence_length}, -1, at::kLong);
+  for (int64_t sequence = 0; sequence < run.sequences(); ++sequence)
+    batch.audio_rows[sequence].narrow(0, first, rows).copy_(at::arange(rows) + sequence / run.answers * rows);
+  batch.audio_rows = batch.audio_rows.reshape({-1});
+}
+
 data::StepBatch random_batch(const plan::RunShape& run, uint64_t seed) {
   data::StepBatch step;
   at::Generator generator = at::detail::createCPUGenerator(seed);
@@ -136,6 +152,7 @@ data::StepBatch random_batch(const plan::RunShape& run, uint64_t seed) {
     batch.preference = run.answers == 2;
     batch.real_tokens = batch.loss_tokens = tokens;
     add_images(run, generator, batch);
+    add_sounds(run, generator, batch);
     step.microbatches.push_back(std::move(batch));
   }
   step.samples = run.micro_batch_size * run.microbatches * run.dp();
@@ -212,6 +229,8 @@ plan::RunShape MemoryCase::shape() const {
   shape.options.freeze = freeze;
   shape.images = images;
   shape.image_side = image_side;
+  shape.sounds = sounds;
+  shape.sound_frames = sound_frames;
   return shape;
 }
 

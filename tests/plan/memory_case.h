@@ -21,8 +21,10 @@ struct MemoryCase {
   config::TrainingArguments args;  // derived
   int world = 1;
   int64_t length = 0;
-  // For models with a vision tower: images of each sample, patches along their sides, and what is not trained.
+  // For models with towers: images of each sample, patches along their sides, sounds, frames of each, and what is not
+  // trained.
   int64_t images = 0, image_side = 0;
+  int64_t sounds = 0, sound_frames = 0;
   model::FreezePlan freeze = {};
 
   plan::RunShape shape() const;

@@ -17,7 +17,6 @@
 #include "megalith/model/families/family.h"
 #include "megalith/model/virtual_models.h"
 #include "megalith/nn/parameter/matrix.h"
-#include "megalith/nn/vision/vision_footprint.h"
 #include "megalith/plan/parameter_sizes.h"
 #include "megalith/plan/rank_sizes.h"
 #include "megalith/run/resolve/adapter_source.h"
@@ -287,13 +286,43 @@ void expect_images_as_planned(const std::vector<std::string>& words, int world, 
   expect_as_planned("images", how, tolerance);
 }
 
+// An audio tower whose convolutions weigh about as much as its blocks.
+nn::AudioShape small_ear() {
+  return {.depth = 3,
+          .width = 96,
+          .heads = 4,
+          .mlp_width = 256,
+          .out_width = 128,
+          .mel_bins = 32,
+          .conv_channels = 32,
+          .window = 200,
+          .conv_chunks = 6};
+}
+
+void expect_sounds_as_planned(const std::vector<std::string>& words, int world, const model::FreezePlan& freeze) {
+  std::vector<std::string> all = words;
+  all.insert(all.end(), {"--finetuning_type=full", "--per_device_train_batch_size=2", "--gradient_accumulation_steps=2",
+                         "--max_steps=10"});
+  model::ModelConfig config = testing::plan_model("llama", {{"num_hidden_layers", 4}, {"vocab_size", 500}});
+  config.audio = small_ear();
+  MemoryCase how =
+      memory_case(fmt::format("sounds {}{}{}{}", fmt::join(words, " "), freeze.vision_tower ? " frozen tower" : "",
+                              freeze.projector ? " frozen projector" : "", freeze.language_model ? " frozen text" : ""),
+                  config, all, world, 192);
+  how.sounds = 2;
+  how.sound_frames = 350;
+  how.freeze = freeze;
+  expect_as_planned("sounds", how);
+}
+
+const std::vector<std::string> kEverythingAgain{"--recompute_granularity=full", "--recompute_method=uniform",
+                                                "--recompute_num_layers=1"};
+
 // Images of 256 patches, two per sample: trained, frozen, recomputed; alone and shared by ranks.
 TEST(PlannedMemory, KnowsImages) {
-  const std::vector<std::string> again{"--recompute_granularity=full", "--recompute_method=uniform",
-                                       "--recompute_num_layers=1"};
   for (const bool windows : {false, true}) {
     expect_images_as_planned({}, 1, windows, {});
-    expect_images_as_planned(again, 1, windows, {});
+    expect_images_as_planned(kEverythingAgain, 1, windows, {});
     expect_images_as_planned({}, 1, windows, {.vision_tower = true, .projector = true});
     expect_images_as_planned({}, 1, windows, {.vision_tower = true});
     expect_images_as_planned({"--bf16=true"}, 1, windows, {});
@@ -334,6 +363,122 @@ TEST(PlannedMemory, ImagesAreGivenBackByBackward) {
         EXPECT_GT(nn::total(chunk.forward.left), kept) << plan;
       }
     }
+}
+
+// Sounds of three and a half seconds, two per sample.
+TEST(PlannedMemory, KnowsSounds) {
+  expect_sounds_as_planned({}, 1, {});
+  expect_sounds_as_planned(kEverythingAgain, 1, {});
+  expect_sounds_as_planned({}, 1, {.vision_tower = true, .projector = true});
+  expect_sounds_as_planned({}, 1, {.vision_tower = true});
+  expect_sounds_as_planned({"--bf16=true"}, 1, {});
+  expect_sounds_as_planned({"--tp=2", "--sequence_parallel"}, 2, {});
+  expect_sounds_as_planned({"--cp=2"}, 2, {.vision_tower = true, .projector = true});
+  expect_sounds_as_planned({"--pp=2"}, 2, {});
+  expect_sounds_as_planned({}, 1, {.language_model = true});
+}
+
+// A golden model that sees or hears, with sizes that make a difference. With adapters the
+// modules of towers must have names.
+model::ModelConfig named_model(const std::string& name) {
+  nlohmann::json config = testing::golden_json("hf/" + name + "/config.json");
+  nlohmann::json& whole = config.contains("thinker_config") ? config["thinker_config"] : config;
+  whole["text_config"].update({{"hidden_size", 128},
+                               {"intermediate_size", 352},
+                               {"num_attention_heads", 8},
+                               {"num_key_value_heads", 4},
+                               {"num_hidden_layers", 4},
+                               {"vocab_size", 500}});
+  if (whole["text_config"].contains("moe_intermediate_size")) whole["text_config"]["moe_intermediate_size"] = 96;
+  if (whole["text_config"].contains("layer_types"))
+    whole["text_config"]["layer_types"] = std::vector<std::string>(4, "full_attention");
+  const bool qwen2 = name == "qwen2_vl";
+  whole["vision_config"].update({{"depth", 4}, {"num_heads", 4}, {"hidden_size", qwen2 ? 128 : 96}});
+  if (qwen2)
+    whole["vision_config"]["embed_dim"] = 96;
+  else
+    whole["vision_config"].update({{"intermediate_size", 256}, {"out_hidden_size", 128}});
+  if (whole["vision_config"].contains("deepstack_visual_indexes"))
+    whole["vision_config"]["deepstack_visual_indexes"] = std::vector<int>{1, 2};
+  if (whole.contains("audio_config"))
+    whole["audio_config"].update({{"d_model", 96},
+                                  {"encoder_attention_heads", 4},
+                                  {"encoder_ffn_dim", 256},
+                                  {"encoder_layers", 3},
+                                  {"output_dim", 128},
+                                  {"downsample_hidden_size", 32}});
+  return model::read_model_config(io::parse_json_file(config.dump(), name + " of a test"));
+}
+
+void expect_adapters_as_planned(const std::string& name, const std::vector<std::string>& words, int world,
+                                const model::FreezePlan& freeze) {
+  std::vector<std::string> all = words;
+  all.insert(all.end(), {"--finetuning_type=lora", "--lora_rank=16", "--per_device_train_batch_size=2",
+                         "--gradient_accumulation_steps=2", "--max_steps=10"});
+  const model::ModelConfig config = named_model(name);
+  if (config.moe)
+    all.insert(all.end(), {"--moe_token_dispatcher_type=alltoall", "--moe_expert_capacity_factor=1.0",
+                           "--moe_pad_expert_input_to_capacity=true"});
+  MemoryCase how = memory_case(
+      fmt::format("lora {} {}{}{}{}", name, fmt::join(words, " "), freeze.vision_tower ? " frozen tower" : "",
+                  freeze.projector ? " frozen merger" : "", freeze.language_model ? " frozen text" : ""),
+      config, all, world, 192);
+  how.images = 1;
+  how.image_side = 16;
+  how.sounds = config.audio ? 1 : 0;
+  how.sound_frames = 350;
+  how.freeze = freeze;
+  expect_as_planned("adapters", how);
+}
+
+// The first block of a vision tower needs no gradient of its input, that of an audio tower does: the product before it
+// has an update.
+TEST(PlannedMemory, KnowsAdaptersOfTowers) {
+  for (const char* name : {"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_omni_moe"}) {
+    expect_adapters_as_planned(name, {}, 1, {});
+    expect_adapters_as_planned(name, kEverythingAgain, 1, {});
+  }
+  for (const char* name : {"qwen2_vl", "qwen3_omni_moe"}) {
+    expect_adapters_as_planned(name, {}, 1, {.vision_tower = true});
+    expect_adapters_as_planned(name, {}, 1, {.vision_tower = true, .projector = true});
+    expect_adapters_as_planned(name, {}, 1, {.language_model = true});
+    expect_adapters_as_planned(name, {"--lora_target=q_proj,v_proj"}, 1, {});
+  }
+  expect_adapters_as_planned("qwen2_5_vl", {"--bf16=true", "--tp=2", "--sequence_parallel"}, 2, {});
+  expect_adapters_as_planned("qwen2_vl", {"--lora_dropout=0.1"}, 1, {});
+}
+
+// Backward frees all that forward keeps for sounds, to the byte, also with adapters on both towers.
+TEST(PlannedMemory, SoundsAreGivenBackByBackward) {
+  for (int plan = 0; plan < 64; ++plan) {
+    if ((plan & 7) == 7) continue;  // nothing would be trained
+    const bool adapters = (plan & 32) != 0;
+    MemoryCase how = memory_case(
+        "sounds", named_model("qwen3_omni_moe"),
+        {adapters ? "--finetuning_type=lora" : "--finetuning_type=full", "--per_device_train_batch_size=2"}, 1, 192);
+    how.images = 1;
+    how.image_side = 16;
+    how.sounds = 2;
+    how.sound_frames = 350;
+    how.freeze = {.vision_tower = (plan & 1) != 0, .projector = (plan & 2) != 0, .language_model = (plan & 4) != 0};
+    RunShape run = how.shape();
+    run.machinery.cuda = (plan & 8) != 0;
+    if ((plan & 16) != 0) run.options.recompute = {.layers = model::RecomputePlan::Layers::kUniform, .num_layers = 1};
+    const layout::LayerSplit split = run.split();
+    const auto left = [&] {
+      const model::ModelFootprint planned(*run.model, run.options, rank_sizes(run));
+      const model::ChunkFootprint chunk = planned.chunk(split.stages().front(), /*defer=*/false);
+      EXPECT_NEAR(nn::total(chunk.forward.left) + nn::total(chunk.backward.left), 0, 1) << plan;
+      return nn::total(chunk.forward.left);
+    };
+    const double both = left();
+    run.sounds = 0;
+    const double images = left();
+    if (how.freeze.vision_tower && how.freeze.projector)
+      EXPECT_NEAR(both, images, 1) << plan;
+    else
+      EXPECT_GT(both, images) << plan;
+  }
 }
 
 // Frozen parts have no gradients and no optimizer state; the tower is on the first stage alone, and whole on its ranks.
@@ -415,16 +560,6 @@ TEST(PlannedMemory, NamesAdaptersThatAreNotCounted) {
   };
   refused("--lora_target=embed_tokens");
   refused("--additional_target=model.norm");
-  model::ModelConfig seeing = testing::plan_model("llama");
-  seeing.vision = small_tower(false);
-  const MemoryCase how = memory_case("tower", seeing, {"--finetuning_type=lora"}, 1, 64);
-  RunShape run = how.shape();
-  run.options.freeze = {.vision_tower = true, .projector = true};
-  EXPECT_TRUE(layout_problems(run).empty());
-  run.options.freeze = {.vision_tower = true};
-  const std::vector<std::string> problems = layout_problems(run);
-  ASSERT_EQ(problems.size(), 1U);
-  testing::expect_contains(problems[0], "adapters of a vision tower and its merger are not planned");
 }
 
 // Each layer on the host frees what it keeps; two of them are on the device at a time.
@@ -550,9 +685,34 @@ nn::MatrixWork matrix_work(const nn::ParameterSpec& spec) {
   return work;
 }
 
-// The sizes of every parameter, on every rank, for every family.
+// Compares the sizes of every parameter, on every rank, with those of the real model.
+void expect_counted_parameters(const MemoryCase& how, const RunShape& run) {
+  const layout::LayerSplit split = run.split();
+  const model::ModelFootprint planned(*run.model, run.options, rank_sizes(run));
+  testing::run_ranks(how.world, [&](const testing::Rank& rank) {
+    parallel::ParallelContext context(rank.world, layout::RankGrid(run.grid));
+    model::ModelOptions options = run.options;
+    options.device = at::kMeta;
+    if (options.adapter) options.adapter = model::resolve_targets(*run.options.adapter, how.model);
+    const model::VirtualModels models(
+        how.model, options, model::chunk_places(config::split_request(how.args.pipeline), how.model, context), context);
+    for (size_t chunk = 0; chunk < models.size(); ++chunk) {
+      std::vector<nn::ParameterSize> real;
+      for (const auto& p : models[chunk].parameters().all())
+        real.push_back({p->value.numel(), p->spec.expert, p->spec.tied_over_stages(),
+                        p->spec.role == nn::ParameterRole::kBuffer, p->spec.role == nn::ParameterRole::kAdapter,
+                        p->value.requires_grad(), p->attached.in_fp8, matrix_work(p->spec)});
+      EXPECT_EQ(real, planned.parameters(split.stage(context.place().pp_rank, static_cast<int>(chunk)))) << how.name;
+    }
+  });
+}
+
+// For every family, and for models with towers whatever of them is frozen.
 TEST(PlannedMemory, CountsTheParametersOfEveryFamily) {
-  for (const std::string& name : testing::golden_model_names()) {
+  std::vector<std::string> names = testing::golden_model_names();
+  const std::vector<std::string> media = testing::golden_media_names();
+  names.insert(names.end(), media.begin(), media.end());
+  for (const std::string& name : names) {
     const model::ModelConfig model = model::read_model_config(testing::golden_dir() / "hf" / name);
     for (const auto& [tp, pp, ep, adapters] :
          {std::tuple(1, 1, 1, false), std::tuple(2, 1, 1, false), std::tuple(1, 2, 1, false),
@@ -561,8 +721,9 @@ TEST(PlannedMemory, CountsTheParametersOfEveryFamily) {
       if (ep > 1 && !model.moe) continue;
       if (adapters && (model.latent || model.delta_net || model.mtp_layers > 0)) continue;
       if (model.delta_net && model.delta_net->key_heads % tp != 0) continue;
+      if (model.vision && pp > 1) continue;  // layers of deepstack rows; towers are on the first stage in any case
       const MemoryCase how =
-          memory_case(name, model,
+          memory_case(fmt::format("{} tp {} pp {} ep {}{}", name, tp, pp, ep, adapters ? " lora" : ""), model,
                       {fmt::format("--tp={}", tp), fmt::format("--pp={}", pp), fmt::format("--ep={}", ep), "--etp=1",
                        "--bf16", "--fp8=hybrid", adapters ? "--finetuning_type=lora" : "--finetuning_type=full"},
                       tp * pp, 64);
@@ -571,26 +732,14 @@ TEST(PlannedMemory, CountsTheParametersOfEveryFamily) {
       // Trained biases, as files of adapters may ask for.
       const auto biases = tp > 1 ? peft::TrainedBiases::kTargets : peft::TrainedBiases::kAll;
       if (adapters) run.options.adapter->biases = biases;
-      const layout::LayerSplit split = run.split();
-      const model::ModelFootprint planned(*run.model, run.options, rank_sizes(run));
-      testing::run_ranks(how.world, [&](const testing::Rank& rank) {
-        parallel::ParallelContext context(rank.world, layout::RankGrid(run.grid));
-        model::ModelOptions options = run.options;
-        options.device = at::kMeta;
-        if (adapters) options.adapter = model::resolve_targets(*run.options.adapter, how.model);
-        const model::VirtualModels models(
-            how.model, options, model::chunk_places(config::split_request(how.args.pipeline), how.model, context),
-            context);
-        for (size_t chunk = 0; chunk < models.size(); ++chunk) {
-          std::vector<nn::ParameterSize> real;
-          for (const auto& p : models[chunk].parameters().all())
-            real.push_back({p->value.numel(), p->spec.expert, p->spec.tied_over_stages(),
-                            p->spec.role == nn::ParameterRole::kBuffer, p->spec.role == nn::ParameterRole::kAdapter,
-                            p->value.requires_grad(), p->attached.in_fp8, matrix_work(p->spec)});
-          EXPECT_EQ(real, planned.parameters(split.stage(context.place().pp_rank, static_cast<int>(chunk))))
-              << name << " tp " << tp << " pp " << pp;
-        }
-      });
+      expect_counted_parameters(how, run);
+      if (!model.vision) continue;
+      for (const model::FreezePlan& freeze :
+           {model::FreezePlan{.vision_tower = true}, model::FreezePlan{.projector = true},
+            model::FreezePlan{.projector = true, .language_model = true}}) {
+        run.options.freeze = freeze;
+        expect_counted_parameters(how, run);
+      }
     }
   }
 }

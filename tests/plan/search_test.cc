@@ -301,11 +301,58 @@ TEST(StepTime, TowersAreOnTheFirstStage) {
   run.images = 0;
   EXPECT_FALSE(first_rank_advice(run, cluster));
   // Images are as the user says; by default a sequence must have room for their tokens.
-  run::set_images(run, 3, 28 * 28 * 100);
+  run::set_media(run, {.images = 3, .image_pixels = 28 * 28 * 100});
   EXPECT_EQ(run.images, 3);
   EXPECT_EQ(run.image_side, 20);
   EXPECT_EQ(run::run_shape(model, args, 4, 100, cluster.machinery()).image_side, 20);
-  testing::expect_error<ConfigError>([&] { run::set_images(run, -1, std::nullopt); }, {"images_per_sample is -1"});
+  testing::expect_error<ConfigError>([&] { run::set_media(run, {.images = -1}); }, {"images_per_sample is -1"});
+  testing::expect_error<ConfigError>([&] { run::set_media(run, {.sounds = 1}); }, {"for models that hear"});
+}
+
+// The same for a tower for sounds: convolutions, blocks and projector.
+TEST(StepTime, AudioTowersAreOnTheFirstStage) {
+  const Cluster cluster = find_cluster("h100-80g");
+  const std::vector<std::string> words{"--pp=4", "--per_device_train_batch_size=1", "--gradient_accumulation_steps=8",
+                                       "--bf16=true", "--finetuning_type=full"};
+  const auto args = config::derive(config::parse_arguments(config::Dialect::kTrain, words).args).args;
+  model::ModelConfig model = llama_8b();
+  // As that of Qwen3-Omni.
+  model.audio = nn::AudioShape{
+      .depth = 32, .width = 1280, .heads = 20, .mlp_width = 5120, .out_width = 4096, .conv_channels = 480};
+  RunShape run = run::run_shape(model, args, 4, 4096, cluster.machinery());
+  EXPECT_EQ(run.sounds, 1);
+  EXPECT_EQ(run.sound_frames, 3000);
+  const auto stages = [&](int64_t sounds, bool frozen) {
+    run.sounds = sounds;
+    run.options.freeze = {.vision_tower = frozen, .projector = frozen};
+    return std::pair(plan_stage_time(run, cluster, 0), plan_stage_time(run, cluster, 1));
+  };
+  const auto none = stages(0, false), frozen = stages(8, true), trained = stages(8, false);
+  EXPECT_EQ(none.second.gemm, trained.second.gemm);
+  const double once = frozen.first.gemm - none.first.gemm, all = trained.first.gemm - none.first.gemm;
+  EXPECT_GT(once, 0.05 * none.first.gemm);
+  EXPECT_NEAR(all / once, 3, 0.3);
+  EXPECT_GT(frozen.first.attention, none.first.attention);
+  EXPECT_GT(frozen.first.memory_bound, none.first.memory_bound);
+  // Model FLOPs per step: 8 samples of eight sounds, each of 30 chunks of 13 rows, which see 104 rows at once.
+  const double rows = 390, pairs = 3 * 104.0 * 104 + 78 * 78, block = 12 * 1280.0 * 1280;
+  const double convolutions = 30 * 480 * 9 * (64 * 50.0 + 480 * 32 * 25.0 + 480 * 16 * 13.0);
+  const double forward =
+      2 * (convolutions + rows * (480 * 16 * 1280.0 + 32 * block + 1280.0 * (1280 + 4096)) + 32 * 2 * 1280 * pairs);
+  EXPECT_NEAR(frozen.first.model_flop - none.first.model_flop, 64 * forward, 1e-9 * frozen.first.model_flop);
+  EXPECT_NEAR(trained.first.model_flop - none.first.model_flop, 192 * forward, 1e-9 * frozen.first.model_flop);
+  // An equal share of the layers is too much for the first stage.
+  run.sounds = 16;
+  const std::optional<int> advice = first_rank_advice(run, cluster);
+  ASSERT_TRUE(advice);
+  EXPECT_LT(*advice, 8);
+  // Sounds are as the user says; by default a sequence must have room for their tokens.
+  run::set_media(run, {.sounds = 3, .sound_seconds = 12.5});
+  EXPECT_EQ(run.sounds, 3);
+  EXPECT_EQ(run.sound_frames, 1250);
+  EXPECT_EQ(run::run_shape(model, args, 4, 100, cluster.machinery()).sound_frames, 700);
+  testing::expect_error<ConfigError>([&] { run::set_media(run, {.sound_seconds = 0}); }, {"sound_seconds is 0"});
+  testing::expect_error<ConfigError>([&] { run::set_media(run, {.image_pixels = 1}); }, {"for models that see"});
 }
 
 // Layouts whose first chunk lacks layers for the tower's rows are not possible.

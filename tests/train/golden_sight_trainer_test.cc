@@ -1,8 +1,10 @@
 // Steps of AdamW on the golden models that see, through the trainer: losses and gradient norms of transformers, with
-// everything trained and with frozen parts.
+// everything trained and with frozen parts. Those with a frozen language model are of
+// tests/data/hf_trainer/make_frozen_language_model.py.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <numeric>
 
 #include "megalith/data/micro_batch.h"
@@ -71,22 +73,32 @@ class GoldenHfSightTrainer : public ::testing::TestWithParam<std::string> {
 
   // Runs the steps of "train", "train_frozen_tower", … if the layout fits the model.
   void expect_steps(const char* kind, bool freeze_tower, bool freeze_projector, TrainerCase how) const {
-    SCOPED_TRACE(kind);
     golden_member(golden_.json, kind);
-    how.args.towers.freeze_vision_tower = freeze_tower;
-    how.args.towers.freeze_multi_modal_projector = freeze_projector;
+    how.args.towers = {.freeze_vision_tower = freeze_tower, .freeze_multi_modal_projector = freeze_projector};
+    expect_steps(kind, golden_.json.at(kind), std::move(how));
+  }
+  void expect_steps(const char* kind, const nlohmann::json& expected, TrainerCase how) const {
+    SCOPED_TRACE(kind);
     how.collate = PixelCollator(media_);
     try {
       model::layer_split(run::model_settings(how.effective(), at::kCPU).stages, config_, how.pp);
     } catch (const ConfigError& error) {
       return leave_out(how.name, error.what());
     }
-    expect_golden_steps(golden_.folder, media_.main.input_ids, media_.main.labels, golden_.json.at(kind), how);
+    expect_golden_steps(golden_.folder, media_.main.input_ids, media_.main.labels, expected, how);
   }
   void expect_all_steps(const TrainerCase& how) const {
     expect_steps("train", false, false, how);
     expect_steps("train_frozen_tower", true, false, how);
     expect_steps("train_frozen_tower_projector", true, true, how);
+    TrainerCase towers = how;
+    towers.args.towers = {
+        .freeze_vision_tower = false, .freeze_multi_modal_projector = false, .freeze_language_model = true};
+    expect_steps("frozen language model", frozen_language_model().at("models").at(GetParam()), towers);
+  }
+  static nlohmann::json frozen_language_model() {
+    std::ifstream file("tests/data/hf_trainer/frozen_language_model.json");
+    return nlohmann::json::parse(file);
   }
 
   GoldenModel golden_;

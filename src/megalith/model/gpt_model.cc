@@ -183,7 +183,11 @@ at::Tensor GptModel::forward(const ModelInput& input) const {
   // a micro-batch without media if only towers are trained.
   const bool anchored = (!trains_ && !place_.head) || (options_.freeze.language_model && !visual.any() && !sound.any());
   if (anchored && at::GradMode::is_enabled() && !x.requires_grad()) x = x.detach().requires_grad_();
+  // The rows are in x now; layers need those of deepstack alone.
+  visual.embeddings.reset();
+  sound = {};
   x = run_layers(std::move(x), layer_input, visual);
+  visual = {};
   if (input.cache) input.cache->advance(input.layout.tokens());
   if (!head_) return x;
   before_part(parts_.size() - 1);

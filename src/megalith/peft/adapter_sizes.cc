@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "megalith/peft/names.h"
-#include "megalith/peft/targets.h"
 
 namespace megalith::peft {
 
@@ -20,8 +19,7 @@ nn::UpdateSize AdapterSizes::of(const std::vector<nn::UpdatedPart>& parts, int64
   int64_t rank = 0, modules = 0, rows = 0;
   std::string last;
   for (const nn::UpdatedPart& part : parts) {
-    const std::string name = part.name + ".weight";
-    const auto update = all_ ? Update{module_of(names_, name), config_.rank} : update_of(names_, name, config_);
+    const auto update = update_of_part(part);
     if (!update) continue;
     modules += update->module != last ? 1 : 0;  // tensors of one module share an A
     last = update->module;
@@ -34,9 +32,18 @@ nn::UpdateSize AdapterSizes::of(const std::vector<nn::UpdatedPart>& parts, int64
   return size;
 }
 
+std::optional<Update> AdapterSizes::update_of_part(const nn::UpdatedPart& part) const {
+  const std::string name = part.name + ".weight";
+  if (!all_) return update_of(names_, name, config_);
+  const auto theirs = hf::their_name(names_, name);
+  if (theirs && is_kernel(names_, *theirs)) return std::nullopt;
+  return Update{module_of(names_, name), config_.rank};
+}
+
 bool AdapterSizes::trains_bias(const std::vector<nn::UpdatedPart>& parts) const {
-  // "all" means the linear layers, which norms are not.
-  if (all_ && config_.biases == TrainedBiases::kTargets) return !parts[0].name.ends_with("norm");
+  // "all" means the linear layers, which norms and convolutions are not.
+  if (all_ && config_.biases == TrainedBiases::kTargets)
+    return !parts[0].name.ends_with("norm") && update_of_part(parts[0]).has_value();
   return std::ranges::any_of(
       parts, [&](const nn::UpdatedPart& part) { return peft::trains_bias(names_, part.name + ".bias", config_); });
 }

@@ -17,12 +17,7 @@ std::vector<std::string> adapter_problems(const RunShape& run) {
   if (!run.options.adapter) return {};
   const model::ModelConfig& m = *run.model;
   std::vector<std::string> found;
-  const bool on_tower = m.vision && !(run.options.freeze.vision_tower && run.options.freeze.projector);
-  if (on_tower)
-    found.push_back(
-        "adapters of a vision tower and its merger are not planned; plan the run with freeze_vision_tower and"
-        " freeze_multi_modal_projector true");
-  else if (!model::ModelFootprint(m, run.options, rank_sizes(run)).counts_updates())
+  if (!model::ModelFootprint(m, run.options, rank_sizes(run)).counts_updates())
     found.push_back(
         fmt::format("adapters of {} models are not planned: their latent or linear attention, or"
                     " multi-token prediction, is not counted",

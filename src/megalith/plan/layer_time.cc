@@ -250,49 +250,49 @@ void LayerTimes::add_embedding(PassTimes& to) const {
   to.backward.tp += rank.split_tokens ? sum : 0;
 }
 
-// A frozen part runs forward alone. Output rows are gathered from all ranks that share a micro-batch, and their
-// gradients are returned.
-void LayerTimes::add_vision(PassTimes& to) const {
-  const nn::VisionFootprint* const vision = model_.vision();
-  if (vision == nullptr || !vision->runs()) return;
-  const nn::VisionShape& shape = vision->shape();
+void LayerTimes::add_towers(PassTimes& to) const {
+  for (const auto& tower : model_.towers())
+    if (tower->parts().runs()) add_tower(*tower, to);
+}
+
+// A part in which nothing is trained runs forward alone. Output rows are gathered from all ranks that share a
+// micro-batch, and their gradients are returned.
+void LayerTimes::add_tower(const nn::TowerFootprint& footprint, PassTimes& to) const {
+  const nn::TowerParts& parts = footprint.parts();
+  const auto speeds_of = [&](bool whole_frame) {
+    const Cluster& cluster = speeds_.cluster;
+    return RankSpeeds{cluster, parts.rank(whole_frame), {cluster, 1, 1}, {cluster, 1, 1}, {cluster, 1, 1}};
+  };
   PassTimes tower, merger;
   for (const bool whole : {true, false}) {
-    const auto blocks =
-        static_cast<double>(whole ? vision->whole_frame_blocks() : shape.depth - vision->whole_frame_blocks());
-    if (blocks == 0) continue;
-    const nn::RankSizes& rank = vision->rank(whole);
-    const RankSpeeds speeds{.cluster = speeds_.cluster,
-                            .rank = rank,
-                            .tp = {speeds_.cluster, 1, 1},
-                            .cp = {speeds_.cluster, 1, 1},
-                            .ep = {speeds_.cluster, 1, 1}};
-    PassTimes block = time_of(vision->attention(whole), speeds);
-    const PassTimes mlp = time_of(vision->mlp(), speeds);
-    block.forward += mlp.forward;
-    block.backward += mlp.backward;
-    block.forward.memory_bound += 2 * speeds.moved(2 * rank.stream());  // the norms
-    block.backward.memory_bound += 2 * speeds.moved(4 * rank.stream());
-    add_times(tower, block, blocks);
+    if (parts.count(whole) == 0) continue;
+    const RankSpeeds speeds = speeds_of(whole);
+    PassTimes block = time_of(*parts.attention(whole), speeds);
+    add_times(block, time_of(*parts.mlp(whole), speeds), 1);
+    block.forward.memory_bound += 2 * speeds.moved(2 * parts.stream());  // the norms
+    block.backward.memory_bound += 2 * speeds.moved(4 * parts.stream());
+    add_times(tower, block, static_cast<double>(parts.count(whole)));
   }
-  const nn::RankSizes& rank = vision->rank(/*whole_frame=*/true);
-  const double merged = static_cast<double>(shape.merged()) * rank.h,
-               rows = rank.t / static_cast<double>(shape.merged());
-  PassTimes patch, one;
-  speeds_.add_product(patch, rank.t, rank.h, static_cast<double>(shape.patch_pixels()));
-  add_times(tower, patch, 1);
-  speeds_.add_product(one, rows, merged, merged);
-  speeds_.add_product(one, rows, static_cast<double>(shape.out_width), merged);
+  const RankSpeeds speeds = speeds_of(/*whole_frame=*/true);
+  TimeMeter input(speeds);
+  footprint.input_work(input);
+  add_times(tower, input.time(), 1);
+  const nn::VisionShape& shape = parts.shape();
+  const double merged = static_cast<double>(shape.merged() * shape.width),
+               rows = speeds.rank.t / static_cast<double>(shape.merged());
+  PassTimes one;
+  speeds.add_product(one, rows, merged, merged);
+  speeds.add_product(one, rows, static_cast<double>(shape.out_width), merged);
   add_times(tower, one, static_cast<double>(shape.deepstack_blocks.size()));
   add_times(merger, one, 1);
-  if (vision->recomputes()) tower.backward.recompute += tower.forward.total();
-  const double gather = speeds_.tp.all_gather(vision->rows_bytes()) + speeds_.cp.all_gather(vision->rows_bytes());
+  if (parts.recomputes()) tower.backward.recompute += tower.forward.total();
+  const double gather = speeds_.tp.all_gather(parts.rows_bytes()) + speeds_.cp.all_gather(parts.rows_bytes());
   to.forward += tower.forward;
   to.forward += merger.forward;
   to.forward.tp += gather;
-  if (!vision->frozen().tower) to.backward += tower.backward;
-  if (!vision->frozen().merger) to.backward += merger.backward;
-  if (vision->trains()) to.backward.tp += gather;
+  if (parts.trains_blocks()) to.backward += tower.backward;
+  if (parts.trains_merger()) to.backward += merger.backward;
+  if (parts.trains()) to.backward.tp += gather;
 }
 
 void LayerTimes::add_head(PassTimes& to) const {

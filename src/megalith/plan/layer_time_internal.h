@@ -51,13 +51,15 @@ class LayerTimes {
 
   // `local` is the number of the layer in its chunk, on which recomputation may depend.
   void add_layer(int64_t layer, int64_t local, PassTimes& to) const;
-  // The look-up, and the head with its loss; each exists on one stage. The vision tower is beside the look-up; nothing
-  // is added for a model without one.
+  // The look-up, and the head with its loss; each exists on one stage. Towers are beside the look-up; nothing is added
+  // for a model without any.
   void add_embedding(PassTimes& to) const;
-  void add_vision(PassTimes& to) const;
+  void add_towers(PassTimes& to) const;
   void add_head(PassTimes& to) const;
 
  private:
+  void add_tower(const nn::TowerFootprint& footprint, PassTimes& to) const;
+
   const model::ModelFootprint& model_;
   const RankSpeeds speeds_;
   PassTimes norms_;  // both norms of a layer

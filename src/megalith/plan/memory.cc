@@ -173,14 +173,16 @@ double reduction_copy(const RunShape& run, const StateBytes& state, double tied)
 // cuBLAS keeps 32 MiB for each of the two threads that run products: forward's and backward's.
 constexpr double kLibraryWorkspaces = 2.0 * (32 << 20);
 
-// Returns the bytes of token ids and labels of a step, 8 each per token, and of pixels in fp32. On a GPU they stay on
+// Returns the bytes of token ids and labels of a step, 8 each per token, and of pixels and sounds in fp32. On a GPU they stay on
 // the host; with context parallelism a rank holds its slice besides the whole.
 double batch_bytes(const RunShape& run) {
   if (run.machinery.cuda) return 0;
   const auto tokens = static_cast<double>(run.sequences() * run.sequence_length * run.microbatches);
   const int64_t patches = run.microbatch_images() * run.image_patches() * run.microbatches;
   const double pixels = patches > 0 ? static_cast<double>(patches * run.model->vision->patch_pixels()) : 0;
-  return 16 * tokens * (run.grid.cp > 1 ? 1 + 1.0 / run.grid.cp : 1) + 4 * pixels;
+  const int64_t frames = run.microbatch_sounds() * run.sound_frames * run.microbatches;
+  const double levels = frames > 0 ? static_cast<double>(frames * run.model->audio->mel_bins) : 0;
+  return 16 * tokens * (run.grid.cp > 1 ? 1 + 1.0 / run.grid.cp : 1) + 4 * (pixels + levels);
 }
 
 }  // namespace

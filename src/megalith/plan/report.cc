@@ -80,7 +80,7 @@ std::string candidate_text(const Candidate& candidate, const Cluster& cluster) {
   const auto share = [&t](double part) { return 100 * part / t.total(); };
   const std::optional<int> first = first_rank_advice(candidate.run, cluster);
   const std::string advice = first ? fmt::format(
-                                         "    the vision tower makes the first stage the slowest: try"
+                                         "    images and sounds make the first stage the slowest: try"
                                          " --decoder_first_pipeline_num_layers {}\n",
                                          *first)
                                    : "";
@@ -90,6 +90,21 @@ std::string candidate_text(const Candidate& candidate, const Cluster& cluster) {
       candidate.text(), t.total(), t.tokens_per_second(), 100 * t.mfu(), share(t.compute()), share(t.exposed()),
       share(t.bubble), share(t.optimizer), fmt::format("{:.1f}", candidate.memory.peak() / kGiB),
       fmt::format("{:.1f}", cluster.usable_bytes() / kGiB), candidate.limits(cluster), advice);
+}
+
+// Returns one line for each kind of media that the samples are assumed to have, with the options that say otherwise.
+std::string media_text(const RunShape& run) {
+  const auto counted = [](int64_t number, const char* what) {
+    return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
+  };
+  std::string text;
+  if (run.microbatch_images() > 0)
+    text += fmt::format("Each sample has {} of {} x {} patches (images_per_sample, image_pixels).\n",
+                        counted(run.images, "image"), run.image_side, run.image_side);
+  if (run.microbatch_sounds() > 0)
+    text += fmt::format("Each sample has {} of {} frames (sounds_per_sample, sound_seconds).\n",
+                        counted(run.sounds, "sound"), run.sound_frames);
+  return text;
 }
 
 // Returns one line with the share of fp8, and one per kind of products that stay in bf16; empty without fp8.
@@ -126,10 +141,7 @@ std::string memory_text(const RunShape& run, const std::vector<RankMemory>& stag
       "{} ranks = tp {} x cp {} x pp {} x dp {}; {} micro-batches of {} x {} tokens; each rank of a stage needs\n\n",
       run.grid.world_size, run.grid.tp, run.grid.cp, run.grid.pp, run.dp(), run.microbatches, run.sequences(),
       run.sequence_length);
-  if (run.microbatch_images() > 0)
-    text.insert(text.size() - 1, fmt::format("Each sample has {} image{} of {} x {} patches (images_per_sample,"
-                                             " image_pixels).\n",
-                                             run.images, run.images == 1 ? "" : "s", run.image_side, run.image_side));
+  text.insert(text.size() - 1, media_text(run));
   constexpr const char* kRow = "{:>5} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>10} {:>11}\n";
   text += fmt::format(kRow, "stage", "parameters", "gradients", "optimizer", "activations", "communic.", "workspace",
                       "in flight", "peak");
@@ -144,7 +156,7 @@ std::string memory_text(const RunShape& run, const std::vector<RankMemory>& stag
     text += fmt::format(", of which {} are a reference model's weights", size_text(most.state.reference));
   if (most.batches > 0)
     text += fmt::format(", of which {} are token ids{}", size_text(most.batches),
-                        run.microbatch_images() > 0 ? " and pixels" : "");
+                        run.microbatch_images() + run.microbatch_sounds() > 0 ? " and media" : "");
   if (most.state.optimizer_host > 0) text += fmt::format("; {} of host memory", size_text(most.state.optimizer_host));
   if (most.save_host > 0) text += fmt::format("; a save takes {} of host memory more", size_text(most.save_host));
   text += '\n' + fp8_text(run);
@@ -158,6 +170,7 @@ std::string memory_text(const RunShape& run, const std::vector<RankMemory>& stag
 ordered_json memory_json(const RunShape& run, const std::vector<RankMemory>& stages, const Cluster* cluster) {
   ordered_json json{{"layout", layout_json(run)}, {"stages", ordered_json::array()}};
   if (run.microbatch_images() > 0) json["images"] = {{"per_sample", run.images}, {"patches", run.image_patches()}};
+  if (run.microbatch_sounds() > 0) json["sounds"] = {{"per_sample", run.sounds}, {"frames", run.sound_frames}};
   for (const RankMemory& stage : stages) json["stages"].push_back(stage_json(stage));
   const RankMemory& most = fullest(stages);
   json["fullest"] = most.pp_rank;

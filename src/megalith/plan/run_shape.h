@@ -32,6 +32,15 @@ struct MuonShape {
   double state_bytes = 4;      // per element of a matrix, in place of optimizer_state_bytes
 };
 
+// What a plan assumes of the media of each sample, which it cannot know: std::nullopt means the default of the run
+// (run::set_media).
+struct MediaRequest {
+  std::optional<int64_t> images;        // per sample
+  std::optional<int64_t> image_pixels;  // of each
+  std::optional<int64_t> sounds;        // per sample
+  std::optional<double> sound_seconds;  // of each
+};
+
 // run::run_shape makes it from options; code that fills it in by hand calls complete() at the end.
 struct RunShape {
   const model::ModelConfig* model = nullptr;  // borrowed
@@ -47,6 +56,8 @@ struct RunShape {
   int64_t images = 0;              // per sample, for a model with a vision tower; answers share them
   int64_t image_max_pixels = 768 * 768;  // pixels of an image unless told otherwise
   int64_t image_side = 0;                // patches along a side of each image, which is a square
+  int64_t sounds = 0;                    // per sample, for a model with an audio tower; answers share them
+  int64_t sound_frames = 0;              // frames of each
   bool reference = false;                // a second model is held beside it, weights only
   // The reference is the model below its adapter: modules that the adapter trains in full keep their first weights.
   bool keeps_base = false;
@@ -84,6 +95,8 @@ struct RunShape {
   // Images per micro-batch, 0 for a model without a vision tower, and patches of one.
   int64_t microbatch_images() const { return model->vision ? micro_batch_size * images : 0; }
   int64_t image_patches() const { return image_side * image_side; }
+  // Sounds per micro-batch, 0 for a model without an audio tower.
+  int64_t microbatch_sounds() const { return model->audio ? micro_batch_size * sounds : 0; }
   // Samples per step over all replicas.
   double global_batch() const { return static_cast<double>(micro_batch_size * microbatches * dp()); }
   // Returns the layers of every stage. Throws ConfigError if there is no such split.

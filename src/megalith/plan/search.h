@@ -54,8 +54,7 @@ struct SearchRequest {
   int64_t global_batch = 0;  // sequences per step
   // The batch, the machines, and the number of layouts to return.
   int64_t sequence_length = 0;
-  // Images of a sample, for models with a vision tower; nullopt = the run's default.
-  std::optional<int64_t> images, image_pixels;
+  MediaRequest media;  // of a sample, for models with towers
   int gpus = 1;
   Cluster cluster;
   size_t best = 5;

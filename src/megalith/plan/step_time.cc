@@ -43,7 +43,7 @@ RankTime rank_time(const RunShape& run, const LayerTimes& layers, const layout::
     }
     if (stage.has_embedding()) {
       layers.add_embedding(time);
-      layers.add_vision(time);
+      layers.add_towers(time);
     }
     if (stage.has_loss()) layers.add_head(time);
   }
@@ -148,6 +148,16 @@ double image_flop(const RunShape& run) {
   work.add(shape, 1, run.image_side, run.image_side);
   const double images = run.global_batch() * static_cast<double>(run.images);
   return images * layout::vision_flops(shape, work, run.options.freeze.vision_tower, run.options.freeze.projector);
+}
+
+// The same for the audio tower.
+double sound_flop(const RunShape& run) {
+  if (!run.model->audio) return 0;
+  const layout::AudioFlopsShape shape = model::flops_shape(*run.model->audio);
+  layout::AudioWork work;
+  work.add(shape, run.sound_frames);
+  const double sounds = run.global_batch() * static_cast<double>(run.sounds);
+  return sounds * layout::audio_flops(shape, work, run.options.freeze.vision_tower, run.options.freeze.projector);
 }
 
 // Returns the seconds of one activation between two stages.
@@ -260,7 +270,7 @@ StepTime step_at_pace(const RunShape& run, const Cluster& cluster, const model::
   step.tokens = run.global_batch() * static_cast<double>(run.sequence_length);
   step.model_flop = layout::model_flops(model::flops_shape(*run.model), static_cast<int64_t>(run.global_batch()),
                                         run.sequence_length) +
-                    image_flop(run);
+                    image_flop(run) + sound_flop(run);
   step.peak_flops = cluster.peak_flops * run.grid.world_size;
   return step;
 }
@@ -297,8 +307,8 @@ StepTime plan_stage_time(const RunShape& run, const Cluster& cluster, int stage)
 // Few numbers of layers divide evenly among the other stages, so all of them are tried.
 std::optional<int> first_rank_advice(const RunShape& run, const Cluster& cluster) {
   const layout::SplitRequest& given = run.stages;
-  if (run.microbatch_images() == 0 || run.grid.pp == 1 || given.first_rank_layers || given.last_rank_layers ||
-      given.layout)
+  const bool media = run.microbatch_images() + run.microbatch_sounds() > 0;
+  if (!media || run.grid.pp == 1 || given.first_rank_layers || given.last_rank_layers || given.layout)
     return std::nullopt;
   BubbleBook book;
   double best = 0.98 * plan_step_time(run, cluster, book).total();

@@ -60,8 +60,8 @@ StepTime plan_step_time(const RunShape& run, const Cluster& cluster);
 StepTime plan_stage_time(const RunShape& run, const Cluster& cluster, int stage);
 
 // Returns how many layers to give the first pipeline rank (decoder_first_pipeline_num_layers) for the fastest step, if
-// that gains 2 % over an equal share: a vision tower is work of the first stage alone. std::nullopt otherwise, without
-// images, and if the layers of stages are given.
+// that gains 2 % over an equal share: towers are work of the first stage alone. std::nullopt otherwise, without media,
+// and if the layers of stages are given.
 std::optional<int> first_rank_advice(const RunShape& run, const Cluster& cluster);
 
 // Speed of collectives in a group of `size` ranks, `stride` apart, as NCCL would run them: at the speed of the links

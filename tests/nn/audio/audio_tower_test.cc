@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "megalith/base/error.h"
+#include "megalith/nn/audio/audio_footprint.h"
 #include "megalith/nn/audio/audio_shape.h"
 #include "tests/nn/tower_support.h"
 
@@ -189,9 +190,7 @@ TEST(AudioTower, FrozenPartsHaveNoGraph) {
 
 TEST(AudioTower, ParametersOfRanksAreReplicas) { expect_replicas_on_ranks<AudioTower>(small_shape()); }
 
-TEST(AudioTower, FootprintListsTheParameters) {
-  expect_listed<AudioTower>(small_shape(), [](const FootprintScope& scope) { add_parameters(scope, small_shape()); });
-}
+TEST(AudioTower, FootprintListsTheParameters) { expect_listed<AudioTower, AudioFootprint>(small_shape()); }
 
 // bf16 differs from fp32 by its rounding alone.
 TEST(AudioTower, RunsInBf16) {

@@ -266,7 +266,7 @@ TEST(VisionTower, ParametersOfRanksAreReplicas) { expect_replicas_on_ranks<Visio
 
 TEST(VisionTower, FootprintListsTheParameters) {
   for (const VisionShape& shape : {plain_shape(), windowed_shape(), deepstack_shape()})
-    expect_listed<VisionTower>(shape, [&](const FootprintScope& scope) { add_parameters(scope, shape, {}); });
+    expect_listed<VisionTower, VisionFootprint>(shape);
 }
 
 // bf16 differs from fp32 by its rounding alone.

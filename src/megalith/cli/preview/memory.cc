@@ -1,5 +1,6 @@
 // `megalith preview memory`: shows the memory that a rank of every stage needs, part by part.
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "megalith/cli/preview/preview_internal.h"
 #include "megalith/config/derive.h"
@@ -21,15 +22,15 @@ constexpr PreviewUsage kPreviewMemoryUsage{
 }  // namespace
 
 int preview_memory(Words words) {
-  std::optional<int64_t> world_size, images, pixels;
+  std::optional<int64_t> world_size;
+  plan::MediaRequest media;
   std::optional<std::string> model_folder, gpu;
-  const auto input =
-      read_preview(kPreviewMemoryUsage, words,
-                   {{"world_size", "ranks of the run", &world_size},
-                    {"model", "folder with config.json, or a hub name that has been downloaded", &model_folder},
-                    {"gpu", "a preset (a100-80g, h100-80g, h200, b200, cpu) or a cluster file", &gpu},
-                    {"images_per_sample", "images of a sample, for a model that sees (1)", &images},
-                    {"image_pixels", "pixels of each (589824, or what the sequence has room for)", &pixels}});
+  std::vector<config::CommandOption> own{
+      {"world_size", "ranks of the run", &world_size},
+      {"model", "folder with config.json, or a hub name that has been downloaded", &model_folder},
+      {"gpu", "a preset (a100-80g, h100-80g, h200, b200, cpu) or a cluster file", &gpu}};
+  for (config::CommandOption& option : media_options(media)) own.push_back(std::move(option));
+  const auto input = read_preview(kPreviewMemoryUsage, words, std::move(own));
   if (!input) return kDone;
   config::TrainingArguments args = config::derive(run::planned_arguments(input->args, input->report)).args;
   const run::PlannedModel model = run::planned_model(model_folder, args);
@@ -39,7 +40,7 @@ int preview_memory(Words words) {
   const plan::Machinery machinery = cluster ? cluster->machinery() : plan::Machinery{};
   plan::RunShape run =
       run::run_shape(model.config, args, checked_world_size(world_size), run::planned_length(args), machinery);
-  run::set_images(run, images, pixels);
+  run::set_media(run, media);
   const auto stages = plan::plan_memory(run);
   const plan::Cluster* where = cluster ? &*cluster : nullptr;
   write_stdout(input->json ? plan::memory_json(run, stages, where).dump() + "\n"

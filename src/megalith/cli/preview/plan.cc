@@ -25,20 +25,19 @@ namespace {
 
 // The command's own options; those of the table that are given stay fixed in the search.
 struct PlanFlags {
-  std::optional<int64_t> gpus, gpus_per_node, best, images, pixels;
+  std::optional<int64_t> gpus, gpus_per_node, best;
+  plan::MediaRequest media;
   std::optional<std::string> model, gpu, output;
   std::optional<double> mtbf_hours, days, restart_s;
   bool simulate = false, rehearse = false, json = false, help = false;
 
   // Defaults are given in brackets.
   std::vector<config::CommandOption> options() {
-    return {
+    std::vector<config::CommandOption> all{
         {"gpus", "number of GPUs", &gpus},
         {"gpu", "a preset (a100-80g, h100-80g, h200, b200, cpu; h100-80g) or a cluster file", &gpu},
         {"gpus_per_node", "GPUs per machine (8)", &gpus_per_node},
         {"model", "folder with config.json, or a hub name that has been downloaded", &model},
-        {"images_per_sample", "images of a sample, for a model that sees (1)", &images},
-        {"image_pixels", "pixels of each (589824, or what the sequence has room for)", &pixels},
         {"best", "how many layouts to show (5)", &best},
         {"output", "write the options of the best one to this YAML file", &output},
         {"rehearse", "rehearse one rank of each layout on this machine, and print it beside the plan", &rehearse},
@@ -48,6 +47,10 @@ struct PlanFlags {
         {"days", "with simulate: length of a run (30)", &days},
         {"json", "print one JSON object in place of text", &json},
         {"help", "print this", &help}};
+    // Beside the model.
+    const std::vector<config::CommandOption> assumed = media_options(media);
+    all.insert(all.begin() + 4, assumed.begin(), assumed.end());
+    return all;
   }
 };
 
@@ -73,8 +76,7 @@ plan::SearchRequest request_of(const PlanFlags& flags, const config::ParseResult
   // With --simulate the study sets the number of GPUs for each row.
   request.gpus = static_cast<int>(flags.gpus.value_or(16));
   request.global_batch = global_batch(parsed.args, request.sequence_length, request.gpus);
-  request.images = flags.images;
-  request.image_pixels = flags.pixels;
+  request.media = flags.media;
   request.cluster = run::planned_cluster(flags.gpu, flags.gpus_per_node);
   request.best = static_cast<size_t>(std::clamp<int64_t>(flags.best.value_or(5), 1, 100));
   return request;

@@ -123,6 +123,13 @@ std::optional<PreviewInput> read_preview(const PreviewUsage& usage, Words words,
   return input;
 }
 
+std::vector<config::CommandOption> media_options(plan::MediaRequest& media) {
+  return {{"images_per_sample", "images of a sample, for a model that sees (1)", &media.images},
+          {"image_pixels", "pixels of each (589824, or what the sequence has room for)", &media.image_pixels},
+          {"sounds_per_sample", "sounds of a sample, for a model that hears (1)", &media.sounds},
+          {"sound_seconds", "length of each (30, or what the sequence has room for)", &media.sound_seconds}};
+}
+
 int checked_world_size(const std::optional<int64_t>& world_size) {
   check<ConfigError>(world_size.has_value(), "world_size is not given; add --world_size N, the number of ranks");
   check<ConfigError>(*world_size >= 1 && *world_size <= layout::kMaxGridSize,

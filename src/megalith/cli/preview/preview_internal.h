@@ -12,6 +12,7 @@
 
 #include "megalith/cli/command.h"
 #include "megalith/config/parser.h"
+#include "megalith/plan/run_shape.h"
 
 namespace megalith::cli {
 
@@ -43,6 +44,9 @@ struct PreviewInput {
 // std::nullopt if --help was given, after printing it. Throws ConfigError, also for options that Megalith refuses.
 std::optional<PreviewInput> read_preview(const PreviewUsage& usage, Words words,
                                          std::vector<config::CommandOption> own_options);
+
+// Returns the options that say which media a plan assumes, which write to `media`.
+std::vector<config::CommandOption> media_options(plan::MediaRequest& media);
 
 // Returns --world_size as a number of ranks. Throws ConfigError when it is missing or out of range.
 int checked_world_size(const std::optional<int64_t>& world_size);

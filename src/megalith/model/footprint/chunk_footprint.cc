@@ -3,6 +3,8 @@
 // MemoryWalk: backward starts at 0 and becomes negative as it frees what forward kept, so that a schedule can add up
 // the passes of several micro-batches in any order.
 #include <algorithm>
+#include <memory>
+#include <span>
 
 #include "megalith/model/footprint/model_footprint.h"
 
@@ -38,10 +40,11 @@ class ChunkWalk {
 
   void forward() {
     walk_.take(angle_bytes());
-    if (vision() != nullptr) vision()->forward(memory_);
+    for (const auto& tower : towers()) tower->forward(memory_);
     if (stage_.has_embedding()) embed_forward();
+    for (const auto& tower : towers()) tower->parts().release_after_embedding(memory_);
     for (const Group& group : groups()) group_forward(group);
-    if (vision() != nullptr) vision()->release_rows(memory_);
+    for (const auto& tower : towers()) tower->parts().release_after_layers(memory_);
     if (stage_.has_loss()) head_forward();
   }
 
@@ -58,7 +61,7 @@ class ChunkWalk {
       walk_.give(rank_.residual());  // the gradient, which nothing needs
     else if (!stage_.has_embedding() && !all.empty())
       walk_.give(rank_.residual());  // the input
-    if (vision() != nullptr) vision()->backward(memory_);
+    for (auto tower = towers().rbegin(); tower != towers().rend(); ++tower) (*tower)->backward(memory_);
     walk_.end_pass();
     walk_.give(angle_bytes() + walk_.leftover());
     return walk_.deferred() + head_walk_.deferred();
@@ -71,8 +74,10 @@ class ChunkWalk {
     return rank;
   }
 
-  // The tower, on the chunk that has it.
-  const nn::VisionFootprint* vision() const { return stage_.has_embedding() ? model_.vision() : nullptr; }
+  // The towers, on the chunk that has them.
+  std::span<const std::unique_ptr<nn::TowerFootprint>> towers() const {
+    return stage_.has_embedding() ? model_.towers() : std::span<const std::unique_ptr<nn::TowerFootprint>>();
+  }
 
   struct Group {
     std::vector<int> layers;

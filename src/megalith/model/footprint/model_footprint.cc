@@ -9,7 +9,8 @@
 #include "megalith/layout/vocab_split.h"
 #include "megalith/model/block_shapes_internal.h"
 #include "megalith/model/families/family.h"
-#include "megalith/nn/audio/audio_tower.h"
+#include "megalith/nn/audio/audio_footprint.h"
+#include "megalith/nn/vision/vision_footprint.h"
 #include "megalith/peft/adapter_sizes.h"
 #include "megalith/peft/names.h"
 #include "megalith/peft/targets.h"
@@ -24,10 +25,12 @@ void append(std::vector<nn::ParameterSize>& list, const nn::ParameterSizes& more
   list.insert(list.end(), more.updates.begin(), more.updates.end());
 }
 
-// The parts of the tower that a run does not train. Adapters are on the language model.
-nn::FrozenVision frozen_vision(const ModelOptions& options) {
-  const bool all = options.adapter.has_value();
-  return {.tower = all || options.freeze.vision_tower, .merger = all || options.freeze.projector};
+// What a run trains of the towers. `updates` are nullptr without adapters.
+nn::TowerTraining tower_training(const ModelOptions& options, const nn::UpdateSizes* updates) {
+  return {.tower = !options.freeze.vision_tower,
+          .merger = !options.freeze.projector,
+          .updates = updates,
+          .recompute = options.recompute.layers != RecomputePlan::Layers::kNone};
 }
 
 // Whether a run trains this weight of the language model, which has no low-rank update.
@@ -46,7 +49,7 @@ ModelFootprint::ModelFootprint(const ModelConfig& config, const ModelOptions& op
                   rank.tp),
       trains_embedding_(trains_whole(config, options, "embedding.weight")),
       trains_head_(config.tied_embeddings ? trains_embedding_ : trains_whole(config, options, "head.weight")),
-      trains_final_bias_(options.adapter &&
+      trains_final_bias_(options.adapter && !options.freeze.language_model &&
                          peft::trains_bias(module_names(config), "final_norm.bias", *options.adapter)),
       final_norm_(norm_shape(config)),
       head_(rank.h, static_cast<double>(vocab_rows_)) {
@@ -55,15 +58,16 @@ ModelFootprint::ModelFootprint(const ModelConfig& config, const ModelOptions& op
                      "{} models cannot be planned: their family defines its own head, whose memory and work are not"
                      " known",
                      config.family);
-  if (config.vision)
-    vision_.emplace(rank_, *config.vision, frozen_vision(options),
-                    options.recompute.layers != RecomputePlan::Layers::kNone);
-  std::optional<peft::AdapterSizes> updates;
-  if (options.adapter) updates.emplace(*options.adapter, module_names(config));
+  std::optional<peft::AdapterSizes> adapter;
+  if (options.adapter) adapter.emplace(*options.adapter, module_names(config));
+  const nn::UpdateSizes* const updates = adapter ? &*adapter : nullptr;
+  const nn::TowerTraining training = tower_training(options, updates);
+  if (config.vision) towers_.push_back(std::make_unique<nn::VisionFootprint>(rank_, *config.vision, training));
+  if (config.audio) towers_.push_back(std::make_unique<nn::AudioFootprint>(rank_, *config.audio, training));
   // One scope per layer, so that parameters() can give any range of layers without walking them again.
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     nn::ParameterSizes parameters;
-    const nn::FootprintScope root(rank_, updates ? &*updates : nullptr, parameters);
+    const nn::FootprintScope root(rank_, options.freeze.language_model ? nullptr : updates, parameters);
     TransformerBlockFootprint block(root.child("layers").child(std::to_string(layer)), config, options, layer);
     if (!uses_fp8(config, options, layer))
       for (nn::ParameterSize& p : parameters.weights) p.in_fp8 = false;
@@ -77,7 +81,7 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
   std::vector<nn::ParameterSize> list;
   nn::ParameterSizes own;
   const nn::FootprintScope scope(rank_, nullptr, own);
-  // Adapters sit on layers only, so the parameters listed here need no updates.
+  // Adapters sit on towers and layers, so the parameters listed here need no updates.
   const auto flush = [&] {
     for (nn::ParameterSize& p : own.weights) p.trained &= !options_.adapter && !options_.freeze.language_model;
     append(list, std::exchange(own, {}));
@@ -94,22 +98,12 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
   };
   const auto add_norm = [&] { nn::NormFootprint(scope, norm_shape(config_)); };
   if (stage.has_embedding()) {
-    if (config_.vision) {
-      nn::add_parameters(scope.child("vision"), *config_.vision, frozen_vision(options_));
-      append(list, std::exchange(own, {}));
-    }
-    if (config_.audio) {
-      nn::add_parameters(scope.child("audio"), *config_.audio);
-      // The last two products, each with a bias, are the projector.
-      const size_t tower = own.weights.size() - 4;
-      for (size_t i = 0; i < own.weights.size(); ++i)
-        own.weights[i].trained = !(i < tower ? options_.freeze.vision_tower : options_.freeze.projector);
-      append(list, std::exchange(own, {}));
-    }
+    for (const auto& tower : towers_) append(list, {.weights = tower->parts().parameters().weights, .updates = {}});
     add_table(copied && !stage.has_loss(), trains_embedding_);
     if (config_.learned_positions) scope.add(config_.max_positions * h);
+    flush();
+    for (const auto& tower : towers_) append(list, {.weights = {}, .updates = tower->parts().parameters().updates});
   }
-  flush();
   for (const int layer : stage.layers()) append_layer(static_cast<size_t>(layer));
   if (stage.has_loss()) {
     add_norm();
@@ -132,11 +126,14 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
   return list;
 }
 
+bool ModelFootprint::trains_below() const {
+  return trains_embedding_ || std::ranges::any_of(towers_, [](const auto& tower) {
+           return tower->parts().runs() && tower->parts().trains();
+         });
+}
+
 bool ModelFootprint::counts_updates() const {
-  // An adapter may be on a tower that is not frozen.
-  return config_.mtp_layers == 0 && !config_.audio &&
-         (!config_.vision || (options_.freeze.vision_tower && options_.freeze.projector)) &&
-         std::ranges::all_of(layers_, [](const Layer& layer) {
+  return config_.mtp_layers == 0 && std::ranges::all_of(layers_, [](const Layer& layer) {
            return layer.block.attention().part->counts_updates() && layer.block.feed_forward().part->counts_updates();
          });
 }

@@ -1,5 +1,5 @@
 // ModelFootprint: parameters of the chunks of a model on a rank, and the memory and work of a micro-batch, by
-// arithmetic. It mirrors GptModel: embedding, layers with their recomputation, multi-token prediction, head and loss.
+// arithmetic. It mirrors GptModel: towers, embedding, layers with their recomputation, multi-token prediction, head and loss.
 // The planner calls it for every layout that it considers; nothing is allocated.
 #pragma once
 
@@ -10,7 +10,7 @@
 #include "megalith/layout/layer_split.h"
 #include "megalith/model/footprint/transformer_block_footprint.h"
 #include "megalith/nn/tensor_parallel/linear_footprint.h"
-#include "megalith/nn/vision/vision_footprint.h"
+#include "megalith/nn/vision/tower_footprint.h"
 
 namespace megalith::model {
 
@@ -48,10 +48,10 @@ class ModelFootprint {
   // trains them in full (modules_to_save). A tied head is the embedding.
   bool trains_embedding() const { return trains_embedding_; }
   bool trains_head() const { return trains_head_; }
-  // Returns the vision tower, or nullptr if the model has none.
-  const nn::VisionFootprint* vision() const { return vision_ ? &*vision_ : nullptr; }
+  // The towers of the model, in the order in which they run: for images, for sounds.
+  const std::vector<std::unique_ptr<nn::TowerFootprint>>& towers() const { return towers_; }
   // Whether something below the first layer is trained, so that the layers' input needs a gradient.
-  bool trains_below() const { return trains_embedding_ || (vision_ && vision_->runs() && vision_->trains()); }
+  bool trains_below() const;
   // Whether every part of the model counts the memory of adapters.
   bool counts_updates() const;
 
@@ -79,7 +79,7 @@ class ModelFootprint {
   const bool trains_final_bias_;  // beside an adapter
   const nn::NormFootprint final_norm_;
   const nn::ColumnFootprint head_;
-  std::optional<nn::VisionFootprint> vision_;
+  std::vector<std::unique_ptr<nn::TowerFootprint>> towers_;
   std::vector<Layer> layers_;
 };
 

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "megalith/nn/block_part.h"
@@ -78,5 +79,8 @@ std::vector<OutputPart> qkv_parts(const AttentionShape& shape);
 // Returns the memory and work of the layer, for the planner.
 std::unique_ptr<PartFootprint> make_footprint(const FootprintScope& scope, const AttentionShape& shape,
                                               bool recompute_core);
+// The same for a layer whose tensors have other names: those that the fused projection holds, and that of the output.
+std::unique_ptr<PartFootprint> make_footprint(const FootprintScope& scope, const AttentionShape& shape,
+                                              const std::vector<OutputPart>& qkv, const std::string& out);
 
 }  // namespace megalith::nn

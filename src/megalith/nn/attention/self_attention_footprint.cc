@@ -32,15 +32,16 @@ std::optional<NormFootprint> head_norm_footprint(const FootprintScope& scope, co
 
 class SelfAttentionFootprint : public PartFootprint {
  public:
-  SelfAttentionFootprint(const FootprintScope& scope, const AttentionShape& shape, bool recompute_core)
+  SelfAttentionFootprint(const FootprintScope& scope, const AttentionShape& shape, const std::vector<OutputPart>& qkv,
+                         const std::string& out, bool recompute_core)
       : rank_(scope.rank()),
         gate_(shape.output_gate),
         shared_kv_(rank_.tp > shape.kv_heads ? static_cast<double>(shape.kv_heads * shape.head_dim) : 0),
         core_(self_attention_heads(shape, rank_), recompute_core),
-        qkv_(scope, shape.hidden, qkv_parts(shape), shape.qkv_bias),
+        qkv_(scope, shape.hidden, qkv, shape.qkv_bias),
         q_norm_(head_norm_footprint(scope.child("q_norm"), shape)),
         k_norm_(head_norm_footprint(scope.child("k_norm"), shape)),
-        out_(scope, "o", shape.heads * shape.head_dim, shape.hidden, shape.out_bias) {}
+        out_(scope, out, shape.heads * shape.head_dim, shape.hidden, shape.out_bias) {}
 
   void forward(LayerWalk& walk, bool keep) const override {
     const double b = rank_.t * rank_.bytes, fused = b * qkv_.out(), parts = b * core_.parts();
@@ -98,7 +99,12 @@ class SelfAttentionFootprint : public PartFootprint {
 
 std::unique_ptr<PartFootprint> make_footprint(const FootprintScope& scope, const AttentionShape& shape,
                                               bool recompute_core) {
-  return std::make_unique<SelfAttentionFootprint>(scope, shape, recompute_core);
+  return std::make_unique<SelfAttentionFootprint>(scope, shape, qkv_parts(shape), "o", recompute_core);
+}
+
+std::unique_ptr<PartFootprint> make_footprint(const FootprintScope& scope, const AttentionShape& shape,
+                                              const std::vector<OutputPart>& qkv, const std::string& out) {
+  return std::make_unique<SelfAttentionFootprint>(scope, shape, qkv, out, /*recompute_core=*/false);
 }
 
 }  // namespace megalith::nn

@@ -14,11 +14,7 @@
 #include <numeric>
 
 #include "megalith/base/error.h"
-#include "megalith/nn/footprint/footprint_scope.h"
-#include "megalith/nn/norm_footprint.h"
 #include "megalith/nn/recompute.h"
-#include "megalith/nn/tensor_parallel/linear_footprint.h"
-#include "megalith/nn/vision/vision_footprint.h"
 #include "megalith/ops/kernel/host_values.h"
 
 namespace megalith::nn {
@@ -30,10 +26,6 @@ constexpr size_t kKnownSounds = 4;
 constexpr int64_t kKernel = 3;  // side of a convolution's kernel
 // The longest wave of the positions, in rows and divided by 2π.
 constexpr double kLongestWave = 10000;
-
-std::vector<OutputPart> qkv_parts(const AudioShape& shape) {
-  return {{"q", shape.width}, {"k", shape.width}, {"v", shape.width}};
-}
 
 bool is_trained(const Parameter* parameter) {
   return parameter != nullptr && (parameter->value.requires_grad() || parameter->attached.update != nullptr);
@@ -49,6 +41,10 @@ at::Tensor sinusoids(int64_t rows, int64_t width, at::Device device) {
 }
 
 }  // namespace
+
+std::vector<OutputPart> audio_qkv_parts(const AudioShape& shape) {
+  return {{"q", shape.width}, {"k", shape.width}, {"v", shape.width}};
+}
 
 AudioIndices audio_indices(const AudioShape& shape, const std::vector<int64_t>& lengths, at::Device device) {
   check(!lengths.empty(), "an audio tower was asked for the indices of no sounds");
@@ -89,8 +85,8 @@ AudioTower::AudioTower(const ParameterScope& scope, const AudioShape& shape, Ten
   frame_->weight().plans = nullptr;  // as in vision towers: the number of rows changes with every micro-batch
   const VisionShape blocks = shape.blocks();
   for (int64_t i = 0; i < shape.depth; ++i)
-    blocks_.push_back(
-        std::make_unique<VisionBlock>(scope.child("blocks").child(std::to_string(i)), blocks, tp, qkv_parts(shape)));
+    blocks_.push_back(std::make_unique<VisionBlock>(scope.child("blocks").child(std::to_string(i)), blocks, tp,
+                                                    audio_qkv_parts(shape)));
   projector_.emplace(scope.child("projector"), blocks, /*norm_merged=*/false, tp);
   if (!options().device().is_meta()) positions_ = sinusoids(shape.chunk_rows(), shape.width, options().device());
 }
@@ -166,18 +162,6 @@ at::Tensor AudioTower::forward(const at::Tensor& features, const std::vector<int
     x = twice ? nn::recompute(run, {x}, nullptr) : run({x});
   }
   return projector_->forward(x);
-}
-
-void add_parameters(const FootprintScope& scope, const AudioShape& shape) {
-  for (const int64_t inputs : {int64_t{1}, shape.conv_channels, shape.conv_channels}) {
-    scope.add(shape.conv_channels * inputs * kKernel * kKernel);
-    scope.add(shape.conv_channels);
-  }
-  ReplicatedFootprint(scope, shape.conv_channels * shape.conv_bins(), {{"frame", shape.width}}, false);
-  const VisionShape blocks = shape.blocks();
-  for (int64_t i = 0; i < shape.depth; ++i)
-    add_block(scope.child("blocks").child(std::to_string(i)), blocks, qkv_parts(shape));
-  add_merger(scope.child("projector"), blocks, /*norm_merged=*/false);
 }
 
 }  // namespace megalith::nn

@@ -25,8 +25,6 @@
 
 namespace megalith::nn {
 
-class FootprintScope;
-
 // Everything about a list of sounds that a tower needs besides their frames. Tensors are on the tower's device.
 struct AudioIndices {
   // Every chunk is padded to its full length, whatever others are beside it: rows of a sound do not depend on the
@@ -89,7 +87,7 @@ class AudioTower {
   mutable std::deque<Known> known_;
 };
 
-// Records the parameters of a tower, for the planner.
-void add_parameters(const FootprintScope& scope, const AudioShape& shape);
+// Returns the tensors that the first product of the attention of a block fuses: q | k | v.
+std::vector<OutputPart> audio_qkv_parts(const AudioShape& shape);
 
 }  // namespace megalith::nn

@@ -28,6 +28,20 @@ struct Machinery {
   static Machinery cpu() { return {.cuda = false, .collectives = Collectives::kGloo}; }
 };
 
+// Images of a micro-batch, for models with a vision tower.
+struct ImageSizes {
+  double patches = 0;        // of those that this rank computes
+  double frame_patches = 0;  // of one frame
+  double gathered_rows = 0;  // output rows of all ranks together, with padding
+};
+
+// Sounds of a micro-batch, for models with an audio tower.
+struct SoundSizes {
+  double frames = 0, chunks = 0, rows = 0;  // of those that this rank computes
+  double rows_of_one = 0;                   // of one sound
+  double gathered_rows = 0;                 // output rows of all ranks together, with padding
+};
+
 // Legend: t tokens of a micro-batch on a rank, s tokens of its sequence-parallel share (t without it), h hidden.
 struct RankSizes {
   double t = 0, s = 0, h = 0;
@@ -44,9 +58,8 @@ struct RankSizes {
   bool accumulates = false;     // several micro-batches: gradients are added to those in the buffer
   bool frozen = false;          // adapters are trained, weights are not
   double adapter_dropout = 0;   // probability; above 0 a mask is kept per update
-  // Images of a micro-batch, for models with a vision tower: patches of those that this rank computes, patches of one
-  // frame, and the output rows of all ranks together, with padding.
-  double patches = 0, frame_patches = 0, image_rows = 0;
+  ImageSizes images{};
+  SoundSizes sounds{};
   // For products of linear layers inside blocks; nullopt = none is in fp8.
   std::optional<ops::Fp8Recipe> fp8{};
   Machinery machinery;

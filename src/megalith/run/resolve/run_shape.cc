@@ -82,6 +82,38 @@ TrainingArguments in_layout(TrainingArguments args, const plan::SearchRequest& r
   return config::derive(args).args;
 }
 
+constexpr double kSoundSeconds = 30;      // longer sounds are cut by LLaMA-Factory
+constexpr double kFramesPerSecond = 100;  // nn::AudioShape
+
+// A run whose sequences are shorter than an image has smaller images, unless they are given.
+void set_images(plan::RunShape& run, const plan::MediaRequest& media) {
+  check<ConfigError>(media.images.value_or(0) >= 0, "images_per_sample is {}; use 0 or more", media.images.value_or(0));
+  check<ConfigError>(media.image_pixels.value_or(1) > 0, "image_pixels is {}; it must be positive",
+                     media.image_pixels.value_or(1));
+  const nn::VisionShape& tower = *run.model->vision;
+  run.images = media.images.value_or(1);
+  // The side in output rows, which are squares of patches.
+  const double token_pixels = static_cast<double>(tower.patch * tower.patch * tower.merged());
+  const auto pixels = static_cast<double>(media.image_pixels.value_or(run.image_max_pixels));
+  auto side = static_cast<int64_t>(std::sqrt(pixels / token_pixels));
+  if (!media.image_pixels)
+    side = std::min(side, static_cast<int64_t>(std::sqrt(static_cast<double>(run.sequence_length))));
+  run.image_side = std::max<int64_t>(side, 1) * tower.merge;
+}
+
+// The same for sounds, in whole chunks.
+void set_sounds(plan::RunShape& run, const plan::MediaRequest& media) {
+  check<ConfigError>(media.sounds.value_or(0) >= 0, "sounds_per_sample is {}; use 0 or more", media.sounds.value_or(0));
+  check<ConfigError>(media.sound_seconds.value_or(1) > 0, "sound_seconds is {}; it must be positive",
+                     media.sound_seconds.value_or(1));
+  const nn::AudioShape& tower = *run.model->audio;
+  run.sounds = media.sounds.value_or(1);
+  run.sound_frames = std::llround(media.sound_seconds.value_or(kSoundSeconds) * kFramesPerSecond);
+  if (!media.sound_seconds)
+    run.sound_frames = std::min(run.sound_frames, run.sequence_length / tower.chunk_rows() * tower.chunk);
+  run.sound_frames = std::max<int64_t>(run.sound_frames, 1);
+}
+
 }  // namespace
 
 // Everything that follows from options and world size. The model, its device and the sequence length are still open.
@@ -126,7 +158,7 @@ plan::RunShape closed_shape(plan::RunShape open, const model::ModelConfig& model
   open.options = options_on(std::move(open.options), machinery.device());
   open.sequence_length = sequence_length;
   open.machinery = machinery;
-  set_images(open, std::nullopt, std::nullopt);
+  set_media(open, {});
   return plan::complete(std::move(open));
 }
 
@@ -135,18 +167,17 @@ plan::RunShape run_shape(const model::ModelConfig& model, const TrainingArgument
   return closed_shape(open_shape(args, world_size), model, sequence_length, machinery);
 }
 
-void set_images(plan::RunShape& run, std::optional<int64_t> images, std::optional<int64_t> pixels) {
-  if (!run.model->vision) return;
-  check<ConfigError>(images.value_or(0) >= 0, "images_per_sample is {}; use 0 or more", images.value_or(0));
-  check<ConfigError>(pixels.value_or(1) > 0, "image_pixels is {}; it must be positive", pixels.value_or(1));
-  const nn::VisionShape& tower = *run.model->vision;
-  run.images = images.value_or(1);
-  // The side in output rows, which are squares of patches.
-  const double token_pixels = static_cast<double>(tower.patch * tower.patch * tower.merged());
-  auto side =
-      static_cast<int64_t>(std::sqrt(static_cast<double>(pixels.value_or(run.image_max_pixels)) / token_pixels));
-  if (!pixels) side = std::min(side, static_cast<int64_t>(std::sqrt(static_cast<double>(run.sequence_length))));
-  run.image_side = std::max<int64_t>(side, 1) * tower.merge;
+void set_media(plan::RunShape& run, const plan::MediaRequest& media) {
+  check<ConfigError>(run.model->vision || (!media.images && !media.image_pixels),
+                     "images_per_sample and image_pixels are for models that see; this {} model has no vision tower,"
+                     " so leave them out",
+                     run.model->family);
+  check<ConfigError>(run.model->audio || (!media.sounds && !media.sound_seconds),
+                     "sounds_per_sample and sound_seconds are for models that hear; this {} model has no audio tower,"
+                     " so leave them out",
+                     run.model->family);
+  if (run.model->vision) set_images(run, media);
+  if (run.model->audio) set_sounds(run, media);
 }
 
 plan::SearchRequest search_request(const model::ModelConfig& model, const TrainingArguments& args) {
@@ -167,7 +198,7 @@ plan::SearchRequest search_request(const model::ModelConfig& model, const Traini
   request.shape = [args](const plan::SearchRequest& mine, const std::optional<plan::LayoutChoice>& choice) {
     plan::RunShape run = run_shape(*mine.model, choice ? in_layout(args, mine, *choice) : config::derive(args).args,
                                    mine.gpus, mine.sequence_length, mine.cluster.machinery());
-    set_images(run, mine.images, mine.image_pixels);
+    set_media(run, mine.media);
     return run;
   };
   return request;

@@ -22,10 +22,11 @@ plan::RunShape open_shape(const config::TrainingArguments& args, int world_size)
 plan::RunShape closed_shape(plan::RunShape open, const model::ModelConfig& model, int64_t sequence_length,
                             const plan::Machinery& machinery);
 
-// Sets the images of a run's samples, which a plan can only assume: so many per sample, squares of so many pixels. By
-// default a model that sees has one image per sample, of as many pixels as LLaMA-Factory leaves it (image_max_pixels),
-// or of as many as the sequence has room for.
-void set_images(plan::RunShape& run, std::optional<int64_t> images, std::optional<int64_t> pixels);
+// Sets the media of the samples of a run, which a plan can only assume: images are squares. By default a model that sees
+// has one image per sample, of as many pixels as LLaMA-Factory leaves it (image_max_pixels), and a model that hears one
+// sound of 30 seconds, or both as large as the sequence has room for. Throws ConfigError for numbers that are not
+// possible, and for media of a kind that the model does not take.
+void set_media(plan::RunShape& run, const plan::MediaRequest& media);
 
 // Returns a search over everything that `args` (before derive()) leave open: parallel sizes, virtual stages,
 // recomputation. The caller sets the micro-batch, the global batch, the length, the GPUs and their cluster. `model`
