@@ -39,6 +39,7 @@ a plain Hugging Face folder; a Hugging Face model becomes a folder that is also 
                             layout needs no conversion: every layout reads every checkpoint
   --verify                  compare a checkpoint with the sizes and checksums of its manifest
   --bf16 | --fp16 | --fp32  number format of the weights; without one every tensor keeps its own
+  --fp8_blocks              linear layers in fp8 with a scale per block of 128 x 128, as DeepSeek-V3's files
   --max_shard_size SIZE     largest weight file: 5GB, 500MB, or bytes (default 5GB)
   --vocab_size N            grow the vocabulary to N ids; new rows are the mean of the old ones plus noise
   --seed N                  seed of that noise (default 42)
@@ -96,6 +97,7 @@ int run_convert(Words words) {
   std::optional<std::string> source, adapter, target, shard_size;
   std::optional<int64_t> vocab;
   bool fp32 = false, overwrite = false, json = false, help = false, reshard = false, verified = false;
+  bool fp8_blocks = false;
   // bf16, fp16 and seed are options of the table; these are the command's own.
   const std::vector<config::CommandOption> own{{"checkpoint_path", "the model to convert", &source},
                                                {"adapter_path", "an adapter to merge", &adapter},
@@ -104,6 +106,7 @@ int run_convert(Words words) {
                                                {"reshard", "all of a checkpoint, in other files", &reshard},
                                                {"verify", "check that a checkpoint is complete", &verified},
                                                {"fp32", "weights in single precision", &fp32},
+                                               {"fp8_blocks", "linear layers in fp8, as DeepSeek's", &fp8_blocks},
                                                {"max_shard_size", "largest weight file", &shard_size},
                                                {"vocab_size", "grow the vocabulary", &vocab},
                                                {"overwrite", "replace the output", &overwrite},
@@ -121,14 +124,16 @@ int run_convert(Words words) {
   model::ConvertOptions options{.dtype = chosen_dtype(precision.bf16, precision.fp16, fp32),
                                 .vocab_size = vocab,
                                 .seed = static_cast<uint64_t>(parsed.args.seeds.seed),
+                                .fp8_blocks = fp8_blocks,
                                 .overwrite = overwrite};
   if (adapter) options.adapter = peft::find_adapter(*adapter);
   if (shard_size) options.max_shard_bytes = parse_byte_size("max_shard_size", *shard_size);
   if (verified) return verify(*source, json);
   // Optimizer state is copied as it is, so nothing that would change a weight may be asked for.
   if (reshard) {
-    check<ConfigError>(!options.dtype && !vocab && !adapter,
-                       "reshard copies tensors as they are: leave out number formats, vocab_size and adapter_path");
+    check<ConfigError>(!options.dtype && !vocab && !adapter && !fp8_blocks,
+                       "reshard copies tensors as they are: leave out number formats, fp8_blocks, vocab_size and"
+                       " adapter_path");
     const auto copy = checkpoint::copy_checkpoint(*source, *target, {options.max_shard_bytes, overwrite});
     const auto files = std::ranges::count_if(
         copy.files, [](const checkpoint::FileRecord& file) { return file.name.ends_with(".safetensors"); });

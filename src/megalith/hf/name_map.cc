@@ -27,6 +27,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
+#include "megalith/hf/block_scales.h"
 #include "megalith/hf/scalar_type.h"
 
 namespace megalith::hf {
@@ -193,6 +194,9 @@ std::vector<std::string> TensorMapping::others_in(const WeightFiles& files) cons
   for (const FileTensor& file : files_) {
     expected.insert(name_in(files, file.name));
     expected.insert(file.copies.begin(), file.copies.end());
+    if (!map_.scale_block) continue;
+    expected.insert(block_scale_name(name_in(files, file.name)));
+    for (const std::string& copy : file.copies) expected.insert(block_scale_name(copy));
   }
   std::vector<std::string> others;
   for (const std::string& name : files.names())
@@ -213,6 +217,38 @@ std::vector<std::string> TensorMapping::carried_in(const WeightFiles& files) con
   return names;
 }
 
+bool TensorMapping::is_scaled(const WeightFiles& files, const std::string& name) const {
+  if (!map_.scale_block) return false;
+  const TensorInfo* info = files.find(name);
+  return info && info->dtype == Dtype::kF8E4M3 && info->shape.size() >= 2;
+}
+
+at::Tensor TensorMapping::values_in(const WeightFiles& files, const std::string& name, at::ScalarType dtype) const {
+  const at::Tensor stored = files.tensor(name);
+  if (!is_scaled(files, name)) return stored;
+  at::Tensor values = at::empty(stored.sizes(), dtype);
+  copy_dequantized(values, stored, files.tensor(block_scale_name(name)),
+                   std::vector<int64_t>(static_cast<size_t>(stored.dim()), 0), *map_.scale_block);
+  return values;
+}
+
+// DeepSeek's scales are F32; other publishers write BF16.
+void TensorMapping::check_scales(const WeightFiles& files, const TensorInfo& weight,
+                                 std::vector<std::string>& misshapen, std::vector<std::string>& mistyped) const {
+  const std::string name = block_scale_name(weight.name);
+  const TensorInfo* scales = files.find(name);
+  if (!scales) {
+    mistyped.push_back(fmt::format("{}: F8_E4M3 in the file, which lacks its scales, {}", weight.name, name));
+    return;
+  }
+  const std::vector<int64_t> expected = block_scale_shape(weight.shape, *map_.scale_block);
+  if (scales->shape != expected)
+    misshapen.push_back(fmt::format("{}: [{}] in the file, [{}] by weight_block_size", name,
+                                    fmt::join(scales->shape, ", "), fmt::join(expected, ", ")));
+  if (scales->dtype != Dtype::kF32 && scales->dtype != Dtype::kBF16)
+    mistyped.push_back(fmt::format("{}: {} in the file; scales are F32 or BF16", name, hf::name(scales->dtype)));
+}
+
 std::string TensorMapping::problems_of_stored(const WeightFiles& files) const {
   std::vector<std::string> misshapen, mistyped;
   for (const FileTensor& file : files_) {
@@ -223,7 +259,9 @@ std::string TensorMapping::problems_of_stored(const WeightFiles& files) const {
       misshapen.push_back(fmt::format("{}: [{}] in the file, [{}] in the model", name, fmt::join(info->shape, ", "),
                                       fmt::join(file.shape, ", ")));
     const at::ScalarType type = scalar_type(info->dtype);
-    if (!at::isFloatingType(type) || at::isFloat8Type(type))
+    if (is_scaled(files, name))
+      check_scales(files, *info, misshapen, mistyped);
+    else if (!at::isFloatingType(type) || at::isFloat8Type(type))
       mistyped.push_back(
           fmt::format("{}: {} in the file; F64, F32, F16 or BF16 can be read", name, hf::name(info->dtype)));
   }
@@ -265,13 +303,17 @@ void TensorMapping::read(const WeightFiles& files, const std::vector<parallel::S
     for (size_t d = 0; d < target.offset.size(); ++d)
       source = source.narrow(static_cast<int64_t>(d), target.offset[d], target.data.size(static_cast<int64_t>(d)));
     at::Tensor data = target.data;  // a view: writes go to the parameter
-    data.copy_(source);
+    const bool scaled = is_scaled(files, name);
+    if (scaled)
+      copy_dequantized(data, source, files.tensor(block_scale_name(name)), target.offset, *map_.scale_block);
+    else
+      data.copy_(source);
     if (found != nullptr && !all_finite(data))
       found->push_back({.tensor = name,
                         .file = files.file_of(name).filename().string(),
                         .offset = target.offset,
                         .count = data.numel() - at::isfinite(data).sum().item<int64_t>(),
-                        .too_large_for = all_finite(source) ? toString(data.scalar_type()) : ""});
+                        .too_large_for = !scaled && all_finite(source) ? toString(data.scalar_type()) : ""});
     files.release(name);
   }
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "megalith/hf/non_finite.h"
+#include "megalith/hf/scale_block.h"
 #include "megalith/hf/weight_files.h"
 #include "megalith/parallel/sharded_tensor.h"
 
@@ -42,6 +43,8 @@ struct NameMap {
   // copy them from the folder that the model was read from. A rule for such a tensor takes it off this list.
   std::vector<std::string> carried = {};
   std::string optional_prefix;  // prefix of the names in files, which some files omit
+  // Set where the files keep weights in 8 bits with scales (block_scales.h); others may be among them.
+  std::optional<ScaleBlock> scale_block = {};
 };
 
 // Returns the name in files of the tensor that holds one of ours; std::nullopt when no rule names it.
@@ -106,6 +109,10 @@ class TensorMapping {
   std::vector<std::string> carried_in(const WeightFiles& files) const;
   // Returns the name of one of files() in a folder: without the optional prefix if the folder omits it.
   std::string name_in(const WeightFiles& files, const std::string& name) const;
+  // Returns whether the folder keeps the tensor of this name (as name_in returns it) in 8 bits with scales.
+  bool is_scaled(const WeightFiles& files, const std::string& name) const;
+  // Returns a tensor of a folder (as name_in returns it) as it is or, if it has scales, its values in `dtype`.
+  at::Tensor values_in(const WeightFiles& files, const std::string& name, at::ScalarType dtype) const;
   // Copies rectangles out of the files, converting the type, and releases the pages it has read. Appends to `found` the
   // rectangles whose values are then not all finite; nullptr if nobody asks.
   void read(const WeightFiles& files, const std::vector<parallel::ShardedTensor>& into,
@@ -120,6 +127,9 @@ class TensorMapping {
   };
   // Returns the tensors of a folder that are neither in files() nor copies of them nor ignored.
   std::vector<std::string> others_in(const WeightFiles& files) const;
+  // Adds what is wrong with the scales of a tensor to one of the lists.
+  void check_scales(const WeightFiles& files, const TensorInfo& weight, std::vector<std::string>& misshapen,
+                    std::vector<std::string>& mistyped) const;
   // Returns a message with the tensors of the folder that have another shape or type; empty if there are none.
   std::string problems_of_stored(const WeightFiles& files) const;
 

@@ -8,14 +8,17 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "megalith/base/error.h"
 #include "megalith/base/task_progress.h"
+#include "megalith/hf/block_scales.h"
 #include "megalith/hf/scalar_type.h"
 #include "megalith/hf/weight_writer.h"
 #include "megalith/io/file_io.h"
 #include "megalith/io/staged_folder.h"
 #include "megalith/model/adapter.h"
+#include "megalith/model/exchange/fp8_blocks.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/pretrained.h"
 #include "megalith/peft/file_merge.h"
@@ -56,18 +59,23 @@ struct Conversion {
   hf::WeightSpec spec;
   std::string source;
   const hf::FileTensor* file;  // its entry in the mapping `after`, which outlives it; nullptr if it is carried through
+  bool in_fp8 = false;         // written in blocks, with scales
 };
 // Lists the tensors in the order of the new files, with copies after their originals, and then those that are carried
-// through. Without a `dtype`, each keeps the type it has in the old file, which may differ between tensors.
+// through. Without a `dtype`, each keeps the type of its values in the old file, which may differ between tensors. Those
+// in `in_fp8` are written in fp8.
 std::vector<Conversion> conversions(const hf::WeightFiles& files, const ModelConfig& config,
                                     const hf::TensorMapping& before, const hf::TensorMapping& after,
-                                    std::optional<at::ScalarType> dtype) {
+                                    std::optional<at::ScalarType> dtype,
+                                    const std::unordered_set<std::string>& in_fp8) {
   std::vector<Conversion> all;
   for (const hf::FileTensor& file : after.files()) {
     const std::string source = before.name_in(files, file.name);
-    const hf::Dtype type = dtype ? hf::dtype_of(*dtype) : files.find(source)->dtype;
-    all.push_back({{file.name, type, file.shape}, source, &file});
-    for (const std::string& copy : file.copies) all.push_back({{copy, type, file.shape}, source, &file});
+    const hf::Dtype own = before.is_scaled(files, source) ? hf::dtype_of(config.dtype) : files.find(source)->dtype;
+    const bool fp8 = in_fp8.contains(file.name);
+    const hf::Dtype type = fp8 ? hf::Dtype::kF8E4M3 : dtype ? hf::dtype_of(*dtype) : own;
+    all.push_back({{file.name, type, file.shape}, source, &file, fp8});
+    for (const std::string& copy : file.copies) all.push_back({{copy, type, file.shape}, source, &file, fp8});
   }
   for (const std::string& name : before.carried_in(files)) {
     const hf::TensorInfo& info = *files.find(name);
@@ -121,6 +129,32 @@ at::Tensor grown_tensor(const VocabularyTensor& tensor, const at::Tensor& old, i
   return at::cat({old, added.to(old.scalar_type())});
 }
 
+// The tensors to write: those of conversions(), each in fp8 followed by its scales.
+std::vector<hf::WeightSpec> specs_of(const std::vector<Conversion>& planned) {
+  std::vector<hf::WeightSpec> specs;
+  for (const Conversion& each : planned) {
+    specs.push_back(each.spec);
+    if (each.in_fp8)
+      specs.push_back({hf::block_scale_name(each.spec.name), hf::Dtype::kF32,
+                       hf::block_scale_shape(each.spec.shape, hf::ScaleBlock{})});
+  }
+  return specs;
+}
+
+// Writes a tensor in fp8 with its scales: bit for bit what its file holds (`as_stored`), or `values` rounded.
+void write_in_fp8(hf::WeightWriter& writer, const Conversion& conversion, const hf::WeightFiles& files, bool as_stored,
+                  const at::Tensor& values) {
+  const std::string scales = hf::block_scale_name(conversion.spec.name);
+  if (as_stored) {
+    writer.write(conversion.spec.name, files.tensor(conversion.source));
+    writer.write(scales, files.tensor(hf::block_scale_name(conversion.source)));
+    return;
+  }
+  const hf::BlockQuantized rounded = hf::block_quantized(values, hf::ScaleBlock{});
+  writer.write(conversion.spec.name, rounded.weight);
+  writer.write(scales, rounded.scales);
+}
+
 // Writes a vocabulary tensor: the old rows, then new ones.
 void write_grown(hf::WeightWriter& writer, const VocabularyTensor& tensor, const at::Tensor& old, int64_t vocab,
                  uint64_t seed) {
@@ -160,9 +194,9 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
     check_mergeable(peft::read_adapter_config(options.adapter), in_files);
     merge.emplace(options.adapter, config, after);
   }
-  const auto planned = conversions(files, in_files, before, after, options.dtype);
-  std::vector<hf::WeightSpec> specs;
-  for (const Conversion& each : planned) specs.push_back(each.spec);
+  const auto in_fp8 = options.fp8_blocks ? fp8_block_names(config, after) : std::unordered_set<std::string>{};
+  const auto planned = conversions(files, in_files, before, after, options.dtype, in_fp8);
+  const std::vector<hf::WeightSpec> specs = specs_of(planned);
   const auto vocabulary = vocabulary_tensors(config);
 
   // From here on something is written, so all checks are above.
@@ -170,11 +204,16 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
   hf::WeightWriter writer(staged.path(), specs, {.max_shard_bytes = options.max_shard_bytes});
   writer.create_files();
   TaskProgress progress("converting", TaskProgress::Unit::kCount, std::ssize(planned), "tensors");
-  for (const auto& [spec, name, file] : planned) {
-    const at::Tensor tensor = files.tensor(name);
+  for (const Conversion& conversion : planned) {
+    const auto& [spec, name, file, fp8] = conversion;
+    const bool as_stored = fp8 && !merge && in_files.scale_block == hf::ScaleBlock{} && before.is_scaled(files, name);
+    const at::ScalarType values = fp8 ? at::kFloat : options.dtype.value_or(in_files.dtype);
+    const at::Tensor tensor = as_stored || !file ? files.tensor(name) : before.values_in(files, name, values);
     const auto grown = std::ranges::find(vocabulary, spec.name, &VocabularyTensor::theirs);
     const bool grows = grown != vocabulary.end() && config.vocab_size > in_files.vocab_size;
-    if (merge && file) {
+    if (fp8) {
+      write_in_fp8(writer, conversion, files, as_stored, merge ? merge->merged(*file, tensor) : tensor);
+    } else if (merge && file) {
       writer.write(spec.name, merge->merged(*file, grows ? grown_tensor(*grown, tensor, config.vocab_size, options.seed)
                                                          : tensor));
     } else if (grows) {
@@ -188,7 +227,9 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
   }
   writer.sync();
   writer.write_index();
-  io::write_text_file(staged.path() / "config.json", config_json(config, options.dtype.value_or(config.dtype)));
+  const std::string described = config_json(config, options.dtype.value_or(config.dtype));
+  io::write_text_file(staged.path() / "config.json",
+                      options.fp8_blocks ? with_fp8_block_config(described, config, after, in_fp8) : described);
   // The tokenizer of such an adapter has the tokens of the new rows.
   copy_assets(adapter_grows && has_tokenizer(options.adapter) ? options.adapter : source, staged.path(), config);
   staged.commit();

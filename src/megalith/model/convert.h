@@ -1,4 +1,5 @@
-// Converts a Hugging Face checkpoint to another: other dtype, other shard sizes, a larger vocabulary, a merged adapter.
+// Converts a Hugging Face checkpoint to another: other dtype, other shard sizes, a larger vocabulary, a merged adapter,
+// weights in fp8 with a scale per block or no longer so.
 // Works tensor by tensor; the model is never in memory as a whole.
 #pragma once
 
@@ -12,11 +13,13 @@ namespace megalith::model {
 
 // The changes that convert_checkpoint makes; the defaults copy a checkpoint.
 struct ConvertOptions {
-  std::optional<at::ScalarType> dtype;       // nullopt = every tensor keeps its own
+  // Type of the tensors. nullopt = each keeps its own; one in fp8 with scales gets the type in config.json.
+  std::optional<at::ScalarType> dtype;
   uint64_t max_shard_bytes = 5'000'000'000;  // largest size of one file
   std::optional<int64_t> vocab_size;         // grow to so many ids, with the new rows of load_weights
   uint64_t seed = 42;                        // seed of the noise in new rows
   std::filesystem::path adapter;  // folder of an adapter to merge; empty if none. The vocabulary grows to its
+  bool fp8_blocks = false;        // linear layers in fp8, as DeepSeek's files (exchange/fp8_blocks.h)
   bool overwrite = false;         // replace an existing folder
 };
 

@@ -241,6 +241,9 @@ std::string config_json(const ModelConfig& config, at::ScalarType dtype) {
   if (!family.names.carried.empty()) set_nested_dtypes(json, type);
   io::Json* text = &json;
   for (const std::string& key : config.text_keys) text = &text->at(key);
+  // The weights are written as they are trained (config.scale_block).
+  json.erase("quantization_config");
+  text->erase("quantization_config");
   (*text)["vocab_size"] = config.vocab_size;
   if (json.contains("vocab_size")) json["vocab_size"] = config.vocab_size;
   if (config.mtp_layers > 0 || text->contains(family.mtp_key)) (*text)[family.mtp_key] = config.mtp_layers;

@@ -59,12 +59,21 @@ void read_rope_scaling(const io::JsonFields& rope, int64_t max_positions, ops::R
 
 }  // namespace
 
-// fp8, AWQ and GPTQ checkpoints.
-void refuse_quantized(const io::JsonFields& config) {
-  check<ConfigError>(!config.has("quantization_config"),
-                     "{}: the weights are quantized (\"quantization_config\"); only F32, F16 and BF16 weights can be"
-                     " trained. Use the model's original weights",
-                     config.file_name());
+// AWQ, GPTQ, bitsandbytes and fp8 with other scales than those of blocks are refused by name.
+std::optional<hf::ScaleBlock> read_scale_block(const io::JsonFields& config) {
+  if (!config.has("quantization_config")) return std::nullopt;
+  const io::Json& given = *config.value("quantization_config");
+  const auto field = [&](const char* key) { return given.contains(key) ? given.at(key) : io::Json(); };
+  const io::Json method = field("quant_method"), block = field("weight_block_size"), format = field("fmt");
+  const bool is_block = block.is_array() && block.size() == 2 && block[0].is_number_integer() &&
+                        block[1].is_number_integer() && block[0] > 0 && block[1] > 0;
+  if (method != "fp8" || !is_block || (!format.is_null() && format != "e4m3"))
+    throw ConfigError(fmt::format(
+        "{}: the weights are quantized (\"quantization_config\" with quant_method {}); beside F32, F16 and BF16 weights"
+        " only those of quant_method \"fp8\", fmt \"e4m3\" and a weight_block_size such as [128, 128] can be read. Use"
+        " the model's original weights",
+        config.file_name(), io::json_in_words(method)));
+  return hf::ScaleBlock{block[0].get<int64_t>(), block[1].get<int64_t>()};
 }
 
 at::ScalarType read_dtype(const io::JsonFields& config) {
@@ -139,8 +148,8 @@ std::vector<int64_t> read_windows(const io::JsonFields& config, int64_t layers) 
 
 // Keys without a value_or must be there; the defaults are those of transformers' LlamaConfig where families agree.
 ModelConfig read_decoder(const io::JsonFields& config) {
-  refuse_quantized(config);
   ModelConfig c;
+  c.scale_block = read_scale_block(config);
   c.hidden_size = config.positive<int64_t>("hidden_size");
   c.num_layers = config.positive<int64_t>("num_hidden_layers");
   c.num_heads = config.positive<int64_t>("num_attention_heads");

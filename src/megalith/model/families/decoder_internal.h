@@ -14,8 +14,9 @@ std::vector<int64_t> read_windows(const io::JsonFields& config, int64_t layers);
 ops::RopeSettings read_rope(const io::JsonFields& config, int64_t head_dim, int64_t max_positions);
 // Reads multi-head latent attention: the sizes of its latents and heads, its rotation and the scale of its scores.
 void read_latent(const io::JsonFields& config, ModelConfig& c);
-// Throws ConfigError for quantized weights: their files have other tensors than the names say.
-void refuse_quantized(const io::JsonFields& config);
+// Reads quantization_config: the blocks of weights in fp8 (hf/block_scales.h); std::nullopt when the weights are not
+// quantized. Throws ConfigError for other kinds: their files have other tensors than the names say.
+std::optional<hf::ScaleBlock> read_scale_block(const io::JsonFields& config);
 // Read one value each; throw for names that are not supported. read_dtype takes dtype or the older torch_dtype.
 ops::Activation read_activation(const io::JsonFields& config, std::string_view key);
 at::ScalarType read_dtype(const io::JsonFields& config);

@@ -163,6 +163,7 @@ hf::NameMap module_names(const ModelConfig& config) {
 hf::NameMap name_map(const ModelConfig& config) {
   hf::NameMap map = names_in(config.form, config);
   stack_experts(config.form, map);
+  map.scale_block = config.scale_block;
   return map;
 }
 

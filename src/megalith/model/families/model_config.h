@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "megalith/hf/scale_block.h"
 #include "megalith/io/json_text.h"
 #include "megalith/layout/media_positions.h"
 #include "megalith/nn/audio/audio_shape.h"
@@ -140,6 +141,9 @@ struct ModelConfig {
   double init_std = 0.02;
 
   at::ScalarType dtype = at::kFloat;  // type of the weights in the checkpoint
+  // Set where the checkpoint keeps the weights of its linear layers in 8 bits with scales (hf/block_scales.h). `dtype`
+  // is then that of the values, which exports write.
+  std::optional<hf::ScaleBlock> scale_block;
   // config.json as it was read. Exports write it back with the changes, so that keys unknown to Megalith survive.
   std::shared_ptr<const io::Json> source;
   // The keys that lead to the text model in a config.json that describes more than that: {"text_config"}.

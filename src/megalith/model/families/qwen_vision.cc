@@ -42,8 +42,8 @@ void read_sections(const io::JsonFields& text, bool interleaved, ops::RopeSettin
 // well.
 ModelConfig read_text_part(const io::JsonFields& top, const io::JsonFields& whole, const io::JsonFields& text,
                            ReadText read) {
-  refuse_quantized(top);
   ModelConfig c = read(text);
+  if (const auto block = read_scale_block(top)) c.scale_block = block;
   c.tied_embeddings = whole.optional<bool>("tie_word_embeddings").value_or(false);
   const auto has_dtype = [](const io::JsonFields& fields) { return fields.has("dtype") || fields.has("torch_dtype"); };
   c.dtype = read_dtype(has_dtype(top) ? top : has_dtype(whole) ? whole : text);
