@@ -27,12 +27,13 @@ class PreferenceCommand : public ::testing::Test {
  protected:
   PreferenceCommand() {
     std::ofstream texts(folder_ / "texts.txt");
-    json alpaca = json::array(), sharegpt = json::array();
+    json alpaca = json::array(), sharegpt = json::array(), rated = json::array();
     for (int i = 0; i < kPairs; ++i) {
       const std::string question = "What is " + std::to_string(i) + " plus one?", good = std::to_string(i + 1),
                         bad = i % 2 == 0 ? "No idea, ask somebody else." : "five";
       texts << question << "\n" << bad << "\n";
       alpaca.push_back({{"instruction", question}, {"chosen", good}, {"rejected", bad}});
+      rated.push_back({{"instruction", question}, {"output", i % 3 == 0 ? bad : good}, {"kto_tag", i % 3 != 0}});
       sharegpt.push_back({{"conversations", {{{"from", "human"}, {"value", question}}}},
                           {"chosen", {{"from", "gpt"}, {"value", good}}},
                           {"rejected", {{"from", "gpt"}, {"value", bad}}}});
@@ -40,6 +41,7 @@ class PreferenceCommand : public ::testing::Test {
     texts.close();
     write("alpaca.json", alpaca);
     write("sharegpt.json", sharegpt);
+    write("rated.json", rated);
     write("empty.json", {{{"instruction", "Q"}, {"chosen", "A"}, {"rejected", ""}}});
     const auto entry = [](const char* file, const json& columns) {
       return json{{"file_name", file}, {"ranking", true}, {"columns", columns}};
@@ -48,10 +50,14 @@ class PreferenceCommand : public ::testing::Test {
     json turns =
         entry("sharegpt.json", {{"messages", "conversations"}, {"chosen", "chosen"}, {"rejected", "rejected"}});
     turns["formatting"] = "sharegpt";
-    write("dataset_info.json", {{"alpaca_pairs", entry("alpaca.json", answers)},
-                                {"sharegpt_pairs", turns},
-                                {"empty_answer", entry("empty.json", answers)},
-                                {"single", {{"file_name", "alpaca.json"}}}});
+    write("dataset_info.json",
+          {{"alpaca_pairs", entry("alpaca.json", answers)},
+           {"sharegpt_pairs", turns},
+           {"empty_answer", entry("empty.json", answers)},
+           {"rated",
+            {{"file_name", "rated.json"},
+             {"columns", {{"prompt", "instruction"}, {"response", "output"}, {"kto_tag", "kto_tag"}}}}},
+           {"single", {{"file_name", "alpaca.json"}}}});
     const auto made =
         run_process({MEGALITH_PROGRAM, "data", "train-tokenizer", path("texts.txt"), "--vocab-size", "300", "--output",
                      path("model"), "--special_tokens",
@@ -137,7 +143,7 @@ TEST_F(PublishedDpoListRun, RollDpo) {
 }
 
 TEST_F(PreferenceCommand, LearnsWithEveryLossAndBothForms) {
-  for (const char* loss : {"sigmoid", "hinge", "ipo", "orpo", "simpo"}) {
+  for (const char* loss : {"sigmoid", "hinge", "ipo", "orpo", "simpo", "sppo_hard", "apo_zero"}) {
     const auto result = train(loss, {"--pref_loss=" + std::string(loss), "--dataset=sharegpt_pairs",
                                      "--learning_rate=1e-3", "--max_steps=3", "--disable_shuffling"});
     ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -187,6 +193,45 @@ TEST_F(PreferenceCommand, KeepsWhatTheReferenceSaidAndContinues) {
   EXPECT_FALSE(metrics.contains("eval_perplexity"));
 }
 
+TEST_F(PreferenceCommand, VerdictsTrainContinueAndEvaluate) {
+  const auto kto = [](Words more) {
+    const Words common{"--stage=kto", "--dataset=rated", "--kto_chosen_weight=1.5", "--learning_rate=1e-3",
+                       "--optimizer=sgd"};
+    more.insert(more.begin(), common.begin(), common.end());
+    return more;
+  };
+  const auto whole = train("whole", kto({"--save_strategy=steps", "--save_steps=2"}));
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  const auto all = lines("whole");
+  ASSERT_EQ(all.size(), 4U);
+  // The policy is the reference: σ(0) of each answer, times its weight.
+  EXPECT_GE(all[0].at("loss").get<double>(), 0.5 - 1e-6);
+  EXPECT_LE(all[0].at("loss").get<double>(), 0.75 + 1e-6);
+  EXPECT_NEAR(all[0].at("kl").get<double>(), 0, 1e-6);
+  for (const char* key : {"rewards/chosen", "rewards/rejected", "rewards/margins", "logps/chosen", "logps/rejected"})
+    EXPECT_TRUE(all[0].contains(key)) << key;
+  EXPECT_LT(all.back().at("loss").get<double>(), 0.75);
+  ASSERT_EQ(train("again", kto({"--save_strategy=steps", "--save_steps=2"})).exit_code, 0);
+  fs::remove_all(folder_ / "again" / "checkpoint-4");
+  const auto resumed =
+      train("again", kto({"--save_strategy=steps", "--save_steps=2", "--resume_from_checkpoint=auto"}));
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(numbers("again", "loss"), numbers("whole", "loss"));
+  // Two pipeline stages of two tensor-parallel ranks, with scores computed beforehand; and an adapter.
+  const auto spread = train("spread", kto({"--nproc=4", "--tp=2", "--pp=2", "--precompute_ref_log_probs"}));
+  ASSERT_EQ(spread.exit_code, 0) << spread.err;
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(numbers("spread", "loss")[i], numbers("whole", "loss")[i], 1e-5);
+  const auto lora = train("lora", kto({"--finetuning_type=lora"}));
+  ASSERT_EQ(lora.exit_code, 0) << lora.err;
+  EXPECT_NEAR(numbers("lora", "loss")[0], numbers("whole", "loss")[0], 1e-6);
+  const auto evaluated = run_process(
+      {MEGALITH_PROGRAM, "eval", "--use_cpu", "--stage=kto", "--template=llama3", "--model=" + path("whole"),
+       "--ref_model=" + path("model"), "--dataset_dir=" + folder_.path().string(), "--eval_dataset=rated", "--json"},
+      {{"XDG_CACHE_HOME", path("cache")}});
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  EXPECT_GT(json::parse(evaluated.out).at("eval_rewards/margins"), 0);
+}
+
 TEST_F(PreferenceCommand, BadInputIsRefusedBeforeAnyWork) {
   const auto refused = [&](const Words& more, const std::string& part) {
     const auto result = train("bad", more);
@@ -202,6 +247,10 @@ TEST_F(PreferenceCommand, BadInputIsRefusedBeforeAnyWork) {
   refused({"--packing"}, "packing does not work with stage dpo");
   refused({"--pref_loss=orpo", "--ref_model=" + reference()}, "pref_loss orpo has no reference model");
   refused({"--pref_loss=kto_pair"}, "kto_pair");
+  refused({"--stage=kto"}, "which only stage dpo trains on");
+  refused({"--stage=kto", "--dataset=single"}, "stage kto needs answers with verdicts");
+  refused({"--dataset=rated"}, "stage dpo needs preference pairs");
+  refused({"--stage=sft", "--dataset=rated"}, "which only stage kto trains on");
 }
 
 }  // namespace

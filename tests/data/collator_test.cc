@@ -55,6 +55,28 @@ TEST(Collator, shifts_and_pads_to_the_longest) {
   EXPECT_NEAR(batch.efficiency(), 5.0 / 6, 1e-12);
 }
 
+TEST(Collator, mismatched_answers_are_a_micro_batch_of_their_own) {
+  std::vector<Sample> samples = {{row(10, 4, 2), {}}, {row(20, 3), {}}};
+  samples[0].feedback = Feedback{true, row(30, 5, 2)};
+  expect_contains(testing::error_of<InternalError>([&] { Collator({.pad_id = 9}).collate(samples); }),
+                  "with and without verdicts");
+  samples[1].feedback = Feedback{false, row(40, 2)};
+  for (Sample& sample : samples) sample.reference = ReferenceScores{-1, -2};
+  const MicroBatch batch = Collator({.pad_id = 9}).collate(samples);
+  EXPECT_EQ(values(batch.ids), (Values{10, 11, 12, 20, 21, 9}));
+  EXPECT_TRUE(batch.desirable.equal(at::tensor({1, 0}, at::kInt).to(at::kBool)));
+  EXPECT_FALSE(batch.preference);
+  EXPECT_EQ(batch.sequences, 2);
+  EXPECT_EQ(batch.reference.numel(), 4);
+  ASSERT_NE(batch.mismatched, nullptr);
+  EXPECT_EQ(values(batch.mismatched->ids), (Values{30, 31, 32, 33, 40, 9, 9, 9}));
+  EXPECT_EQ(values(batch.mismatched->labels), (Values{-100, 32, 33, 34, 41, -100, -100, -100}));
+  EXPECT_EQ(batch.mismatched->mismatched, nullptr);
+  const MicroBatch layout = Collator({.pad_id = 9}).collate(samples, CollateParts::kLayoutOnly);
+  EXPECT_FALSE(layout.mismatched->ids.defined());
+  EXPECT_EQ(layout.mismatched->tokens(), 8);
+}
+
 TEST(Collator, multiples_and_fixed_lengths) {
   const std::vector<Sample> samples = {{row(10, 4), {}}, {row(20, 3), {}}};
   EXPECT_EQ(Collator({.length_multiple = 8}).collate(samples).layout.longest(), 8);

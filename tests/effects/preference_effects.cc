@@ -31,10 +31,14 @@ std::string preference_text(const train::MetricList& line) {
   return text + "\n";
 }
 
+constexpr const char* kVerdicts = R"({"input_ids": [5, 6, 7, 8], "labels": [-100, 6, 7, 8], "kto_tag": true}
+{"input_ids": [15, 16, 17], "labels": [-100, 16, 17], "kto_tag": false}
+)";
+
 // Lines of the run, and how many files it kept.
 std::string run_preference(const config::TrainingArguments& given) {
   const TempFolder folder;
-  std::ofstream(folder / "pairs.jsonl") << kPairs;
+  std::ofstream(folder / "pairs.jsonl") << (given.run.stage == config::Stage::kKto ? kVerdicts : kPairs);
   config::TrainingArguments args = config::derive(given).args;
   args.source.model_name_or_path = golden_folder("llama").string();
   args.data.dataset = {(folder / "pairs.jsonl").string()};
@@ -72,12 +76,19 @@ Effects preference_effects() {
   other.push_back(reference);
   Words simpo = small;
   simpo.emplace_back("--pref_loss=simpo");
+  Words discopop = small, kto = small;
+  discopop.emplace_back("--pref_loss=discopop");
+  kto.emplace_back("--stage=kto");
   return {
       {"pref_loss", small, {}, {"--pref_loss=ipo"}, run_preference},
       {"pref_beta", small, {}, {"--pref_beta=0.5"}, run_preference},
       {"pref_ftx", small, {}, {"--pref_ftx=1"}, run_preference},
       {"dpo_label_smoothing", small, {}, {"--dpo_label_smoothing=0.2"}, run_preference},
       {"simpo_gamma", simpo, {}, {"--simpo_gamma=1"}, run_preference},
+      {"discopop_tau", discopop, {}, {"--discopop_tau=1"}, run_preference},
+      {"ld_alpha", small, {}, {"--ld_alpha=0.3"}, run_preference},
+      {"kto_chosen_weight", kto, {}, {"--kto_chosen_weight=2"}, run_preference},
+      {"kto_rejected_weight", kto, {}, {"--kto_rejected_weight=2"}, run_preference},
       {"ref_model", small, {}, {"--ref_model=" + golden_folder("preference/ref").string()}, run_preference},
       {"ref_model_adapters",
        other,

@@ -44,7 +44,8 @@ TEST(SftSettings, TheStageDecidesWhatRecordsBecome) {
   config::TrainingArguments args;
   for (const auto& [stage, kind] : {std::pair{Stage::kPretrain, SampleKind::kDocument},
                                     {Stage::kSft, SampleKind::kConversation},
-                                    {Stage::kDpo, SampleKind::kPreference}}) {
+                                    {Stage::kDpo, SampleKind::kPreference},
+                                    {Stage::kKto, SampleKind::kFeedback}}) {
     args.run.stage = stage;
     EXPECT_EQ(sft_settings(args).kind, kind);
   }

@@ -3,10 +3,13 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "megalith/data/token_table.h"
 #include "megalith/hf/safetensors_file.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/run/resolve/model_settings.h"
+#include "megalith/train/preference/kto_objective.h"
 #include "megalith/train/preference/reference_model.h"
 
 namespace megalith::testing {
@@ -49,6 +52,39 @@ std::optional<config::PreferenceConfig> golden_preference(const nlohmann::json& 
   return how;
 }
 
+std::shared_ptr<const data::Dataset> golden_verdicts(const GoldenPairs& golden, const std::vector<bool>& verdicts) {
+  std::vector<data::Sequence> rows;
+  for (int64_t i = 0; i < golden.pairs->size(); ++i) {
+    const data::Sample pair = golden.pairs->sample(i);
+    rows.insert(rows.end(), {pair.row, *pair.rejected});
+  }
+  const auto answer_of = [](const data::Sequence& row) {
+    return std::ranges::find_if(row.labels, [](int32_t label) { return label >= 0; }) - row.labels.begin();
+  };
+  data::TokenTable table;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const data::Sequence& before = rows[i == 0 ? rows.size() - 1 : i - 1];
+    data::Sequence mismatched = rows[i];
+    mismatched.ids.resize(static_cast<size_t>(answer_of(rows[i])));
+    mismatched.labels.resize(mismatched.ids.size());
+    mismatched.ids.insert(mismatched.ids.end(), before.ids.begin() + answer_of(before), before.ids.end());
+    mismatched.labels.insert(mismatched.labels.end(), before.labels.begin() + answer_of(before), before.labels.end());
+    table.append(data::Sample{
+        .row = rows[i], .rejected = std::nullopt, .feedback = data::Feedback{verdicts.at(i), std::move(mismatched)}});
+  }
+  return data::dataset_of(std::move(table), {.feedback = true});
+}
+
+void take_optimizer(const nlohmann::json& optimizer, config::TrainingArguments& args) {
+  args.run.max_steps = optimizer.at("steps");
+  args.optimizer.learning_rate = optimizer.at("lr");
+  args.optimizer.weight_decay = optimizer.at("weight_decay");
+  args.optimizer.adam_beta1 = optimizer.at("betas").at(0);
+  args.optimizer.adam_beta2 = optimizer.at("betas").at(1);
+  args.optimizer.adam_epsilon = optimizer.at("eps");
+  args.optimizer.max_grad_norm = optimizer.at("clip");
+}
+
 std::shared_ptr<const data::Dataset> random_pairs(int64_t count, int64_t vocab, uint64_t seed) {
   const auto rows = random_sequences(2 * count, vocab, seed);
   data::TokenTable table;
@@ -67,23 +103,35 @@ TrainerCase preference_case(const std::string& name, int pairs, int microbatches
   return how;
 }
 
-std::unique_ptr<train::ReferenceModel> reference_on(const TrainerRank& rank, const std::filesystem::path& folder) {
+std::unique_ptr<train::ReferenceModel> reference_on(const TrainerRank& rank, const std::filesystem::path& folder,
+                                                    std::optional<double> ld_alpha) {
   return std::make_unique<train::ReferenceModel>(
       model::AutoModel::from_pretrained(folder.string(), run::model_settings(rank.args, at::kCPU),
                                         rank.models.context()),
-      run::step_settings(rank.args));
+      run::step_settings(rank.args), ld_alpha);
 }
+
+namespace {
+
+std::unique_ptr<train::Objective> objective_of(const TrainerRank& r, const std::filesystem::path& reference) {
+  if (r.args.run.stage == config::Stage::kKto)
+    return std::make_unique<train::KtoObjective>(run::kto_settings(r.args.preference), r.models,
+                                                 run::step_settings(r.args), reference_on(r, reference));
+  const train::PreferenceSettings preference = run::preference_settings(r.args.preference);
+  return std::make_unique<train::PreferenceObjective>(
+      preference, r.models.context(),
+      config::needs_reference(preference.loss) ? reference_on(r, reference, preference.ld_alpha) : nullptr);
+}
+
+}  // namespace
 
 RunLog run_preferences(const TrainerCase& how, const PairRun& run) {
   SCOPED_TRACE(how.name);
   RunLog result;
   run_trainer_ranks(run.policy, how, [&](const TrainerRank& r) {
-    const train::PreferenceSettings preference = run::preference_settings(r.args.preference);
     Recorder::Heard heard;
     train::TrainerSetup setup = r.setup(run.pairs, run.pairs);
-    setup.objective = std::make_unique<train::PreferenceObjective>(
-        preference, r.models.context(),
-        config::needs_reference(preference.loss) ? reference_on(r, run.reference) : nullptr);
+    setup.objective = objective_of(r, run.reference);
     setup.callbacks.push_back(std::make_unique<Recorder>(heard));
     train::Trainer trainer(r.models, r.settings(), std::move(setup));
     const train::TrainOutput output = trainer.train();

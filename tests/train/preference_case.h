@@ -22,6 +22,12 @@ GoldenPairs read_golden_pairs();
 // Returns the options of a kind in golden.json; std::nullopt for kinds that are not offered.
 std::optional<config::PreferenceConfig> golden_preference(const nlohmann::json& golden, const std::string& kind);
 
+// Returns the eight answers of those pairs in the order of golden/trl/answers.json, each with a verdict and the answer
+// before it, as KTOTrainer takes them.
+std::shared_ptr<const data::Dataset> golden_verdicts(const GoldenPairs& golden, const std::vector<bool>& verdicts);
+// Sets the options of the golden runs: AdamW, and the number of steps.
+void take_optimizer(const nlohmann::json& optimizer, config::TrainingArguments& args);
+
 // Returns pairs of random ids, the same for the same seed.
 std::shared_ptr<const data::Dataset> random_pairs(int64_t count, int64_t vocab, uint64_t seed = 11);
 
@@ -29,7 +35,8 @@ std::shared_ptr<const data::Dataset> random_pairs(int64_t count, int64_t vocab, 
 TrainerCase preference_case(const std::string& name, int pairs, int microbatches = 1, int dp = 1);
 
 // A reference on this rank, from the files of a model.
-std::unique_ptr<train::ReferenceModel> reference_on(const TrainerRank& rank, const std::filesystem::path& folder);
+std::unique_ptr<train::ReferenceModel> reference_on(const TrainerRank& rank, const std::filesystem::path& folder,
+                                                    std::optional<double> ld_alpha = {});
 
 // The files and data of a preference run.
 struct PairRun {
@@ -37,7 +44,7 @@ struct PairRun {
   std::shared_ptr<const data::Dataset> pairs;  // to train on, and to evaluate on at the end
   std::filesystem::path save_to{};             // folder for the trained model; empty when it is not saved
 };
-// Trains and evaluates, with the log of rank 0.
+// Trains and evaluates, with the log of rank 0. Stage kto takes answers with verdicts.
 RunLog run_preferences(const TrainerCase& how, const PairRun& run);
 
 }  // namespace megalith::testing

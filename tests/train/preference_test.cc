@@ -94,14 +94,7 @@ TrainerCase golden_case(const GoldenPairs& golden, const std::string& kind, int 
   how.args.parallel.sequence_parallel = tp > 1;
   how.args.optimizer.use_distributed_optimizer = dp > 1;
   how.args.preference = *golden_preference(golden.json, kind);
-  const json& optimizer = golden.json.at("optimizer");
-  how.args.run.max_steps = optimizer.at("steps");
-  how.args.optimizer.learning_rate = optimizer.at("lr");
-  how.args.optimizer.weight_decay = optimizer.at("weight_decay");
-  how.args.optimizer.adam_beta1 = optimizer.at("betas").at(0);
-  how.args.optimizer.adam_beta2 = optimizer.at("betas").at(1);
-  how.args.optimizer.adam_epsilon = optimizer.at("eps");
-  how.args.optimizer.max_grad_norm = optimizer.at("clip");
+  take_optimizer(golden.json.at("optimizer"), how.args);
   return how;
 }
 

@@ -43,5 +43,24 @@ TEST(SequenceScores, RanksSumTheirSlicesAndKeepTheirGradients) {
   });
 }
 
+// Pairs of answers with 3 and 1, and with 1 and 2 labels: the tokens beyond the shorter answer weigh less.
+TEST(SequenceScores, LengthWeightsEndWithTheShorterAnswer) {
+  testing::run_ranks(1, [](const testing::Rank& r) {
+    const parallel::ParallelContext context(r.world, layout::RankGrid(layout::GridShape{}));
+    data::MicroBatch pairs;
+    pairs.preference = true;
+    pairs.layout = ops::SequenceLayout::packed({4, 2, 2, 3, 2});
+    pairs.sequences = 4;
+    pairs.labels = at::tensor({-100, 1, 2, 3, 4, -100, -100, 5, -100, 6, 7, -100, -100}, at::kLong);
+    const at::Tensor weights = length_weights(pairs, 0.25, context);
+    EXPECT_TRUE(
+        weights.equal(at::tensor({1.0, 1.0, 0.25, 0.25, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.25, 1.0, 1.0}, at::kFloat)))
+        << weights;
+    const at::Tensor losses = at::ones({13}, at::kFloat);
+    const at::Tensor scores = sequence_log_probabilities(losses, pairs, r.world.world(), weights);
+    EXPECT_TRUE(scores.equal(at::tensor({-2.5, -2.0, -2.0, -2.25}, at::kFloat))) << scores;
+  });
+}
+
 }  // namespace
 }  // namespace megalith::train

@@ -21,7 +21,7 @@ Loss, perplexity and token accuracy of a model on data, every sample once; rewar
   --model MODEL          folder, or a hub name that has been downloaded
   --adapter_name_or_path FOLDER   evaluate it with this adapter
   --eval_dataset NAMES   names in dataset_dir/dataset_info.json, or files; several with commas
-  --stage pt|sft|dpo     texts, conversations or preferences (default sft)
+  --stage pt|sft|dpo|kto texts, conversations, preferences or answers with verdicts (default sft)
   --template NAME        chat template by name (default: the tokenizer's own)
   --cutoff_len N         most tokens per sample
   --per_device_eval_batch_size N

@@ -40,12 +40,13 @@ constexpr std::optional<E> choice_of(std::string_view name) {
 // (`megalith pretrain`). It decides defaults and the spelling that the documents show; both accept every name.
 enum class Dialect { kTrain, kPretrain };
 
-// The training task: next tokens of documents, answers of conversations, or preferences between answers.
-enum class Stage { kPretrain, kSft, kDpo };
+// The training task: next tokens of documents, answers of conversations, preferences between answers, or verdicts on
+// single answers.
+enum class Stage { kPretrain, kSft, kDpo, kKto };
 template <>
 struct EnumNames<Stage> {
   static constexpr auto kNames = std::to_array<std::pair<Stage, std::string_view>>(
-      {{Stage::kPretrain, "pt"}, {Stage::kSft, "sft"}, {Stage::kDpo, "dpo"}});
+      {{Stage::kPretrain, "pt"}, {Stage::kSft, "sft"}, {Stage::kDpo, "dpo"}, {Stage::kKto, "kto"}});
 };
 
 // Whether low-rank adapters or all weights are trained. lora freezes the model and writes an adapter; full writes a
@@ -304,18 +305,55 @@ struct EnumNames<layout::ScheduleKind> {
 };
 
 // Preference losses; the formulas are in train/preference/preference_loss.h.
-enum class PrefLoss { kSigmoid, kRobust, kHinge, kIpo, kOrpo, kSimpo };
+enum class PrefLoss {
+  kSigmoid,
+  kRobust,
+  kHinge,
+  kIpo,
+  kOrpo,
+  kSimpo,
+  kSigmoidNorm,
+  kExoPair,
+  kNcaPair,
+  kBcoPair,
+  kSppoHard,
+  kAot,
+  kAotUnpaired,
+  kApoZero,
+  kApoDown,
+  kDiscopop
+};
 template <>
 struct EnumNames<PrefLoss> {
-  static constexpr auto kNames = std::to_array<std::pair<PrefLoss, std::string_view>>({{PrefLoss::kSigmoid, "sigmoid"},
-                                                                                       {PrefLoss::kRobust, "robust"},
-                                                                                       {PrefLoss::kHinge, "hinge"},
-                                                                                       {PrefLoss::kIpo, "ipo"},
-                                                                                       {PrefLoss::kOrpo, "orpo"},
-                                                                                       {PrefLoss::kSimpo, "simpo"}});
+  static constexpr auto kNames =
+      std::to_array<std::pair<PrefLoss, std::string_view>>({{PrefLoss::kSigmoid, "sigmoid"},
+                                                            {PrefLoss::kRobust, "robust"},
+                                                            {PrefLoss::kHinge, "hinge"},
+                                                            {PrefLoss::kIpo, "ipo"},
+                                                            {PrefLoss::kOrpo, "orpo"},
+                                                            {PrefLoss::kSimpo, "simpo"},
+                                                            {PrefLoss::kSigmoidNorm, "sigmoid_norm"},
+                                                            {PrefLoss::kExoPair, "exo_pair"},
+                                                            {PrefLoss::kNcaPair, "nca_pair"},
+                                                            {PrefLoss::kBcoPair, "bco_pair"},
+                                                            {PrefLoss::kSppoHard, "sppo_hard"},
+                                                            {PrefLoss::kAot, "aot"},
+                                                            {PrefLoss::kAotUnpaired, "aot_unpaired"},
+                                                            {PrefLoss::kApoZero, "apo_zero"},
+                                                            {PrefLoss::kApoDown, "apo_down"},
+                                                            {PrefLoss::kDiscopop, "discopop"}});
 };
 // Returns whether a loss compares the answers' probabilities with those of a reference model.
 constexpr bool needs_reference(PrefLoss loss) { return loss != PrefLoss::kOrpo && loss != PrefLoss::kSimpo; }
+// Returns whether a run compares answers with a reference model.
+constexpr bool needs_reference(Stage stage, PrefLoss loss) {
+  return stage == Stage::kKto || (stage == Stage::kDpo && needs_reference(loss));
+}
+// Returns whether dpo_label_smoothing has a place in a loss.
+constexpr bool smooths_pairs(PrefLoss loss) {
+  return loss == PrefLoss::kSigmoid || loss == PrefLoss::kRobust || loss == PrefLoss::kExoPair ||
+         loss == PrefLoss::kAot || loss == PrefLoss::kAotUnpaired;
+}
 
 // How several datasets are joined: one after the other, or drawn at random until the first is exhausted (under), until
 // all are (over), or without repeating any (once).

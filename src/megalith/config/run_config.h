@@ -160,13 +160,18 @@ struct LoraConfig {
   bool operator==(const LoraConfig&) const = default;
 };
 
-// Training on preferences (DPO, ORPO, SimPO).
+// Training on preferences (DPO, ORPO, SimPO) and on verdicts (KTO).
 struct PreferenceConfig {
   PrefLoss loss = PrefLoss::kSigmoid;  // formulas: train/preference/preference_loss.h
   double beta = 0.1;
   double ftx = 0.0;
   double label_smoothing = 0.0;
   double simpo_gamma = 0.5;
+  double discopop_tau = 0.05;
+  std::optional<double> ld_alpha;  // weight of the tokens beyond the length of the shorter answer
+  // Weights of answers with verdicts.
+  double kto_chosen_weight = 1.0;
+  double kto_rejected_weight = 1.0;
   // The reference model; the policy at its start if none is given.
   std::optional<std::string> ref_model;
   std::vector<std::string> ref_model_adapters;

@@ -88,28 +88,54 @@ void check_interleaving(const TrainingArguments& args, Problems& problems) {
                      probability);
 }
 
+// For the stages whose loss compares whole answers.
+void check_answers(const TrainingArguments& args, Problems& problems) {
+  const PreferenceConfig& preference = args.preference;
+  const std::string_view stage = choice_name(args.run.stage);
+  const bool pairs = args.run.stage == Stage::kDpo;
+  problems.require(!args.data.packing.value_or(false) && !args.data.sequence_packing,
+                   "packing does not work with stage {}: rows are {}", stage, pairs ? "pairs" : "single answers");
+  problems.require(!args.ddp.calculate_per_token_loss,
+                   "calculate_per_token_loss does not work with stage {}: its loss is a mean over {}", stage,
+                   pairs ? "pairs" : "answers");
+  problems.require(
+      !args.optimizer.neftune_noise_alpha.value_or(0),
+      "neftune_noise_alpha does not work with stage {}, whose loss compares log-probabilities of two models", stage);
+  problems.require(args.optimizer.label_smoothing_factor == 0,
+                   "label_smoothing_factor does not work with stage {}, whose loss is not cross-entropy{}", stage,
+                   pairs ? "; see dpo_label_smoothing" : "");
+  problems.require(preference.ref_model_adapters.empty() || preference.ref_model, "ref_model_adapters needs ref_model");
+  problems.require(!preference.precompute_ref_log_probs || !args.data.streaming,
+                   "precompute_ref_log_probs and streaming exclude each other: a stream is not read ahead");
+}
+
+// For stage kto: options of the losses of pairs would be ignored silently.
+void check_verdicts(const TrainingArguments& args, Problems& problems) {
+  const PreferenceConfig& preference = args.preference;
+  problems.require(preference.loss == PrefLoss::kSigmoid,
+                   "pref_loss {} is a loss of pairs; leave it out with stage kto", choice_name(preference.loss));
+  problems.require(preference.label_smoothing == 0,
+                   "dpo_label_smoothing is for pairs whose answers may be swapped; leave it out with stage kto");
+  problems.require(!preference.ld_alpha, "ld_alpha compares the answers of a pair; leave it out with stage kto");
+  problems.require(args.data.preprocessing_batch_size > 1,
+                   "preprocessing_batch_size is {}; stage kto compares the answers of a batch of records with one "
+                   "another, so it must be at least 2",
+                   args.data.preprocessing_batch_size);
+}
+
 // For stage dpo, whose rows are pairs of answers.
 void check_preferences(const TrainingArguments& args, Problems& problems) {
   const PreferenceConfig& preference = args.preference;
-  problems.require(!args.data.packing.value_or(false) && !args.data.sequence_packing,
-                   "packing does not work with stage dpo: rows are pairs");
-  problems.require(!args.ddp.calculate_per_token_loss,
-                   "calculate_per_token_loss does not work with stage dpo: its loss is a mean over pairs");
-  problems.require(
-      !args.optimizer.neftune_noise_alpha.value_or(0),
-      "neftune_noise_alpha does not work with stage dpo, whose loss compares log-probabilities of two models");
-  problems.require(args.optimizer.label_smoothing_factor == 0,
-                   "label_smoothing_factor does not work with stage dpo, whose loss is not cross-entropy; see "
-                   "dpo_label_smoothing");
-  problems.require(preference.loss != PrefLoss::kIpo || preference.beta > 0,
-                   "pref_loss ipo divides by pref_beta; it must be positive");
+  problems.require((preference.loss != PrefLoss::kIpo && preference.loss != PrefLoss::kSppoHard) || preference.beta > 0,
+                   "pref_loss {} divides by pref_beta; it must be positive", choice_name(preference.loss));
+  problems.require(preference.loss != PrefLoss::kDiscopop || preference.discopop_tau > 0,
+                   "pref_loss discopop divides by discopop_tau; it must be positive");
+  problems.require(preference.loss != PrefLoss::kExoPair || preference.label_smoothing > 0,
+                   "pref_loss exo_pair takes the logarithm of dpo_label_smoothing; set it, for example to 0.001");
   const bool reference = needs_reference(preference.loss);
   problems.require(reference || (!preference.ref_model && !preference.precompute_ref_log_probs),
                    "pref_loss {} has no reference model; leave out ref_model and precompute_ref_log_probs",
                    choice_name(preference.loss));
-  problems.require(preference.ref_model_adapters.empty() || preference.ref_model, "ref_model_adapters needs ref_model");
-  problems.require(!preference.precompute_ref_log_probs || !args.data.streaming,
-                   "precompute_ref_log_probs and streaming exclude each other: a stream is not read ahead");
 }
 
 // Options of adapters without finetuning_type lora would be ignored silently.
@@ -124,12 +150,16 @@ void check_adapters(const TrainingArguments& args, Problems& problems) {
   problems.require(!is_lora || !lora.target.empty() || !lora.additional_target.empty(),
                    "lora_target is empty; name modules, or all");
   const PreferenceConfig& preference = args.preference;
-  const bool smooths = preference.loss == PrefLoss::kSigmoid || preference.loss == PrefLoss::kRobust;
-  problems.require(preference.label_smoothing == 0 || smooths,
-                   "dpo_label_smoothing needs pref_loss sigmoid or robust, not {}", choice_name(preference.loss));
+  problems.require(preference.label_smoothing == 0 || smooths_pairs(preference.loss),
+                   "dpo_label_smoothing needs pref_loss sigmoid, robust, exo_pair, aot or aot_unpaired, not {}",
+                   choice_name(preference.loss));
+  problems.require(!preference.ld_alpha || needs_reference(preference.loss),
+                   "ld_alpha is for losses with a reference model, not for pref_loss {}", choice_name(preference.loss));
   problems.require(preference.loss != PrefLoss::kRobust || preference.label_smoothing < 0.5,
                    "pref_loss robust divides by 1 - 2 * dpo_label_smoothing; it must be below 0.5");
+  if (args.run.stage == Stage::kDpo || args.run.stage == Stage::kKto) check_answers(args, problems);
   if (args.run.stage == Stage::kDpo) check_preferences(args, problems);
+  if (args.run.stage == Stage::kKto) check_verdicts(args, problems);
 }
 
 // Above 1 it is a number of steps, below 1 a fraction of all steps.

@@ -14,7 +14,9 @@
 #include <ATen/ops/repeat.h>
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "megalith/base/error.h"
@@ -97,11 +99,21 @@ std::vector<const Sequence*> rows_of(std::span<const Sample> samples, bool prefe
   std::vector<const Sequence*> rows;
   for (const Sample& sample : samples) {
     check(sample.rejected.has_value() == preference, "preference pairs and single rows in one micro-batch");
+    check(sample.feedback.has_value() == samples.front().feedback.has_value(),
+          "answers with and without verdicts in one micro-batch");
     rows.push_back(&sample.row);
   }
   if (preference)
     for (const Sample& sample : samples) rows.push_back(&*sample.rejected);
   return rows;
+}
+
+// Returns the verdicts on the answers, bool [samples].
+at::Tensor verdicts_of(std::span<const Sample> samples) {
+  at::Tensor desirable = at::empty({std::ssize(samples)}, at::kBool);
+  bool* out = desirable.mutable_data_ptr<bool>();
+  for (const Sample& sample : samples) *out++ = sample.feedback->desirable;
+  return desirable;
 }
 
 // In the order of the rows; a row of separate pieces gives several strips, or none if all pieces are single tokens.
@@ -111,7 +123,8 @@ std::vector<Strip> strips_of(std::span<const Sequence* const> rows) {
   return strips;
 }
 
-// Returns fp32 [2·samples]: the scores of the chosen rows, then of the rejected ones. Undefined if there are none.
+// Returns fp32 [2·samples]: the scores of the first rows (chosen answers), then of the second ones. Undefined if there
+// are none.
 at::Tensor reference_of(std::span<const Sample> samples) {
   const auto has = [](const Sample& sample) { return sample.reference.has_value(); };
   if (std::ranges::none_of(samples, has)) return {};
@@ -188,6 +201,12 @@ MicroBatch Collator::collate_built_in(std::span<const Sample> samples, CollatePa
   }
   batch.sequences = std::ssize(strips);
   batch.reference = reference_of(samples);
+  if (!samples.empty() && samples.front().feedback) {
+    batch.desirable = verdicts_of(samples);
+    std::vector<Sample> others;
+    for (const Sample& sample : samples) others.push_back({sample.feedback->mismatched, std::nullopt});
+    batch.mismatched = std::make_shared<const MicroBatch>(collate_built_in(others, parts));
+  }
   batch.extras = collate_fields(rows, strips, total);
   collate_media(rows, strips, total, parts == CollateParts::kAll,
                 {options_.images.get(), options_.videos.get(), options_.sounds.get()}, options_.media_threads, batch);

@@ -30,7 +30,7 @@ class ScoredPairs : public Dataset {
 
 int64_t Dataset::tokens(int64_t index) const {
   const Sample read = sample(index);
-  return std::ssize(read.row.ids) + (read.rejected ? std::ssize(read.rejected->ids) : 0);
+  return std::ssize(read.row.ids) + (read.second() != nullptr ? std::ssize(read.second()->ids) : 0);
 }
 
 std::shared_ptr<const Dataset> with_reference_scores(std::shared_ptr<const Dataset> pairs,

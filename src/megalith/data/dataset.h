@@ -23,7 +23,8 @@ class Dataset {
   virtual int64_t tokens(int64_t index) const;
 };
 
-// Returns the same preference pairs with the scores of a reference model, one per pair.
+// Returns the same samples of two rows (preference pairs, answers with verdicts) with the scores of a reference model,
+// one entry per sample.
 std::shared_ptr<const Dataset> with_reference_scores(std::shared_ptr<const Dataset> pairs,
                                                      std::vector<ReferenceScores> scores);
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -53,7 +54,12 @@ struct MicroBatch {
   int64_t real_tokens = 0;  // number of tokens without padding
   int64_t loss_tokens = 0;  // number of tokens with a label
   bool preference = false;  // the first half of the sequences are the chosen ones, the second the rejected ones
-  at::Tensor reference;     // fp32 [sequences]: log p under a reference model; undefined if the samples have none
+  // fp32 [sequences]: log p under a reference model; with verdicts [2·samples], the own answers before the mismatched
+  // ones. Undefined if the samples have none.
+  at::Tensor reference;
+  // Answers with verdicts (KTO), one sequence per sample; undefined and nullptr otherwise.
+  at::Tensor desirable{};                          // bool [samples]
+  std::shared_ptr<const MicroBatch> mismatched{};  // the mismatched answers of the same samples, in their order
   std::map<std::string, ExtraTensor, std::less<>> extras{};  // by name; on every pipeline stage
   // One entry per multi-token-prediction layer: entry d is d + 1 places further on. Added by the trainer for the stage
   // with those layers (train/step/rank_microbatches.h); the collator leaves it empty.

@@ -58,19 +58,32 @@ struct Sequence {
   bool operator==(const Sequence&) const = default;
 };
 
-// log p of a pair's answers, given the prompt, under a reference model.
+// The verdict on a single answer (KTO), and the prompt with the answer of another sample.
+struct Feedback {
+  bool desirable = true;
+  Sequence mismatched;
+  bool operator==(const Feedback&) const = default;
+};
+
+// log p of a sample's two rows, given the prompt, under a reference model: of the chosen and the rejected answer, or of
+// an answer with a verdict and the mismatched one.
 struct ReferenceScores {
   float chosen = 0;
   float rejected = 0;
   bool operator==(const ReferenceScores&) const = default;
 };
 
-// One item of a dataset. Preference pairs have two rows with the same prompt: the chosen one, then the rejected one. A
-// value: the collator copies from it and does not keep it.
+// One item of a dataset. Preference pairs have two rows with the same prompt: the chosen one, then the rejected one. An
+// answer with a verdict has `feedback`. A value: the collator copies from it and does not keep it.
 struct Sample {
   Sequence row;
   std::optional<Sequence> rejected;
-  std::optional<ReferenceScores> reference{};  // pairs only; set if computed in advance (with_reference_scores)
+  std::optional<ReferenceScores>
+      reference{};                     // samples of two rows; set if computed in advance (with_reference_scores)
+  std::optional<Feedback> feedback{};  // not together with `rejected`
+
+  // Returns the second row of a sample that has two; otherwise nullptr.
+  const Sequence* second() const { return rejected ? &*rejected : feedback ? &feedback->mismatched : nullptr; }
   bool operator==(const Sample&) const = default;
 };
 

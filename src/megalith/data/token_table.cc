@@ -24,8 +24,9 @@ static_assert(std::endian::native == std::endian::little, "token folders hold li
 
 // Stored on disk: must not change. A new format gets the next version number.
 constexpr int64_t kTokenTableVersion = 1;
-constexpr int64_t kMediaTableVersion = 3;  // with the files of media; others are written as version 1
-constexpr int64_t kSoundTableVersion = 4;  // with sounds among them, which version 3 takes for videos
+constexpr int64_t kMediaTableVersion = 3;     // with the files of media; others are written as version 1
+constexpr int64_t kSoundTableVersion = 4;     // with sounds among them, which version 3 takes for videos
+constexpr int64_t kFeedbackTableVersion = 5;  // with desirable.bin; info.json says whether there are media
 constexpr const char* kFormat = "megalith tokens";
 
 // The arrays of a TokenTable, wherever they are stored.
@@ -38,6 +39,7 @@ struct TokenColumns {
   std::span<const MediaReference> media;
   const MediaColumns* stored_media = nullptr;
   std::span<const int64_t> media_ends;
+  std::span<const uint8_t> desirable;
 
   MediaReference medium(int64_t i) const {
     return stored_media != nullptr ? stored_media->medium(i) : media[static_cast<size_t>(i)];
@@ -48,23 +50,33 @@ struct TokenColumns {
 class TokenDataset : public Dataset {
  public:
   TokenDataset(TokenColumns columns, const TokenTableInfo& info, std::shared_ptr<const void> owner)
-      : columns_(columns), pairs_(info.pairs), pieces_attend_(info.pieces_attend), owner_(std::move(owner)) {}
+      : columns_(columns),
+        pairs_(info.pairs),
+        feedback_(info.feedback),
+        pieces_attend_(info.pieces_attend),
+        owner_(std::move(owner)) {}
 
-  int64_t size() const override { return std::ssize(columns_.row_ends) / (pairs_ ? 2 : 1); }
+  int64_t size() const override { return std::ssize(columns_.row_ends) / rows_per_sample(); }
 
   Sample sample(int64_t index) const override {
     check(index >= 0 && index < size(), "sample {} of a dataset of {}", index, size());
-    if (!pairs_) return {row(index), std::nullopt};
-    return {row(2 * index), row(2 * index + 1)};
+    if (pairs_) return {row(2 * index), row(2 * index + 1)};
+    if (!feedback_) return {row(index), std::nullopt};
+    return {.row = row(2 * index),
+            .rejected = std::nullopt,
+            .feedback = Feedback{columns_.desirable[static_cast<size_t>(index)] != 0, row(2 * index + 1)}};
   }
 
   int64_t tokens(int64_t index) const override {
     check(index >= 0 && index < size(), "sample {} of a dataset of {}", index, size());
-    const size_t rows = pairs_ ? 2 : 1, first = static_cast<size_t>(index) * rows;
+    const auto rows = static_cast<size_t>(rows_per_sample());
+    const size_t first = static_cast<size_t>(index) * rows;
     return columns_.row_ends[first + rows - 1] - (first == 0 ? 0 : columns_.row_ends[first - 1]);
   }
 
  private:
+  int64_t rows_per_sample() const { return pairs_ || feedback_ ? 2 : 1; }
+
   // Returns the values of one row; `ends` are cumulative.
   template <typename T>
   static std::vector<T> slice(std::span<const T> values, std::span<const int64_t> ends, int64_t row) {
@@ -89,7 +101,7 @@ class TokenDataset : public Dataset {
   }
 
   TokenColumns columns_;
-  bool pairs_, pieces_attend_;
+  bool pairs_, feedback_, pieces_attend_;
   std::shared_ptr<const void> owner_;
 };
 
@@ -122,16 +134,18 @@ class MappedColumn {
 
 // All columns of a folder. Kept alive by the dataset.
 struct MappedTable {
-  MappedTable(const fs::path& folder, bool has_media)
+  MappedTable(const fs::path& folder, bool has_media, bool has_verdicts)
       : ids(folder / "ids.bin"),
         labels(folder / "labels.bin"),
         row_ends(folder / "row_ends.bin"),
         pieces(folder / "pieces.bin"),
         piece_ends(folder / "piece_ends.bin") {
     if (has_media) media.emplace(folder);
+    if (has_verdicts) desirable.emplace(folder / "desirable.bin");
   }
   TokenColumns columns() const {
     TokenColumns result{ids.values(), labels.values(), row_ends.values(), pieces.values(), piece_ends.values()};
+    if (desirable) result.desirable = desirable->values();
     if (!media) return result;
     result.stored_media = &*media;
     result.media_ends = media->ends();
@@ -142,6 +156,7 @@ struct MappedTable {
   MappedColumn<int32_t> pieces;
   MappedColumn<int64_t> piece_ends;
   std::optional<MediaColumns> media;
+  std::optional<MappedColumn<uint8_t>> desirable;
 };
 
 // Whether the pieces of each row lie within it. Requires that row_ends and piece_ends have been checked.
@@ -160,7 +175,7 @@ bool pieces_fit(const TokenColumns& columns) {
 }
 
 // Makes sure that a damaged file cannot lead outside the arrays.
-void check_columns(const TokenColumns& columns, int64_t rows, bool pairs, const fs::path& folder) {
+void check_columns(const TokenColumns& columns, int64_t rows, const TokenTableInfo& info, const fs::path& folder) {
   const auto ends_fit = [](std::span<const int64_t> ends, size_t total) {
     int64_t last = 0;
     for (const int64_t end : ends) {
@@ -174,7 +189,8 @@ void check_columns(const TokenColumns& columns, int64_t rows, bool pairs, const 
                      columns.labels.size() == columns.ids.size() && ends_fit(columns.row_ends, columns.ids.size()) &&
                      ends_fit(columns.piece_ends, columns.pieces.size()) && pieces_fit(columns) &&
                      (columns.stored_media == nullptr || columns.stored_media->fit(columns.row_ends)) &&
-                     (!pairs || rows % 2 == 0);
+                     (!(info.pairs || info.feedback) || rows % 2 == 0) &&
+                     std::ssize(columns.desirable) == (info.feedback ? rows / 2 : 0);
   check<DataError>(sound, "{}: the files do not fit one another; remove the folder, and it is built again",
                    folder.string());
 }
@@ -202,7 +218,8 @@ void TokenTable::append(const Sequence& row) {
 
 void TokenTable::append(const Sample& sample) {
   append(sample.row);
-  if (sample.rejected) append(*sample.rejected);
+  if (sample.second() != nullptr) append(*sample.second());
+  if (sample.feedback) desirable.push_back(sample.feedback->desirable ? 1 : 0);
 }
 
 // Concatenates the columns; ends are cumulative, so those of `other` move up.
@@ -217,6 +234,7 @@ void TokenTable::append(const TokenTable& other) {
   ids.insert(ids.end(), other.ids.begin(), other.ids.end());
   labels.insert(labels.end(), other.labels.begin(), other.labels.end());
   pieces.insert(pieces.end(), other.pieces.begin(), other.pieces.end());
+  desirable.insert(desirable.end(), other.desirable.begin(), other.desirable.end());
   for (const int64_t end : other.row_ends) row_ends.push_back(tokens + end);
   for (const int64_t end : other.piece_ends) piece_ends.push_back(piece_count + end);
 }
@@ -230,7 +248,8 @@ std::shared_ptr<const Dataset> dataset_of(TokenTable table, TokenTableInfo info)
                                                      .pieces = owner->pieces,
                                                      .piece_ends = owner->piece_ends,
                                                      .media = owner->media,
-                                                     .media_ends = owner->media_ends},
+                                                     .media_ends = owner->media_ends,
+                                                     .desirable = owner->desirable},
                                         info, owner);
 }
 
@@ -263,6 +282,10 @@ void TokenFolderWriter::append(const TokenTable& rows) {
   write(pieces_, rows.pieces);
   write(piece_ends_, shifted(rows.piece_ends, piece_count_));
   media_->append(rows.media, rows.media_ends, std::ssize(rows.row_ends));
+  if (!rows.desirable.empty()) {
+    if (!desirable_) desirable_.emplace().file = io::FileHandle::create(folder_ / "desirable.bin");
+    write(*desirable_, rows.desirable);
+  }
   tokens_ += std::ssize(rows.ids);
   piece_count_ += std::ssize(rows.pieces);
   rows_ += std::ssize(rows.row_ends);
@@ -272,12 +295,15 @@ void TokenFolderWriter::append(const TokenTable& rows) {
 void TokenFolderWriter::finish(const TokenTableInfo& info) {
   for (const Column* column : {&ids_, &labels_, &row_ends_, &pieces_, &piece_ends_}) column->file.sync();
   media_->sync();
-  const int64_t version = media_->any_sound() ? kSoundTableVersion
-                          : media_->any()     ? kMediaTableVersion
-                                              : kTokenTableVersion;
-  const io::Json document = {{"format", kFormat},     {"version", version},    {"rows", rows_},
-                             {"tokens", tokens_},     {"pairs", info.pairs},   {"pieces_attend", info.pieces_attend},
-                             {"max_id", info.max_id}, {"report", info.report}, {"left_out", info.left_out}};
+  if (desirable_) desirable_->file.sync();
+  const int64_t version = info.feedback         ? kFeedbackTableVersion
+                          : media_->any_sound() ? kSoundTableVersion
+                          : media_->any()       ? kMediaTableVersion
+                                                : kTokenTableVersion;
+  io::Json document = {{"format", kFormat},     {"version", version},    {"rows", rows_},
+                       {"tokens", tokens_},     {"pairs", info.pairs},   {"pieces_attend", info.pieces_attend},
+                       {"max_id", info.max_id}, {"report", info.report}, {"left_out", info.left_out}};
+  if (info.feedback) document["media"] = media_->any();
   io::write_text_file(folder_ / "info.json", document.dump(2) + "\n");
 }
 
@@ -299,17 +325,21 @@ OpenedTokens open_token_folder(const fs::path& folder) {
   const io::JsonFields fields = file.fields();
   if (fields.required<std::string>("format") != kFormat) fields.refuse("format", fmt::format("be \"{}\"", kFormat));
   const auto version = fields.required<int64_t>("version");
-  if (version != kTokenTableVersion && version != kMediaTableVersion && version != kSoundTableVersion)
-    fields.refuse("version", fmt::format("be {}, {} or {}: another version of Megalith wrote it", kTokenTableVersion,
-                                         kMediaTableVersion, kSoundTableVersion));
+  if (version != kTokenTableVersion && version != kMediaTableVersion && version != kSoundTableVersion &&
+      version != kFeedbackTableVersion)
+    fields.refuse("version",
+                  fmt::format("be {}, {}, {} or {}: another version of Megalith wrote it", kTokenTableVersion,
+                              kMediaTableVersion, kSoundTableVersion, kFeedbackTableVersion));
   TokenTableInfo info{.pairs = fields.required<bool>("pairs"),
                       .pieces_attend = fields.required<bool>("pieces_attend"),
                       .max_id = fields.required<int64_t>("max_id"),
                       .report = fields.required<std::string>("report"),
-                      .left_out = fields.optional<int64_t>("left_out").value_or(0)};
-  const auto owner = std::make_shared<const MappedTable>(
-      folder, version != kTokenTableVersion);  // unmapped with the last copy of the dataset
-  check_columns(owner->columns(), fields.required<int64_t>("rows"), info.pairs, folder);
+                      .left_out = fields.optional<int64_t>("left_out").value_or(0),
+                      .feedback = version == kFeedbackTableVersion};
+  const bool has_media = info.feedback ? fields.required<bool>("media") : version != kTokenTableVersion;
+  const auto owner = std::make_shared<const MappedTable>(folder, has_media,
+                                                         info.feedback);  // unmapped with the last copy of the dataset
+  check_columns(owner->columns(), fields.required<int64_t>("rows"), info, folder);
   auto dataset = std::make_shared<TokenDataset>(owner->columns(), info, owner);
   return {std::move(dataset), std::move(info)};
 }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,8 @@ namespace megalith::data {
 class MediaWriter;
 
 // The arrays. Row r has the tokens [row_ends[r-1], row_ends[r]) and the pieces [piece_ends[r-1], piece_ends[r]); row 0
-// begins at 0. A sample is one row, or two (chosen, rejected) in a table of pairs. 8 bytes per token; a table of all
+// begins at 0. A sample is one row, or two: chosen and rejected in a table of pairs, own and mismatched in one of
+// feedback. 8 bytes per token; a table of all
 // records of a run is kept only without a cache folder.
 struct TokenTable {
   std::vector<int32_t> ids;
@@ -31,6 +33,7 @@ struct TokenTable {
   // Row r has the media [media_ends[r-1], media_ends[r]). Tables without any leave both empty.
   std::vector<MediaReference> media;
   std::vector<int64_t> media_ends;
+  std::vector<uint8_t> desirable;  // the verdict of each sample, 0 or 1, in a table of feedback; otherwise empty
 
   // Append rows to the columns. Throw a DataError for rows with fields, which tables cannot hold.
   void append(const Sequence& row);
@@ -45,15 +48,16 @@ struct TokenTableInfo {
   int64_t max_id = -1;         // the largest token id
   std::string report;          // how the table was made: one line for people
   int64_t left_out = 0;        // records that gave no sample, and samples that did not fit into a row
+  bool feedback = false;       // answers with verdicts; not together with `pairs`
 };
 
 // Returns a dataset over a table in memory.
 std::shared_ptr<const Dataset> dataset_of(TokenTable table, TokenTableInfo info);
 
 // Writes a folder with the arrays as files of little-endian numbers (ids.bin, labels.bin, row_ends.bin, pieces.bin,
-// piece_ends.bin) and info.json. With media, also the files of token_media_internal.h, among them the bytes
-// of images that came without a file. Rows are written as they come; info.json, written last, marks the folder as
-// complete. A folder without info.json was not finished, and is not opened. Not thread-safe.
+// piece_ends.bin, with verdicts desirable.bin) and info.json. With media, also the files of token_media_internal.h,
+// among them the bytes of images that came without a file. Rows are written as they come; info.json, written last, marks
+// the folder as complete. A folder without info.json was not finished, and is not opened. Not thread-safe.
 class TokenFolderWriter {
  public:
   // `folder` must exist and be empty.
@@ -74,6 +78,7 @@ class TokenFolderWriter {
 
   std::filesystem::path folder_;
   Column ids_, labels_, row_ends_, pieces_, piece_ends_;
+  std::optional<Column> desirable_;  // std::nullopt until a table has verdicts
   std::unique_ptr<MediaWriter> media_;
   int64_t tokens_ = 0, piece_count_ = 0, rows_ = 0;
 };

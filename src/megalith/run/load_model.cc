@@ -15,6 +15,7 @@
 #include "megalith/model/families/family.h"
 #include "megalith/model/weight_check.h"
 #include "megalith/peft/adapter_folder.h"
+#include "megalith/train/preference/kto_objective.h"
 #include "megalith/train/preference/preference_objective.h"
 #include "megalith/train/preference/reference_scores.h"
 
@@ -47,7 +48,7 @@ std::unique_ptr<train::ReferenceModel> load_reference(const PreferencePlan& plan
       plan.fresh ? model::AutoModel::from_config(model::read_model_config(plan.folder), settings, context)
                  : model::AutoModel::from_pretrained(plan.folder.string(), settings, context);
   for (const fs::path& adapter : plan.adapters) model::merge_adapter(models, adapter);
-  return std::make_unique<train::ReferenceModel>(std::move(models), run.trainer.step);
+  return std::make_unique<train::ReferenceModel>(std::move(models), run.trainer.step, plan.loss.ld_alpha);
 }
 
 }  // namespace
@@ -76,8 +77,9 @@ model::VirtualModels load_model(const ModelPlan& plan, const model::ModelSetting
 void precompute_reference(const RunPlan& plan, parallel::ParallelContext& context, RunData& data) {
   if (!plan.preference || plan.preference->reference != PreferencePlan::Reference::kPrecomputed) return;
   const PreferencePlan& preference = *plan.preference;
-  train::ReferenceCache cache{preference.cache, preference.folder, preference.adapters,
-                              plan.settings.model.options.dtype, new_rows_of(plan)};
+  train::ReferenceCache cache{preference.cache,    preference.folder,
+                              preference.adapters, plan.settings.model.options.dtype,
+                              new_rows_of(plan),   preference.loss.ld_alpha};
   if (preference.fresh) cache.folder.clear();  // initialized weights are in no file that could identify them
   train::precompute_reference_scores(
       data.train, data.eval, [&] { return load_reference(preference, plan.settings, context); }, cache,
@@ -90,9 +92,13 @@ std::unique_ptr<train::Objective> make_objective(const RunPlan& plan, model::Vir
   if (!plan.preference) return nullptr;
   std::unique_ptr<train::ReferenceModel> reference;
   if (plan.preference->reference == PreferencePlan::Reference::kBelowAdapter)
-    reference = train::ReferenceModel::below_adapter(policy, plan.settings.trainer.step);
+    reference =
+        train::ReferenceModel::below_adapter(policy, plan.settings.trainer.step, plan.preference->loss.ld_alpha);
   else if (plan.preference->reference == PreferencePlan::Reference::kModel)
     reference = load_reference(*plan.preference, plan.settings, policy.context());
+  if (plan.preference->kto)
+    return std::make_unique<train::KtoObjective>(*plan.preference->kto, policy, plan.settings.trainer.step,
+                                                 std::move(reference));
   return std::make_unique<train::PreferenceObjective>(plan.preference->loss, policy.context(), std::move(reference));
 }
 

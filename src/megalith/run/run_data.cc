@@ -51,7 +51,7 @@ int64_t most_positions(const data::Dataset& table, int64_t fitting) {
     if (table.tokens(i) <= fitting) continue;
     const data::Sample sample = table.sample(i);
     most = std::max(most, positions_of(sample.row));
-    if (sample.rejected) most = std::max(most, positions_of(*sample.rejected));
+    if (sample.second() != nullptr) most = std::max(most, positions_of(*sample.second()));
   }
   return most;
 }

@@ -40,10 +40,14 @@ TEST(DatasetInfo, columns_of_media) {
   EXPECT_EQ(columns.audios, "a");
 }
 
+TEST(DatasetInfo, columns_of_verdicts) {
+  EXPECT_EQ(entry(R"({"columns": {"prompt": "p", "response": "r", "kto_tag": "good"}})").columns.kto_tag, "good");
+  EXPECT_EQ(entry("{}").columns.kto_tag, "");
+}
+
 TEST(DatasetInfo, bad_entries_are_named) {
   expect_contains(error_of([] { entry(R"({"formatting": "csv"})"); }), "alpaca, sharegpt or openai");
   expect_contains(error_of([] { entry(R"({"split": "test"})"); }), "\"split\"");
-  expect_contains(error_of([] { entry(R"({"columns": {"kto_tag": "v"}})"); }), "kto_tag");
   expect_contains(error_of([] { entry(R"({"num_samples": 0})"); }), "num_samples");
   expect_contains(error_of([] { entry(R"({"columns": {"prompt": 3}})"); }), "columns.prompt");
 }

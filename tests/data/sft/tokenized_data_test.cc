@@ -242,6 +242,116 @@ TEST(TokenizedData, pairs_share_their_prompt) {
   expect_contains(tokenizing_error(request), "which only stage dpo trains on");
 }
 
+std::string rated(int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i)
+    text += fmt::format("{{\"instruction\": \"q{}\", \"output\": \"answer{}\", \"kto_tag\": {}}}\n", i,
+                        std::string(static_cast<size_t>(i), 'x'), i % 3 == 0);
+  return text;
+}
+
+// Samples with verdicts as lines: verdict, row, mismatched row.
+std::vector<std::string> verdict_lines(const std::vector<Sample>& samples) {
+  std::vector<std::string> lines;
+  for (const Sample& sample : samples)
+    lines.push_back(fmt::format("{} {} | {}", sample.feedback.value().desirable, sample_text(sample),
+                                tokenizer::Tokenizer::bytes().decode(sample.feedback->mismatched.ids)));
+  return lines;
+}
+
+TEST(TokenizedData, verdicts_have_the_answer_of_the_record_before) {
+  const TemporaryFolder folder(TemporaryFolder::Files{
+      {"a.jsonl", rated(3)},
+      {"s.jsonl", R"({"turns": [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}], "good": false}
+{"turns": [{"from": "human", "value": "R"}, {"from": "gpt", "value": "B"}], "good": true}
+{"turns": [{"from": "human", "value": "S"}, {"from": "gpt", "value": "C"}]}
+)"},
+      {"ids.jsonl", R"({"input_ids": [1, 2, 3], "labels": [-100, 2, 3], "kto_tag": true}
+{"input_ids": [4, 5], "labels": [-100, 5], "kto_tag": false}
+)"},
+      {"dataset_info.json", R"({"turns": {"file_name": "s.jsonl", "formatting": "sharegpt",
+                                          "columns": {"messages": "turns", "kto_tag": "good"}}})"}});
+  DataRequest request = request_for(folder, {"a.jsonl"});
+  request.data.kind = SampleKind::kFeedback;
+  const std::vector<std::string> expected{
+      "true SUSER: q0 ASSISTANT:answer<|eos|> | SUSER: q0 ASSISTANT:answerxx<|eos|>",
+      "false SUSER: q1 ASSISTANT:answerx<|eos|> | SUSER: q1 ASSISTANT:answer<|eos|>",
+      "false SUSER: q2 ASSISTANT:answerxx<|eos|> | SUSER: q2 ASSISTANT:answerx<|eos|>"};
+  const auto samples = samples_of(*load_tokenized_data(request).train);
+  EXPECT_EQ(verdict_lines(samples), expected);
+  const Sequence& other = samples[1].feedback->mismatched;
+  EXPECT_EQ(std::ranges::count(other.labels, kIgnoredLabel), std::ssize(std::string("SUSER: q1 ASSISTANT:")));
+  // The same from files, and as a stream.
+  request.cache_folder = folder.path() / "cache";
+  EXPECT_EQ(samples_of(*load_tokenized_data(request).train), samples);
+  EXPECT_EQ(samples_of(*load_tokenized_data(request).train), samples);
+  request.data.buffer_size = 1;
+  const auto stream = open_streamed_data(request).train(0);
+  EXPECT_EQ(*stream->next(), samples[0]);
+  EXPECT_TRUE(stream->skip());
+  EXPECT_EQ(*stream->next(), samples[2]);
+  EXPECT_FALSE(stream->next());
+  // A record without a verdict is left out.
+  request.data.dataset = {"turns"};
+  EXPECT_EQ(verdict_lines(samples_of(*load_tokenized_data(request).train)),
+            (std::vector<std::string>{"false SUSER: Q ASSISTANT:A<|eos|> | SUSER: Q ASSISTANT:B<|eos|>",
+                                      "true SUSER: R ASSISTANT:B<|eos|> | SUSER: R ASSISTANT:A<|eos|>"}));
+  request.data.dataset = {"ids.jsonl"};
+  const Sample ids = load_tokenized_data(request).train->sample(0);
+  EXPECT_EQ(ids.feedback->mismatched.ids, (std::vector<int32_t>{1, 5}));
+  EXPECT_EQ(ids.feedback->mismatched.labels, (std::vector<int32_t>{-100, 5}));
+}
+
+// The prompt stays whole: only the other answer is cut.
+TEST(TokenizedData, mismatched_answers_fit_into_cutoff_len) {
+  const TemporaryFolder folder(TemporaryFolder::Files{{"a.jsonl", rated(20)}});
+  DataRequest request = request_for(folder, {"a.jsonl"});
+  request.data.kind = SampleKind::kFeedback;
+  request.data.cutoff_len = 36;
+  for (const Sample& sample : samples_of(*load_tokenized_data(request).train)) {
+    const Sequence& other = sample.feedback->mismatched;
+    EXPECT_LE(other.ids.size(), 37U);
+    EXPECT_EQ(other.labels.size(), other.ids.size());
+    const auto prompt = std::ranges::count(sample.row.labels, kIgnoredLabel);
+    EXPECT_EQ(std::ranges::count(other.labels, kIgnoredLabel), prompt);
+    EXPECT_TRUE(std::equal(other.ids.begin(), other.ids.begin() + prompt, sample.row.ids.begin()));
+  }
+}
+
+TEST(TokenizedData, verdicts_that_are_not_right_are_named) {
+  const TemporaryFolder folder(
+      TemporaryFolder::Files{{"a.jsonl", rated(4)},
+                             {"plain.jsonl", alpaca(2)},
+                             {"number.jsonl", R"({"instruction": "q", "output": "a", "kto_tag": 1})"},
+                             {"empty.jsonl", R"({"instruction": "q", "output": "", "kto_tag": true})"}});
+  DataRequest request = request_for(folder, {"a.jsonl"});
+  expect_contains(tokenizing_error(request), "which only stage kto trains on");
+  request.data.kind = SampleKind::kFeedback;
+  request.data.preprocessing_batch_size = 1;
+  expect_contains(tokenizing_error(request), "preprocessing_batch_size is 1");
+  request.data.preprocessing_batch_size = 1000;
+  request.data.packing = Packing::kNeat;
+  expect_contains(tokenizing_error(request), "packing is not for answers with verdicts");
+  request.data.packing = Packing::kNone;
+  const auto error_in = [&](const std::string& file) {
+    request.data.dataset = {file};
+    return tokenizing_error(request);
+  };
+  expect_contains(error_in("plain.jsonl"), "stage kto needs answers with verdicts");
+  expect_contains(error_in("number.jsonl"), "number.jsonl:1: column \"kto_tag\" is 1");
+  expect_contains(error_in("empty.jsonl"), "empty.jsonl:1: the answer is empty");
+  // A folder of tokens says what it holds.
+  request = request_for(folder, {"a.jsonl"});
+  request.data.kind = SampleKind::kFeedback;
+  request.data.tokenized_path = (folder.path() / "tokens").string();
+  load_tokenized_data(request);
+  request.data.kind = SampleKind::kConversation;
+  expect_contains(tokenizing_error(request), "holds answers with verdicts");
+  fs::resize_file(folder.path() / "tokens" / "train" / "desirable.bin", 3);
+  request.data.kind = SampleKind::kFeedback;
+  expect_contains(tokenizing_error(request), "the files do not fit one another");
+}
+
 TEST(TokenizedData, answers_that_are_empty_or_do_not_fit_are_named) {
   const TemporaryFolder folder(
       TemporaryFolder::Files{{"p.jsonl", R"({"prompt": "Q", "chosen": "good", "rejected": "bad"}

@@ -40,8 +40,8 @@ void add_lora(OptionList& list) {
       .train_only();
 }
 
-// Preference training on pairs (chosen, rejected). The formulas of the losses are in
-// train/preference/preference_loss.h.
+// Preference training on pairs (chosen, rejected), and on single answers with verdicts. The formulas of the losses are
+// in train/preference/preference_loss.h and kto_loss.h.
 void add_preferences(OptionList& list) {
   list.topic("Preferences");
   auto preference = list.part(&TrainingArguments::preference);
@@ -49,8 +49,7 @@ void add_preferences(OptionList& list) {
       .add("pref_loss", &PreferenceConfig::loss,
            "what a pair of answers costs; orpo and simpo need no reference model, the others do")
       .refuse({"kto_pair"},
-              "PPO, KTO, BCO and their relatives are not part of Megalith; use stage dpo with one of the choices of "
-              "pref_loss")
+              "kto_pair trains on verdicts taken from pairs; give each answer its verdict, and use stage kto")
       .train_only();
   preference.add("pref_beta", &PreferenceConfig::beta, "strength of the preference term")
       .alias({"beta", "dpo_beta"})
@@ -62,12 +61,30 @@ void add_preferences(OptionList& list) {
       .train_only();
   preference
       .add("dpo_label_smoothing", &PreferenceConfig::label_smoothing,
-           "share of pairs assumed wrong; sigmoid and robust only")
+           "share of pairs assumed wrong; sigmoid, robust, exo_pair, aot and aot_unpaired only")
       .alias({"label_smoothing"})
       .at_least(0)
       .at_most(0.5)
       .train_only();
   preference.add("simpo_gamma", &PreferenceConfig::simpo_gamma, "margin that simpo asks for").at_least(0).train_only();
+  preference.add("discopop_tau", &PreferenceConfig::discopop_tau, "temperature at which discopop changes its form")
+      .at_least(0)
+      .train_only();
+  preference
+      .add("ld_alpha", &PreferenceConfig::ld_alpha,
+           "weight of an answer's tokens beyond the length of the shorter one (none: all tokens count alike)")
+      .at_least(0)
+      .at_most(1)
+      .train_only();
+  preference.add("kto_chosen_weight", &PreferenceConfig::kto_chosen_weight, "weight of desirable answers in stage kto")
+      .alias({"desirable_weight"})
+      .at_least(0)
+      .train_only();
+  preference
+      .add("kto_rejected_weight", &PreferenceConfig::kto_rejected_weight, "weight of undesirable answers in stage kto")
+      .alias({"undesirable_weight"})
+      .at_least(0)
+      .train_only();
   // The reference model is frozen. It needs memory of its own unless its log-probabilities are computed beforehand, or
   // the policy is a LoRA adapter, whose base is the reference.
   preference.add("ref_model", &PreferenceConfig::ref_model, "reference model (none: the policy at the start)")

@@ -7,8 +7,9 @@ void add_run_options(OptionList& list) {
   list.topic("Run");
   auto run = list.part(&TrainingArguments::run);
   // Data and weights that are trained. `pretrain` always trains all weights on plain text.
-  run.add("stage", &RunConfig::stage, "what is trained: pt (text), sft (conversations), dpo (preferences)")
-      .refuse({"rm", "ppo", "kto"}, "reward models, PPO and KTO are not part of Megalith; use pt, sft or dpo")
+  run.add("stage", &RunConfig::stage,
+          "what is trained: pt (text), sft (conversations), dpo (preferences), kto (answers with verdicts)")
+      .refuse({"rm", "ppo"}, "reward models and PPO are not part of Megalith; use pt, sft, dpo or kto")
       .pretrain_default(Stage::kPretrain)
       .train_only();
   run.add("finetuning_type", &RunConfig::finetuning_type, "lora: train adapters; full: train every weight")

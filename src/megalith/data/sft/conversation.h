@@ -1,6 +1,7 @@
 // Conversation: one record of fine-tuning data as text, before tokenization.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,8 @@ struct Message {
 struct Conversation {
   // An odd number of turns; the last is the one to answer. Stage pt: one turn, whose content is the text.
   std::vector<Message> prompt;
-  std::vector<Message> responses;  // sft: one; preference pairs: chosen, rejected; pt: none
+  std::vector<Message> responses;   // sft, kto: one; preference pairs: chosen, rejected; pt: none
+  std::optional<bool> desirable{};  // kto: the verdict on the answer
   std::string system;
   std::string tools;  // JSON text; empty for none
   // In the order of the markers <image>, <video> and <audio> in the text. A video is a list of frames, or one source

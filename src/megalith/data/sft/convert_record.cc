@@ -24,6 +24,13 @@ struct LeftOut {
   std::string problem;
 };
 
+// Only a boolean: LLaMA-Factory takes a record with any other value for one without a verdict.
+bool verdict_of(const Json& value, const std::string& column, const std::string& place) {
+  check<DataError>(value.is_boolean(), "{}: column \"{}\" is {}; it must be true (a desirable answer) or false", place,
+                   column, io::json_in_words(value));
+  return value.get<bool>();
+}
+
 // Reads one record. `place` is "file:line", for messages.
 class Converter {
  public:
@@ -35,6 +42,8 @@ class Converter {
     conversation.images = media_in(columns_.images, "an image");
     conversation.videos = videos();
     conversation.sounds = media_in(columns_.audios, "a sound");
+    if (const Json* verdict = find(columns_.kto_tag))
+      conversation.desirable = verdict_of(*verdict, columns_.kto_tag, place_);
     return conversation;
   }
 
@@ -349,7 +358,9 @@ class Converter {
 std::string incomplete(const Conversation& conversation, SampleKind kind) {
   if (kind == SampleKind::kDocument) return conversation.prompt.empty() ? "no text" : "";
   if (conversation.prompt.size() % 2 == 0) return fmt::format("{} turns before the answer", conversation.prompt.size());
-  if (kind == SampleKind::kConversation && conversation.responses.size() != 1) return "no answer, or more than one";
+  const bool single = kind == SampleKind::kConversation || kind == SampleKind::kFeedback;
+  if (single && conversation.responses.size() != 1) return "no answer, or more than one";
+  if (kind == SampleKind::kFeedback && !conversation.desirable) return "no verdict on the answer (kto_tag)";
   if (kind == SampleKind::kPreference && conversation.responses.size() < 2) return "chosen or rejected is missing";
   for (const Message& response : conversation.responses)
     if (response.role == Role::kUser || response.role == Role::kObservation) return "an answer is not the assistant's";
@@ -400,6 +411,13 @@ ConvertedRecord convert_record(const Json& record, const DatasetDescription& dat
 }
 
 Sample pretokenized_sample(const Json& record, SampleKind kind, const std::string& place) {
+  if (kind == SampleKind::kFeedback) {
+    const auto verdict = record.find("kto_tag");
+    check<DataError>(verdict != record.end(), "{}: column \"kto_tag\" is missing; stage kto needs a verdict", place);
+    return {.row = pretokenized_row(record, "", place),
+            .rejected = std::nullopt,
+            .feedback = Feedback{verdict_of(*verdict, "kto_tag", place), {}}};
+  }
   if (kind != SampleKind::kPreference) return {pretokenized_row(record, "", place), std::nullopt};
   return {pretokenized_row(record, "chosen_", place), pretokenized_row(record, "rejected_", place)};
 }

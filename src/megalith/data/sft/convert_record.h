@@ -10,8 +10,9 @@
 
 namespace megalith::data {
 
-// The kind of sample that records become, in stages pt, sft and dpo. It decides which records are complete.
-enum class SampleKind { kDocument, kConversation, kPreference };
+// The kind of sample that records become, in stages pt, sft, dpo and kto. It decides which records are complete. The
+// numbers are part of the names of caches.
+enum class SampleKind { kDocument, kConversation, kPreference, kFeedback };
 
 // The result of convert_record. Exactly one of the two is set.
 struct ConvertedRecord {
@@ -26,8 +27,8 @@ ConvertedRecord convert_record(const io::Json& record, const DatasetDescription&
                                const std::string& place);
 
 // Converts a record that holds ids: input_ids and, parallel to them, labels (if absent, all tokens are trained); for
-// pairs chosen_* and rejected_*. Throws a DataError that names `place` and the column if a list does not consist of
-// integers or the lengths differ.
+// pairs chosen_* and rejected_*; for answers with verdicts also kto_tag, and Feedback::mismatched stays empty. Throws a
+// DataError that names `place` and the column if a list does not consist of integers or the lengths differ.
 Sample pretokenized_sample(const io::Json& record, SampleKind kind, const std::string& place);
 
 }  // namespace megalith::data

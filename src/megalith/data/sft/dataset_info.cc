@@ -24,9 +24,7 @@ T read_names(const io::JsonFields& fields, std::initializer_list<std::pair<const
   return result;
 }
 
-// Columns that would change what a sample is must not be ignored silently.
 Columns read_columns(const io::JsonFields& fields) {
-  if (fields.has("kto_tag")) fields.refuse("kto_tag", "be left out: such columns are not supported");
   return read_names<Columns>(fields, {{"prompt", &Columns::prompt},
                                       {"query", &Columns::query},
                                       {"response", &Columns::response},
@@ -38,7 +36,8 @@ Columns read_columns(const io::JsonFields& fields) {
                                       {"rejected", &Columns::rejected},
                                       {"images", &Columns::images},
                                       {"videos", &Columns::videos},
-                                      {"audios", &Columns::audios}});
+                                      {"audios", &Columns::audios},
+                                      {"kto_tag", &Columns::kto_tag}});
 }
 
 // "tags": {"role_tag": "role", …}; roles that are not listed do not occur in the dataset.
@@ -184,6 +183,7 @@ DatasetDescription infer_format(const Json& first_record, const std::string& pla
   columns.images = when("images");
   columns.videos = when("videos");
   columns.audios = when("audios");
+  columns.kto_tag = when("kto_tag");
   result.tags = openai_tags();
   if (has("input_ids") || has("chosen_input_ids")) {
     result.formatting = Formatting::kPretokenized;

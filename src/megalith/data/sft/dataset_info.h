@@ -31,6 +31,7 @@ struct Columns {
   std::string response = "output";
   std::string messages = "conversations";
   std::string history, system, tools, chosen, rejected, images, videos, audios;
+  std::string kto_tag;  // true or false: whether the answer is desirable (stage kto)
   bool operator==(const Columns&) const = default;
 };
 

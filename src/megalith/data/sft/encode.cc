@@ -133,6 +133,18 @@ Sample encode_preference(const Conversation& conversation, const TurnEncoder& en
   return {preference_row(chosen.source, chosen.target), preference_row(chosen.source, rejected)};
 }
 
+Sequence encode_answer(const Conversation& conversation, const TurnEncoder& encoder, const EncodeSettings& settings,
+                       bool* cut) {
+  EncodedTurn turn = encoder.answer(conversation, 0);
+  if (encoder.efficient_eos()) turn.target.push_back(encoder.tokens().eos);
+  const auto [source, target] = cut_turn(std::ssize(turn.source), std::ssize(turn.target), settings.cutoff);
+  note(cut, source < std::ssize(turn.source) || target < std::ssize(turn.target));
+  if (loses_medium(turn.source, source, settings.media_pads)) return {};
+  turn.source.resize(static_cast<size_t>(source));
+  turn.target.resize(static_cast<size_t>(target));
+  return preference_row(turn.source, turn.target);
+}
+
 // The end of a document is text, not an id, so that it is tokenized together with the end of the document.
 Sequence whole_document(const std::string& text, const tokenizer::Tokenizer& tokenizer, const TemplateTokens& tokens) {
   Sequence document;

@@ -41,6 +41,10 @@ Sequence encode_conversation(const Conversation& conversation, const TurnEncoder
 Sample encode_preference(const Conversation& conversation, const TurnEncoder& encoder, const EncodeSettings& settings,
                          bool* cut = nullptr);
 
+// Encodes the answer to a conversation: only its tokens have labels, and prompt and answer are cut by cut_turn.
+Sequence encode_answer(const Conversation& conversation, const TurnEncoder& encoder, const EncodeSettings& settings,
+                       bool* cut = nullptr);
+
 // Encodes a document without packing: bos if the tokenizer adds one, the text, the end of the document; then cuts it.
 // All tokens are trained.
 Sequence encode_document(const std::string& text, const tokenizer::Tokenizer& tokenizer, const TemplateTokens& tokens,

@@ -1,7 +1,7 @@
-// One encoder serves the stages pt, sft and dpo, from text or from ids:
+// One encoder serves the stages pt, sft, dpo and kto, from text or from ids:
 //
 //   record -> convert_record -> Conversation -> encode_* -> Sample -> rows (packing, per batch)
-//          -> pretokenized_sample -------------------------^
+//          -> pretokenized_sample -------------------------^        (and mismatched answers)
 //
 // Encoding works record by record and on many threads; packing needs the whole batch and runs on one. Lengths: the
 // collator drops one token of a row (the last is only a label), so an unpacked sample may have cutoff_len + 1 tokens; a
@@ -12,6 +12,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <ranges>
 #include <utility>
 
 #include "megalith/base/error.h"
@@ -34,12 +35,54 @@ constexpr std::array kAnswers{"chosen", "rejected"};
 
 // Checks the texts before tokenization: what a template adds to an empty text is not an answer.
 void check_answers(const Conversation& conversation) {
+  check<DataError>(!conversation.desirable || !conversation.responses.front().content.empty(),
+                   "the answer is empty; give a text, or leave the record out");
+  if (conversation.responses.size() < kAnswers.size()) return;
   for (size_t i = 0; i < kAnswers.size(); ++i)
     check<DataError>(!conversation.responses[i].content.empty(),
                      "the {} answer is empty; give a text, or leave the pair out", kAnswers[i]);
 }
 
-// Checks that both answers still have trained tokens. The first token of a row does not count: it is never predicted.
+// Checks that an answer with a verdict still has trained tokens. The first token of a row does not count: it is never
+// predicted.
+void check_answer(const Sequence& row, bool cut, int64_t cutoff_len, const std::string& place) {
+  const bool trained =
+      std::ranges::any_of(row.labels | std::views::drop(1), [](int32_t label) { return label != kIgnoredLabel; });
+  check<DataError>(trained || !cut,
+                   "{}: the answer does not fit: cutoff_len {} leaves no room for it after the prompt. Raise "
+                   "cutoff_len, or leave the record out",
+                   place, cutoff_len);
+  check<DataError>(trained, "{}: the answer is empty: none of its {} tokens has a label. Leave the record out", place,
+                   row.labels.size());
+}
+
+// Returns the number of tokens before the answer: those without labels at the start.
+std::ptrdiff_t prompt_length(const Sequence& row) {
+  const auto answer = std::ranges::find_if(row.labels, [](int32_t label) { return label != kIgnoredLabel; });
+  return answer - row.labels.begin();
+}
+
+// Returns the prompt of one row with the answer of another, cut at the end to fit.
+Sequence mismatched_row(const Sequence& own, const Sequence& other, int64_t cutoff) {
+  const std::ptrdiff_t prompt = prompt_length(own), from = prompt_length(other);
+  const auto count = std::min<std::ptrdiff_t>(std::ssize(other.ids) - from, cutoff - prompt);
+  Sequence row;
+  row.ids.assign(own.ids.begin(), own.ids.begin() + prompt);
+  row.labels.assign(own.labels.begin(), own.labels.begin() + prompt);
+  row.ids.insert(row.ids.end(), other.ids.begin() + from, other.ids.begin() + from + count);
+  row.labels.insert(row.labels.end(), other.labels.begin() + from, other.labels.begin() + from + count);
+  row.media = own.media;  // media stand in prompts
+  return row;
+}
+
+// KTO: the answer of the sample before, and for the first sample that of the last.
+void add_mismatched(std::vector<Sample>& samples, int64_t cutoff) {
+  for (size_t i = 0; i < samples.size(); ++i)
+    samples[i].feedback->mismatched =
+        mismatched_row(samples[i].row, samples[i == 0 ? samples.size() - 1 : i - 1].row, cutoff);
+}
+
+// Checks that both answers still have trained tokens.
 void check_answers(const Sample& pair, bool cut, int64_t cutoff_len, const std::string& place) {
   const std::array rows{&pair.row, &*pair.rejected};
   for (size_t i = 0; i < kAnswers.size(); ++i) {
@@ -115,6 +158,15 @@ RowPlan row_plan(const SftSettings& settings) {
       check<ConfigError>(!packing,
                          "packing is not for preference pairs: leave packing, neat_packing and sequence_packing "
                          "out with stage dpo");
+      return {.kind = settings.kind, .cutoff = settings.cutoff_len + 1};
+    case SampleKind::kFeedback:
+      check<ConfigError>(!packing,
+                         "packing is not for answers with verdicts: leave packing, neat_packing and sequence_packing "
+                         "out with stage kto");
+      check<ConfigError>(settings.preprocessing_batch_size > 1,
+                         "preprocessing_batch_size is {}; stage kto compares the answers of a batch of records with "
+                         "one another, so it must be at least 2",
+                         settings.preprocessing_batch_size);
       return {.kind = settings.kind, .cutoff = settings.cutoff_len + 1};
   }
   throw InternalError("unknown kind of samples");
@@ -218,6 +270,16 @@ void RecordEncoder::check_dataset(const DatasetDescription& dataset) const {
   check<ConfigError>(pairs || !dataset.ranking,
                      "dataset {} holds preference pairs (\"ranking\": true), which only stage dpo trains on",
                      dataset.name);
+  const bool verdicts = options_.plan.kind == SampleKind::kFeedback;
+  check<ConfigError>(!verdicts || (!dataset.columns.kto_tag.empty() && !dataset.ranking),
+                     "stage kto needs answers with verdicts, and dataset {} has none. Give each record one answer and "
+                     "a column of true or false, and name it: \"columns\": {{\"kto_tag\": …}} in its entry of "
+                     "dataset_info.json",
+                     dataset.name);
+  check<ConfigError>(verdicts || dataset.columns.kto_tag.empty(),
+                     "dataset {} holds answers with verdicts (kto_tag), which only stage kto trains on: other stages "
+                     "would learn the undesirable ones, too",
+                     dataset.name);
   if (dataset.formatting == Formatting::kPretokenized) return;
   check<ConfigError>(
       tokenizer_.has_value(),
@@ -254,6 +316,11 @@ Sample RecordEncoder::encode_text(const Conversation& conversation, bool* cut) c
     case SampleKind::kPreference:
       check_answers(conversation);
       return encode_preference(conversation, *turns_, settings, cut);
+    case SampleKind::kFeedback:
+      check_answers(conversation);
+      return {.row = encode_answer(conversation, *turns_, settings, cut),
+              .rejected = std::nullopt,
+              .feedback = Feedback{*conversation.desirable, {}}};
     case SampleKind::kDocument:
       break;
   }
@@ -328,6 +395,7 @@ EncodedRecord RecordEncoder::encode(const io::Json& record, const DatasetDescrip
   }
   if (!result.sample) return result;
   check_ids(result.sample->row, place);
+  if (result.sample->feedback) check_answer(result.sample->row, result.cut, options_.plan.cutoff - 1, place);
   if (!result.sample->rejected) return result;
   check_ids(*result.sample->rejected, place);
   check_answers(*result.sample, result.cut, options_.plan.cutoff - 1, place);
@@ -368,10 +436,11 @@ std::vector<Sample> RecordEncoder::rows(std::vector<EncodedRecord> batch, BuildR
     samples.clear();
     for (Sequence& row : packed) samples.push_back({std::move(row), std::nullopt});
   }
+  if (options_.plan.kind == SampleKind::kFeedback) add_mismatched(samples, options_.plan.cutoff);
   // Count what training will see: rows after packing, both rows of a pair.
   added.samples = std::ssize(samples);
   for (const Sample& sample : samples)
-    for (const Sequence* row : {&sample.row, sample.rejected ? &*sample.rejected : nullptr}) {
+    for (const Sequence* row : {&sample.row, sample.second()}) {
       if (row == nullptr) continue;
       const auto room = std::ssize(row->ids);
       added.room += room;

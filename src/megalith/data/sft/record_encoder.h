@@ -20,9 +20,12 @@ struct RowPlan {
   int64_t cutoff = 2049;  // tokens of a sample
   bool packing = false;
   bool neat = false;  // samples of a row do not attend to one another
+
+  // Whether rows depend on all records of a batch: packed ones, and those with the answers of other records.
+  bool needs_batch() const { return packing || kind == SampleKind::kFeedback; }
 };
 // Returns the plan that the settings describe. Throws a ConfigError for meaningless combinations (packing of preference
-// pairs, mask_history in stage pt).
+// pairs, mask_history in stage pt, batches of one record in stage kto).
 RowPlan row_plan(const SftSettings& settings);
 
 // Why a record gives no sample.
@@ -94,7 +97,8 @@ class RecordEncoder {
   EncodedRecord encode(const io::Json& record, const DatasetDescription& dataset, const std::string& place) const;
   // Whether encode() would return a sample. Does not tokenize.
   bool is_complete(const io::Json& record, const DatasetDescription& dataset, const std::string& place) const;
-  // Returns the rows of a batch of records, packed if the plan says so. Adds to the report.
+  // Returns the rows of a batch of records, packed if the plan says so. Each answer with a verdict gets the answer of
+  // the sample before it in the batch, the first one that of the last sample, as in LLaMA-Factory. Adds to the report.
   std::vector<Sample> rows(std::vector<EncodedRecord> batch, BuildReport& report) const;
 
   // The form of rows, and the id that fills them up.

@@ -1,8 +1,8 @@
 // open_streamed_data of tokenized_data.h: encodes records while training runs.
 //
 // A sample is encoded only by the rank that trains on it. skip(), which passes over samples of other ranks, only checks
-// that a record would give a sample, so that all ranks count alike. Packed rows depend on all records of a batch, so
-// with packing skip() has to do all the work.
+// that a record would give a sample, so that all ranks count alike. Where rows depend on all records of a batch
+// (RowPlan::needs_batch), skip() has to do all the work.
 #include <deque>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -66,7 +66,7 @@ class EncodedStream : public SampleStream {
   }
 
   bool skip() override {
-    if (plan_->encoder->plan().packing) return next().has_value();
+    if (plan_->encoder->plan().needs_batch()) return next().has_value();
     StreamedRecord record;
     while (records_.next(record))
       if (is_complete(*plan_, record)) return true;
@@ -74,9 +74,9 @@ class EncodedStream : public SampleStream {
   }
 
  private:
-  // Makes the rows of one record, or of a batch with packing. Returns false at the end.
+  // Makes the rows of one record, or of a batch where rows need it. Returns false at the end.
   bool fill() {
-    const int64_t wanted = plan_->encoder->plan().packing ? plan_->batch_size : 1;
+    const int64_t wanted = plan_->encoder->plan().needs_batch() ? plan_->batch_size : 1;
     std::vector<EncodedRecord> batch;
     StreamedRecord record;
     while (std::ssize(batch) < wanted && records_.next(record))
@@ -120,7 +120,8 @@ std::shared_ptr<const Dataset> held_out_samples(const Plan& plan) {
   check<DataError>(report.samples > 0, "the records held out by val_size give no samples ({}){}", report.text(),
                    problems.in_words());
   return dataset_of(std::move(table), {.pairs = plan.encoder->plan().kind == SampleKind::kPreference,
-                                       .pieces_attend = plan.encoder->plan().packing && !plan.encoder->plan().neat});
+                                       .pieces_attend = plan.encoder->plan().packing && !plan.encoder->plan().neat,
+                                       .feedback = plan.encoder->plan().kind == SampleKind::kFeedback});
 }
 
 }  // namespace

@@ -37,7 +37,8 @@ class Build {
 
   TokenTableInfo run(const std::vector<RecordRef>& refs, const std::function<void(const TokenTable&)>& take) {
     TokenTableInfo info{.pairs = encoder_.plan().kind == SampleKind::kPreference,
-                        .pieces_attend = encoder_.plan().packing && !encoder_.plan().neat};
+                        .pieces_attend = encoder_.plan().packing && !encoder_.plan().neat,
+                        .feedback = encoder_.plan().kind == SampleKind::kFeedback};
     BuildReport report;
     const auto step = static_cast<size_t>(request_.data.preprocessing_batch_size);
     TaskProgress progress("tokenizing", TaskProgress::Unit::kCount, std::ssize(refs), "records", shows_progress_);
@@ -131,6 +132,10 @@ OpenedTokens open_part(const fs::path& folder, const DataRequest& request) {
   const bool pairs = request.data.kind == SampleKind::kPreference;
   check<DataError>(tokens.info.pairs == pairs, "{} holds {}preference pairs, and stage {} needs {}", folder.string(),
                    tokens.info.pairs ? "" : "no ", pairs ? "dpo" : "pt or sft", pairs ? "them" : "single samples");
+  const bool feedback = request.data.kind == SampleKind::kFeedback;
+  check<DataError>(tokens.info.feedback == feedback, "{} holds {}answers with verdicts, and stage {} needs {}",
+                   folder.string(), tokens.info.feedback ? "" : "no ", feedback ? "kto" : "pt, sft or dpo",
+                   feedback ? "them" : "others");
   check<DataError>(!request.vocab_size || tokens.info.max_id < *request.vocab_size,
                    "{} has the token id {}, which is outside of the model's vocabulary of {}. It was made with another "
                    "tokenizer: remove it, or give another tokenized_path",
@@ -187,6 +192,7 @@ std::string cache_key(const DataRequest& request, const RecordEncoder& encoder, 
     if (!c.images.empty()) key.add("images").add(c.images);
     if (!c.videos.empty()) key.add("videos").add(c.videos);
     if (!c.audios.empty()) key.add("audios").add(c.audios);
+    if (!c.kto_tag.empty()) key.add("kto_tag").add(c.kto_tag);
     for (const fs::path& file : dataset.files) key.add(file.extension().string()).add_file(file, read);
   }
   if (request.tokenizer) add_tokenizer(request, key);

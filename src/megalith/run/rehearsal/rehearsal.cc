@@ -274,6 +274,8 @@ RehearsalRequest rehearsal_request(const config::TrainingArguments& options, con
   check<ConfigError>(options.run.stage != config::Stage::kDpo,
                      "stage dpo cannot be rehearsed: its reference model is not mocked. Rehearse stage sft with twice"
                      " the sequences per micro-batch instead");
+  check<ConfigError>(options.run.stage != config::Stage::kKto,
+                     "stage kto cannot be rehearsed: its reference model is not mocked. Rehearse stage sft instead");
   config::validate(options, {.world_size = choice.world_size, .needs_inputs = false});
   config::TrainingArguments training = options;
   training.run.do_train = true;

@@ -19,6 +19,8 @@ data::SampleKind kind_of_samples(config::Stage stage) {
       return data::SampleKind::kConversation;
     case config::Stage::kDpo:
       return data::SampleKind::kPreference;
+    case config::Stage::kKto:
+      return data::SampleKind::kFeedback;
   }
   throw InternalError("a stage without samples");
 }

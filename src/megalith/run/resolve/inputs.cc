@@ -73,10 +73,11 @@ std::vector<fs::path> find_reference_adapters(const TrainingArguments& args, con
 }
 
 // The reference costs nothing below an adapter (its base is the same weights) or when its scores are precomputed.
-PreferencePlan::Reference reference_of(const config::PreferenceConfig& how, const ModelPlan& model) {
+PreferencePlan::Reference reference_of(config::Stage stage, const config::PreferenceConfig& how,
+                                       const ModelPlan& model) {
   using Reference = PreferencePlan::Reference;
   if (how.precompute_ref_log_probs) return Reference::kPrecomputed;
-  if (!config::needs_reference(how.loss)) return Reference::kNone;
+  if (!config::needs_reference(stage, how.loss)) return Reference::kNone;
   return model.adapter && !how.ref_model ? Reference::kBelowAdapter : Reference::kModel;
 }
 
@@ -115,16 +116,18 @@ ModelPlan model_plan(const fs::path& folder, const TrainingArguments& args,
   if (const auto excluded = model::excluded_modules(in_files, model_options(args, at::kCPU).freeze); !excluded.empty())
     plan.adapter->fresh.exclude_pattern = peft::NamePattern::whole(excluded);
   // The base serves as the reference, so modules that are trained in full keep a copy of their first weights.
-  plan.adapter->keep_base = args.run.stage == config::Stage::kDpo && config::needs_reference(args.preference.loss);
+  plan.adapter->keep_base = config::needs_reference(args.run.stage, args.preference.loss);
   model::adapter_config(*plan.adapter, in_files);  // throws for targets that the model does not have
   train_new_rows(plan.vocabulary, plan.config, *plan.adapter);
   return plan;
 }
 
 std::optional<PreferencePlan> preference_plan(const TrainingArguments& args, const ModelPlan& model) {
-  if (args.run.stage != config::Stage::kDpo) return std::nullopt;
+  const bool verdicts = args.run.stage == config::Stage::kKto;
+  if (args.run.stage != config::Stage::kDpo && !verdicts) return std::nullopt;
   return PreferencePlan{.loss = preference_settings(args.preference),
-                        .reference = reference_of(args.preference, model),
+                        .kto = verdicts ? std::optional(kto_settings(args.preference)) : std::nullopt,
+                        .reference = reference_of(args.run.stage, args.preference, model),
                         .folder = find_reference(args, model),
                         .adapters = find_reference_adapters(args, model),
                         .fresh = model.fresh && !args.preference.ref_model,

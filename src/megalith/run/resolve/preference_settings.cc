@@ -7,7 +7,16 @@ train::PreferenceSettings preference_settings(const config::PreferenceConfig& pr
           .beta = preference.beta,
           .ftx = preference.ftx,
           .label_smoothing = preference.label_smoothing,
-          .simpo_gamma = preference.simpo_gamma};
+          .simpo_gamma = preference.simpo_gamma,
+          .discopop_tau = preference.discopop_tau,
+          .ld_alpha = preference.ld_alpha};
+}
+
+train::KtoSettings kto_settings(const config::PreferenceConfig& preference) {
+  return {.beta = preference.beta,
+          .ftx = preference.ftx,
+          .chosen_weight = preference.kto_chosen_weight,
+          .rejected_weight = preference.kto_rejected_weight};
 }
 
 }  // namespace megalith::run

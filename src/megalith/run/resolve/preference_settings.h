@@ -1,4 +1,4 @@
-// Converts options to the settings of training on preference pairs.
+// Converts options to the settings of training on preference pairs and on answers with verdicts.
 #pragma once
 
 #include "megalith/config/training_arguments.h"
@@ -8,5 +8,6 @@ namespace megalith::run {
 
 // Returns the loss and its coefficients.
 train::PreferenceSettings preference_settings(const config::PreferenceConfig& preference);
+train::KtoSettings kto_settings(const config::PreferenceConfig& preference);
 
 }  // namespace megalith::run

@@ -48,7 +48,7 @@ struct DataPlan {
   bool streams = false;             // training data is read during training, not before it
 };
 
-// Stage dpo: the loss over pairs of answers, and the reference model they are compared with.
+// Stages dpo and kto: the loss over answers, and the reference model they are compared with.
 struct PreferencePlan {
   // The source of the reference's log-probabilities.
   enum class Reference {
@@ -58,6 +58,7 @@ struct PreferencePlan {
     kPrecomputed,   // a model from `folder` that scores the data before training and is then freed
   };
   train::PreferenceSettings loss;
+  std::optional<train::KtoSettings> kto{};  // stage kto, in place of `loss`
   Reference reference = Reference::kNone;
   std::filesystem::path folder;                 // ref_model, or the policy's own
   std::vector<std::filesystem::path> adapters;  // merged into the reference
@@ -83,7 +84,7 @@ struct RunPlan {
   RunSettings settings;
   ModelPlan model;
   DataPlan data;                               // for fine-tuning and evaluation
-  std::optional<PreferencePlan> preference{};  // stage dpo
+  std::optional<PreferencePlan> preference{};  // stages dpo and kto
   OwnParts own;                                // for fine-tuning and evaluation
   // The user's options, normalized: written to args.yaml, and for programs that look at options. The library acts on
   // the members above only.

@@ -45,13 +45,14 @@ void set_recompute(config::RecomputeConfig& recompute, RecomputeChoice choice, b
   }
 }
 
-// Applies what preferences change: two answers per sample, and a reference with weights of its own unless it is the
-// model below the adapter or its scores are precomputed.
-void apply_preferences(const config::PreferenceConfig& how, plan::RunShape& run) {
-  run.answers = 2;
-  run.keeps_base = run.options.adapter && config::needs_reference(how.loss);
-  run.reference =
-      config::needs_reference(how.loss) && !how.precompute_ref_log_probs && !(run.options.adapter && !how.ref_model);
+// Applies what preferences change: two answers per pair, and a reference with weights of its own unless it is the model
+// below the adapter or its scores are precomputed. The mismatched answers of stage kto run forward only, so that their
+// passes need less memory than those that are trained.
+void apply_preferences(config::Stage stage, const config::PreferenceConfig& how, plan::RunShape& run) {
+  const bool compares = config::needs_reference(stage, how.loss);
+  if (stage == config::Stage::kDpo) run.answers = 2;
+  run.keeps_base = run.options.adapter && compares;
+  run.reference = compares && !how.precompute_ref_log_probs && !(run.options.adapter && !how.ref_model);
 }
 
 // Returns the arguments in a layout, derived. State and gradients are sharded and overlapped wherever ranks share them.
@@ -143,7 +144,8 @@ plan::RunShape open_shape(const TrainingArguments& args, int world_size) {
   run.fp8_main_parameter_bytes = update.optimizer.formats.main_bytes(at::kFloat8_e4m3fn);
   run.offload_fraction = update.optimizer.offload_fraction;
   run.saves_in_background = args.checkpoint.async_save;
-  if (args.run.stage == config::Stage::kDpo) apply_preferences(args.preference, run);
+  if (args.run.stage == config::Stage::kDpo || args.run.stage == config::Stage::kKto)
+    apply_preferences(args.run.stage, args.preference, run);
   if (layout::problems(run.grid).empty()) {  // otherwise there is no dp, and complete() says why
     const layout::MicrobatchCalculator batches(config::batch_plan(args, run.dp()));
     run.micro_batch_size = batches.micro_batch_size();

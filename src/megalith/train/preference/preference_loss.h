@@ -11,7 +11,20 @@
 //   orpo      -a_c - β log σ(o),  o = (a_c - a_w) - (log(1 - exp a_c) - log(1 - exp a_w))
 //   simpo     -log σ(β(a_c - a_w) - γ)                                γ simpo_gamma
 //
-// To each loss pref_ftx · (-a_c) is added.
+// The others follow trl 1.16 (DPOTrainer), with g = p - r for each answer and τ discopop_tau:
+//
+//   sigmoid_norm  -log σ(β(g_c/n_c - g_w/n_w))
+//   exo_pair      σ(βd)(log σ(βd) - log(1-ε)) + σ(-βd)(log σ(-βd) - log ε)
+//   nca_pair      -log σ(βg_c) - ½ log σ(-βg_c) - ½ log σ(-βg_w)
+//   bco_pair      -log σ(βg_c) - log σ(-βg_w)                          without the running mean of rewards
+//   sppo_hard     (g_c - 1/(2β))² + (g_w + 1/(2β))²
+//   aot           sigmoid, of sorted(p_c - p_w) - sorted(r_c - r_w)    sorted over the pairs of a micro-batch
+//   aot_unpaired  sigmoid, of sorted(g_c) - sorted(g_w)                likewise
+//   apo_zero      1 - σ(βg_c) + σ(βg_w)
+//   apo_down      σ(βg_c) + 1 - σ(βd)
+//   discopop      -(1-m) log σ(βd) + m exp(-βd),  m = σ(βd/τ)
+//
+// To each loss pref_ftx · (-a_c) is added. With ld_alpha, p and r weigh the tokens of an answer (sequence_scores.h).
 //
 // Legend: p is the number of pairs in a micro-batch.
 #pragma once

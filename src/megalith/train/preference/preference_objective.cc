@@ -40,10 +40,12 @@ void PreferenceObjective::begin(std::span<const data::MicroBatch> batches, Phase
     reference_scores_ = reference_->log_probabilities(batches);
   }
   tokens_.clear();
+  weights_.assign(batches.size(), at::Tensor());
   if (!context_.is_last_stage()) return;
   for (size_t i = 0; i < batches.size(); ++i) {
     if (scored) reference_scores_[i] = ops::to_device(batches[i].reference, context_.device());
     tokens_.push_back(ops::to_device(labelled_tokens(batches[i]), context_.device()));
+    if (how_.ld_alpha) weights_[i] = length_weights(batches[i], *how_.ld_alpha, context_);
   }
 }
 
@@ -52,7 +54,7 @@ MicrobatchLoss PreferenceObjective::loss(const MicrobatchOutput& output, const d
   const auto number = static_cast<size_t>(microbatch);
   const int64_t pairs = batch.samples;
   const comm::Group cp = context_.cp();
-  const AnswerScores scores{.policy = sequence_log_probabilities(output.token_losses, batch, cp),
+  const AnswerScores scores{.policy = sequence_log_probabilities(output.token_losses, batch, cp, weights_[number]),
                             .reference = reference_scores_[number],
                             .tokens = tokens_[number]};
   const PreferenceTerms terms = preference_terms(scores, how_);

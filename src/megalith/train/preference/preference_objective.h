@@ -46,6 +46,7 @@ class PreferenceObjective : public Objective {
   // For each micro-batch of the step, on the last stage: fp32 [2p].
   std::vector<at::Tensor> reference_scores_;  // undefined without a reference
   std::vector<at::Tensor> tokens_;
+  std::vector<at::Tensor> weights_;  // weights of this rank's tokens, fp32 [t]; undefined without ld_alpha
 };
 
 }  // namespace megalith::train

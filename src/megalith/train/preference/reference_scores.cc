@@ -54,6 +54,7 @@ std::string key_of_model(const ReferenceCache& cache) {
     progress.add(1);
   }
   if (!cache.new_rows.empty()) key.add(cache.new_rows);
+  if (cache.ld_alpha) key.add(fmt::format("ld_alpha {}", *cache.ld_alpha));
   return key.text();
 }
 
@@ -71,8 +72,8 @@ std::string key_of(const data::Dataset& pairs, const std::string& model, at::Sca
   };
   for (int64_t i = 0; i < pairs.size(); ++i) {
     const data::Sample pair = pairs.sample(i);
-    check(pair.rejected.has_value(), "reference scores are for pairs, but the data has single rows");
-    for (const data::Sequence* row : {&pair.row, &*pair.rejected}) {
+    check(pair.second() != nullptr, "reference scores are for pairs, but the data has single rows");
+    for (const data::Sequence* row : {&pair.row, pair.second()}) {
       add(row->ids);
       add(row->labels);
     }

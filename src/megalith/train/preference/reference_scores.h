@@ -27,6 +27,7 @@ struct ReferenceCache {
   std::vector<std::filesystem::path> adapters{};  // adapters to merge into it
   at::ScalarType dtype = at::kFloat;              // precision of its computation
   std::string new_rows{};                         // describes rows that its files lack; empty if none
+  std::optional<double> ld_alpha{};               // PreferenceSettings::ld_alpha
 };
 using LoadReference = std::function<std::unique_ptr<ReferenceModel>()>;
 
