@@ -23,7 +23,6 @@ const Words kLackingFeatures{"moe_token_dispatcher_type",
                              "fim_data",
                              "quantization_bit",
                              "use_galore",
-                             "use_dora",
                              "spec",
                              "torch_compile"};
 

@@ -156,6 +156,8 @@ const std::vector<Rule>& rules() {
       {{"--dataloader_prefetch_factor=2"}, "dataloader_num_workers"},
       {{"--finetuning_type=full", "--adapter_name_or_path=a"}, "adapter_name_or_path"},
       {{"--finetuning_type=full", "--use_rslora"}, "use_rslora"},
+      {{"--finetuning_type=full", "--use_dora"}, "use_dora needs finetuning_type lora"},
+      {{"--finetuning_type=lora", "--use_dora", "--fp8=hybrid", "--bf16"}, "use_dora does not work with fp8"},
       {{"--finetuning_type=full", "--loraplus_lr_ratio=2"}, "loraplus_lr_ratio"},
       {{"--finetuning_type=full", "--create_new_adapter"}, "create_new_adapter"},
       {{"--pref_loss=orpo", "--dpo_label_smoothing=0.1"}, "dpo_label_smoothing"},

@@ -92,6 +92,7 @@ Effects lora_effects() {
       {"lora_target", small_lora(), {}, {"--lora_target=q_proj,v_proj"}, adapter},
       {"additional_target", small_lora(), {}, {"--additional_target=embed_tokens"}, losses},
       {"use_rslora", small_lora(), {}, {"--use_rslora"}, adapter},
+      {"use_dora", small_lora(), {}, {"--use_dora"}, losses},
       {"create_new_adapter", both, {}, {"--create_new_adapter"}, adapter},
       {"adapter_name_or_path", small_lora(), {}, r8, adapter},
       {"adapter_folder", small_lora({"--adapter_name_or_path=llama_r8"}), {}, {"--adapter_folder=lora"}, adapter},

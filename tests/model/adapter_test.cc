@@ -317,6 +317,75 @@ TEST(AdapterFiles, AreMergedBelowTheTrainedOne) {
   EXPECT_GT((both - logits({.trained = r8})).abs().max().item<double>(), 1e-2);
 }
 
+// ---- Magnitudes (use_dora) ----
+
+peft::AdapterConfig dora_on(std::vector<std::string> targets) {
+  peft::AdapterConfig adapter = adapter_on(std::move(targets));
+  adapter.rank = 3;
+  adapter.alpha = 5;
+  adapter.use_dora = true;
+  return adapter;
+}
+
+// The golden adapters cover llama, qwen2 and gpt2; here are replicated products, experts beside, a head and towers.
+TEST(DoraAdapter, MergedEqualsSeparateInEveryLayout) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> cases{
+      {"deepseek_v3", {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"}},
+      {"qwen3_moe", {"q_proj", "k_proj", "o_proj", "lm_head"}},
+      {"qwen3_vl", {"q_proj", "o_proj", "down_proj", "qkv", "linear_fc1"}}};
+  for (const auto& [name, targets] : cases) {
+    SCOPED_TRACE(name);
+    const fs::path folder = golden_folder(name);
+    const TempFolder temp;
+    const TokenBatch batch = small_batch(std::min<int64_t>(200, model::read_model_config(folder).vocab_size));
+    std::vector<std::string> known = targets;
+    if (model::read_model_config(folder).tied_embeddings) std::erase(known, "lm_head");
+    write_random_adapter(folder, temp / "adapter", dora_on(known));
+    model::convert_checkpoint(folder, temp / "merged", {.adapter = temp / "adapter"});
+    const RunResult merged = run_layout(temp / "merged", batch, {});
+    const RunResult run = expect_same_in_layouts(folder, temp / "adapter", batch);
+    expect_close(run.logits, merged.logits, "logits of the merged model", kTolerance);
+    LayoutCase split{.tp = 2, .sequence_parallel = true, .adapter = temp / "adapter", .merged = true};
+    expect_close(run_layout(folder, batch, split).logits, merged.logits, "logits of weights merged in memory",
+                 kTolerance);
+  }
+}
+
+TEST(DoraAdapter, AFreshOneChangesNothing) {
+  for (const int tp : {1, 2})
+    run_ranks(tp, [&](const Rank& r) {
+      parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = tp, .tp = tp}));
+      const auto models = model::with_adapter(golden_folder("qwen2"), {}, context, {.fresh = dora_on({"all"})});
+      const at::NoGradGuard no_grad;
+      const TokenBatch batch = small_batch(200);
+      const model::ModelInput input{.layout = batch.layout, .ids = batch.ids, .training = false};
+      const at::Tensor with = models[0].forward(input);
+      const model::WithoutAdapter off(models);
+      expect_identical(with, models[0].forward(input), "logits");
+    });
+}
+
+// A second adapter has the norms of the weights into which the first one was merged.
+TEST(DoraAdapter, StartsFromWhatIsMergedBelow) {
+  const fs::path first = read_golden_adapter("llama_dora").folder;
+  const auto logits = [&](const model::AdapterSource& source) {
+    at::Tensor result;
+    with_models("llama", source, [&](const model::VirtualModels& models) {
+      const at::NoGradGuard no_grad;
+      const TokenBatch batch = small_batch(200);
+      result = models[0].forward({.layout = batch.layout, .ids = batch.ids, .training = false});
+    });
+    return result;
+  };
+  expect_close(logits({.merged = {first}, .fresh = dora_on({"all"})}), logits({.trained = first}), "logits", 1e-4);
+}
+
+TEST(DoraAdapter, IsRefusedWhereNothingHasMagnitudes) {
+  expect_contains(refusal("qwen3_moe", {.fresh = dora_on({"all"})}), "is one of the experts");
+  expect_contains(refusal("qwen3_moe", {.fresh = dora_on({"gate"})}), "is one of the routers and gates");
+  expect_contains(refusal("llama", {.fresh = dora_on({"embed_tokens"})}), "is one of the embeddings");
+}
+
 // ---- Dropout ----
 
 TEST(AdapterDropout, RecomputedLayersDrawTheSameMasks) {

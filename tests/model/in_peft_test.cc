@@ -68,6 +68,19 @@ TEST_F(InPeft, EveryFamilyAndLayer) {
   expect_same_logits(pairs);
 }
 
+TEST_F(InPeft, Magnitudes) {
+  std::vector<std::pair<fs::path, fs::path>> pairs;
+  for (const char* name : {"llama", "qwen2", "gpt2", "seed_oss"}) {
+    const fs::path model = golden_folder(name), to = temp_ / (std::string(name) + "-dora");
+    peft::AdapterConfig adapter;
+    adapter.target_modules = {"all"};
+    adapter.use_dora = true;
+    write_random_adapter(model, to, adapter);
+    pairs.emplace_back(model, to);
+  }
+  expect_same_logits(pairs);
+}
+
 // Models that see, with towers that have updates as well: modules of transformers are named differently from files. As
 // in a run, what has no update here is excluded, or peft would add updates of its own.
 TEST_F(InPeft, ModelsThatSee) {

@@ -44,21 +44,23 @@ constexpr double kProductScale = 0.5;
 
 struct ProductResult {
   at::Tensor y, dx;
-  FullTensors grads;  // gradients of "w", and of "a" and "b" with an update
+  FullTensors grads;  // gradients of "w", of "a" and "b" with an update, and of its magnitudes "m"
 };
 
 struct ProductCase {
   bool update = false, trained = true, main_grads = false, deferred = false;
   std::optional<ops::Fp8Recipe> fp8 = {};
+  bool magnitudes = false;  // of the update
 };
 
 at::Tensor product_input() { return random_tensor({kProductTokens, kProductIn}, 1); }
 at::Tensor product_grad() { return random_tensor({kProductTokens, kProductOut}, 2); }
-FullTensors product_weights(bool update) {
+FullTensors product_weights(bool update, bool magnitudes = false) {
   FullTensors weights{{"w", random_tensor({kProductOut, kProductIn}, 3)}};
   if (!update) return weights;
   weights["a"] = random_tensor({kProductRank, kProductIn}, 4);
   weights["b"] = random_tensor({kProductOut, kProductRank}, 5);
+  if (magnitudes) weights["m"] = random_tensor({kProductOut}, 6).abs();
   return weights;
 }
 
@@ -72,9 +74,10 @@ ProductResult run_product(const ProductCase& how) {
   if (how.update) {
     update.a = &scope.add({.name = "a"}, {kProductRank, kProductIn});
     update.b = &scope.add({.name = "b"}, {kProductOut, kProductRank});
+    if (how.magnitudes) update.magnitude = &scope.add({.name = "m"}, {kProductOut});
     weight.attached.update = &update;
   }
-  load(set, product_weights(how.update));
+  load(set, product_weights(how.update, how.magnitudes));
   weight.value.requires_grad_(how.trained);
   if (how.main_grads) attach_main_grads(set);
   WeightGradQueue queue;
@@ -162,6 +165,24 @@ TEST(Product, GivesALayerDeferredWeightGradients) {
       expect_identical(later.dx, now.dx, "gradient of the input");
       EXPECT_EQ(later.grads.size(), update ? 3U : 1U);
       for (const auto& [name, grad] : now.grads) expect_identical(later.grads.at(name), grad, "gradient of " + name);
+    }
+}
+
+TEST(Product, GivesALayerUpdatesWithMagnitudes) {
+  const Expected expected = evaluate(
+      [](const at::Tensor& x, const FullTensors& w) {
+        const at::Tensor sum = w.at("w") + kProductScale * w.at("b").mm(w.at("a"));
+        const at::Tensor c = w.at("m") / sum.detach().square().sum(1).sqrt();
+        return 2 * c * (x.mm(w.at("w").t()) + kProductScale * x.mm(w.at("a").t()).mm(w.at("b").t()));
+      },
+      product_input(), product_weights(true, true), product_grad());
+  for (const bool main_grads : {false, true})
+    for (const bool deferred : {false, true}) {
+      if (deferred && !main_grads) continue;
+      const ProductResult actual = run_product(
+          {.update = true, .trained = false, .main_grads = main_grads, .deferred = deferred, .magnitudes = true});
+      EXPECT_EQ(actual.grads.size(), 3U);
+      expect_product(actual, expected, 1e-5);
     }
 }
 

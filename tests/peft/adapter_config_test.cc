@@ -71,6 +71,13 @@ TEST(AdapterConfig, ReadsWhichBiasesAreTrained) {
   EXPECT_EQ(json::parse(peft::to_json(read(with("bias", "all")))).at("bias"), "all");
 }
 
+TEST(AdapterConfig, ReadsWhetherItHasMagnitudes) {
+  EXPECT_FALSE(read(kPlain).use_dora);
+  EXPECT_TRUE(read(with("use_dora", true)).use_dora);
+  EXPECT_EQ(json::parse(peft::to_json(read(with("use_dora", true)))).at("use_dora"), true);
+  EXPECT_EQ(json::parse(peft::to_json(read(with("use_dora", false)))).at("use_dora"), false);
+}
+
 // Fields that select modules, and their ranks, go back into the file as they came.
 TEST(AdapterConfig, KeepsPatterns) {
   json content = kPlain;
@@ -98,7 +105,7 @@ TEST(AdapterConfig, WhatIsNotSupportedIsNamed) {
   expect_contains(refusal(with("r", 0)), "\"r\" is 0");
   expect_contains(refusal(with("lora_alpha", "x")), "lora_alpha");
   expect_contains(refusal(with("peft_type", "IA3")), "peft_type is IA3");
-  expect_contains(refusal(with("use_dora", true)), "\"use_dora\" is true");
+  expect_contains(refusal(with("layer_replication", {{0, 1}})), "\"layer_replication\" is [[0,1]]");
   expect_contains(refusal(with("rank_pattern", {{"q_proj", 0}})), "q_proj");
   expect_contains(refusal(with("kasa_config", {{"beta", 1}})), "kasa_config");
   expect_contains(refusal(with("bias", "some")), "all, lora_only or none");

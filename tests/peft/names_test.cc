@@ -50,6 +50,8 @@ TEST(AdapterNames, OfFiles) {
   const hf::TensorMapping mapping(peft::adapter_names(kNames), {{"layers.0.attention.q.lora_a", {4, 8}},
                                                                 {"layers.0.attention.q.lora_b", {6, 4}},
                                                                 {"layers.0.attention.k.lora_b", {2, 4}},
+                                                                {"layers.0.attention.q.lora_m", {6}},
+                                                                {"layers.0.attention.k.lora_m", {2}},
                                                                 {"embedding.lora_a", {10, 4}},
                                                                 {"embedding.lora_b", {8, 4}},
                                                                 {"head.weight", {10, 8}}});
@@ -58,6 +60,7 @@ TEST(AdapterNames, OfFiles) {
     found.push_back(fmt::format("{} [{}]", file.name, fmt::join(file.shape, ", ")));
   EXPECT_EQ(found, (std::vector<std::string>{"base_model.model.model.layers.0.attn.c_attn.lora_A.weight [4, 8]",
                                              "base_model.model.model.layers.0.attn.c_attn.lora_B.weight [8, 4]",
+                                             "base_model.model.model.layers.0.attn.c_attn.lora_magnitude_vector [8]",
                                              "base_model.model.model.embed.lora_embedding_A [4, 10]",
                                              "base_model.model.model.embed.lora_embedding_B [8, 4]",
                                              "base_model.model.lm_head.weight [10, 8]"}));

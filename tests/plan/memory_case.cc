@@ -168,6 +168,7 @@ model::VirtualModels fresh_model(const MemoryCase& how, parallel::ParallelContex
   options.adapter = model::resolve_targets(run::new_adapter(how.args.lora), how.model);
   model::VirtualModels models(how.model, options, model::chunk_places(settings.stages, how.model, context), context);
   models.initialize_parameters(1);
+  model::initialize_adapter(models, 1);
   return models;
 }
 

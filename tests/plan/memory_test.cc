@@ -232,6 +232,18 @@ TEST(PlannedMemory, KnowsAdapters) {
                 2}});
 }
 
+TEST(PlannedMemory, KnowsMagnitudesOfAdapters) {
+  expect_ways({"--finetuning_type=lora", "--use_dora", "--lora_rank=16", "--per_device_train_batch_size=2",
+               "--gradient_accumulation_steps=4", "--max_steps=10"},
+              {{"llama", {}, 1},
+               {"qwen3", {"--bf16=true"}, 1},
+               {"gpt2", {"--tp=2"}, 2},
+               {"qwen2", {"--tp=2", "--sequence_parallel", "--bf16=true"}, 2},
+               {"qwen3", {"--pp=2", "--recompute_granularity=full"}, 2},
+               {"llama", {"--lora_target=q_proj,v_proj"}, 1},
+               {"qwen3", {"--lora_dropout=0.1"}, 1}});
+}
+
 // Embedding and head that an adapter trains in full, as it does when the vocabulary grows: 16-bit weights, with main
 // parameters, beside updates in fp32.
 TEST(PlannedMemory, KnowsEmbeddingsThatAnAdapterTrains) {

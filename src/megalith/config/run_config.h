@@ -151,6 +151,7 @@ struct LoraConfig {
   std::vector<std::string> target{"all"};
   std::vector<std::string> additional_target;
   bool use_rslora = false;
+  bool use_dora = false;
   // Adapters that the run starts from.
   bool create_new_adapter = false;
   std::vector<std::string> adapter_name_or_path;

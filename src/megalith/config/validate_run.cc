@@ -144,6 +144,10 @@ void check_adapters(const TrainingArguments& args, Problems& problems) {
   const bool is_lora = args.run.finetuning_type == FinetuningType::kLora;
   problems.require(is_lora || lora.adapter_name_or_path.empty(), "adapter_name_or_path needs finetuning_type lora");
   problems.require(is_lora || !lora.use_rslora, "use_rslora needs finetuning_type lora");
+  problems.require(is_lora || !lora.use_dora, "use_dora needs finetuning_type lora");
+  problems.require(!lora.use_dora || !args.precision.fp8,
+                   "use_dora does not work with fp8: norms of weights are taken in the type of the model; leave out one"
+                   " of them");
   problems.require(is_lora || !lora.loraplus_lr_ratio, "loraplus_lr_ratio needs finetuning_type lora");
   problems.require(is_lora || !lora.create_new_adapter, "create_new_adapter needs finetuning_type lora");
   problems.require(!is_lora || lora.dropout < 1, "lora_dropout is {}; it must be below 1", lora.dropout);

@@ -275,6 +275,8 @@ VirtualModels with_adapter(const fs::path& folder, const ModelSettings& settings
 void initialize_adapter(const VirtualModels& models, uint64_t seed) {
   for (const nn::Parameter* parameter : models.parameters())
     if (parameter->spec.role == nn::ParameterRole::kAdapter) nn::initialize(*parameter, seed);
+  for (const auto& chunk : models)
+    if (chunk->adapters()) chunk->adapters()->start_magnitudes();
 }
 
 void load_adapter(const VirtualModels& models, const fs::path& folder) {

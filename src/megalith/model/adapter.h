@@ -64,7 +64,8 @@ std::vector<std::string> vocabulary_modules(const ModelConfig& config);
 VirtualModels with_adapter(const std::filesystem::path& folder, const ModelSettings& settings,
                            parallel::ParallelContext& context, const AdapterSource& source,
                            const std::shared_ptr<const Family>& own = {});
-// Fills the adapter with initial values, A random and B zero. A seed gives the same adapter for every layout.
+// Fills the adapter with initial values: A random, B zero, and with use_dora magnitudes the norms of the weights, which
+// have to be loaded. A seed gives the same adapter for every layout. Collective.
 void initialize_adapter(const VirtualModels& models, uint64_t seed);
 // Loads the adapter from the files of `folder`; the model must have been created with its targets, rank and scale.
 // Throws DataError listing every tensor that does not fit, as for an adapter of another model.

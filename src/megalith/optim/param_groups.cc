@@ -8,10 +8,11 @@ namespace megalith::optim {
 
 namespace {
 
-// Megatron's rule: no decay for biases and for one-dimensional parameters, which are norm weights.
+// Megatron's rule: no decay for biases and for one-dimensional parameters, which are norm weights. Those of adapters are
+// magnitudes, to which Hugging Face's trainer applies it.
 bool decays(const nn::Parameter& p, const GroupOptions& options) {
   if (p.spec.name.ends_with(".bias")) return false;
-  if (p.value.dim() > 1) return true;
+  if (p.value.dim() > 1 || p.spec.role == nn::ParameterRole::kAdapter) return true;
   return options.decay_qk_norms &&
          (p.spec.name.find("q_norm") != std::string::npos || p.spec.name.find("k_norm") != std::string::npos);
 }

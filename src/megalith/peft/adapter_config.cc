@@ -1,5 +1,5 @@
-// Reading is strict where a field changes the result: an adapter with DoRA would silently compute something else, so it
-// is refused, with all such fields in one message. Unknown fields are kept: to_json() writes them
+// Reading is strict where a field changes the result: an adapter with layer_replication would silently compute something
+// else, so it is refused, with all such fields in one message. Unknown fields are kept: to_json() writes them
 // back, so that an adapter survives a round trip through Megalith with all that other tools have stored in it.
 #include "megalith/peft/adapter_config.h"
 
@@ -20,8 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Fields that change what an adapter computes. They are not supported unless empty: null, false, {} or [].
-constexpr const char* kMustBeEmpty[] = {"use_dora",
-                                        "layer_replication",
+constexpr const char* kMustBeEmpty[] = {"layer_replication",
                                         "lora_bias",
                                         "use_qalora",
                                         "trainable_token_indices",
@@ -120,7 +119,7 @@ io::Json alpha_json(double alpha) {
   return alpha == std::floor(alpha) ? io::Json(static_cast<int64_t>(alpha)) : io::Json(alpha);
 }
 
-// Throws unless the adapter is plain or rank-stabilized LoRA.
+// Throws unless the adapter is LoRA, with or without rank stabilization and weight decomposition.
 void check_supported(const io::JsonFields& fields) {
   const auto kind = fields.required<std::string>("peft_type");
   check<ConfigError>(kind == "LORA", "{}: peft_type is {}; only LORA is supported", fields.file_name(), kind);
@@ -128,7 +127,7 @@ void check_supported(const io::JsonFields& fields) {
   for (const char* key : kMustBeEmpty)
     if (const io::Json* value = fields.value(key); value != nullptr && !is_empty(*value))
       problems.push_back(fmt::format("\"{}\" is {}", key, value->dump()));
-  check<ConfigError>(problems.empty(), "{}: {}; plain and rank-stabilised LoRA without these is supported",
+  check<ConfigError>(problems.empty(), "{}: {}; LoRA, use_rslora and use_dora without these are supported",
                      fields.file_name(), fmt::join(problems, ", "));
 }
 
@@ -175,6 +174,7 @@ AdapterConfig read_adapter_config(const fs::path& folder) {
   config.dropout = fields.optional<double>("lora_dropout").value_or(0);
   if (config.dropout < 0 || config.dropout >= 1) fields.refuse("lora_dropout", "be at least 0 and below 1");
   config.use_rslora = fields.optional<bool>("use_rslora").value_or(false);
+  config.use_dora = fields.optional<bool>("use_dora").value_or(false);
   config.biases = read_biases(fields);
   read_targets(fields, config);
   config.stacked_experts = has_stacked_experts(folder);
@@ -191,6 +191,7 @@ std::string to_json(const AdapterConfig& config) {
   json["lora_alpha"] = alpha_json(config.alpha);
   json["lora_dropout"] = config.dropout;
   json["use_rslora"] = config.use_rslora;
+  if (config.use_dora || json.contains("use_dora")) json["use_dora"] = config.use_dora;
   json["target_modules"] =
       config.target_pattern ? io::Json(config.target_pattern->text()) : io::Json(config.target_modules);
   set_list(json, "target_parameters", config.target_parameters);

@@ -1,9 +1,11 @@
 // The sizes of A and B that Adapters::attach would create, by the same rules and without a model: r rows of A per
-// targeted module, r columns of B per targeted output row, with the largest r of the weight.
+// targeted module, r columns of B per targeted output row, with the largest r of the weight; with use_dora, a magnitude
+// per such row.
 #include "megalith/peft/adapter_sizes.h"
 
 #include <algorithm>
 
+#include "megalith/nn/parameter/dora.h"
 #include "megalith/peft/names.h"
 
 namespace megalith::peft {
@@ -16,19 +18,26 @@ AdapterSizes::AdapterSizes(AdapterConfig config, hf::NameMap names)
 
 nn::UpdateSize AdapterSizes::of(const std::vector<nn::UpdatedPart>& parts, int64_t inputs, int64_t copies) const {
   nn::UpdateSize size;
-  int64_t rank = 0, modules = 0, rows = 0;
+  int64_t rank = 0, modules = 0, rows = 0, outputs = 0, largest = 0;
   std::string last;
   for (const nn::UpdatedPart& part : parts) {
+    outputs += part.rows;
     const auto update = update_of_part(part);
     if (!update) continue;
     modules += update->module != last ? 1 : 0;  // tensors of one module share an A
     last = update->module;
     rank = std::max(rank, update->rank);
     rows += part.rows;
+    largest = std::max(largest, part.rows);
   }
   size.hidden = modules * rank;
   size.b = copies * rows * rank;
   size.a = copies * size.hidden * inputs;
+  if (!config_.use_dora || !size.any()) return size;
+  size.magnitudes = rows;
+  size.outputs = outputs;
+  size.largest_part = largest;
+  size.norm_block = std::min(largest, nn::norm_rows_at_once(inputs)) * inputs;
   return size;
 }
 

@@ -10,6 +10,8 @@
 // r is the largest rank among the modules of the weight (rank_pattern). A smaller one leaves its last rows of A and
 // columns of B at zero; their gradients are products of each other, so they stay zero.
 //
+// With use_dora the magnitudes are [rows] in the order of B, split and replicated like B.
+//
 // Tensor parallelism follows the weight: a column-parallel weight has a replicated A and a split B, a row-parallel one
 // a split A and a replicated B. A replicated factor sees only a part of the outputs or tokens, so its gradient is a
 // partial sum over tp (partial_grad_over_tp).
@@ -21,8 +23,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "megalith/base/error.h"
+#include "megalith/nn/parameter/dora.h"
 #include "megalith/peft/names.h"
 #include "megalith/peft/targets.h"
 
@@ -135,9 +139,37 @@ ParameterSpec make_b(const ParameterSpec& weight, const Targets& targets, LowRan
   return b;
 }
 
-// rows += scale · b a, computed in fp32 and rounded once.
-void add_update(const at::Tensor& rows, const at::Tensor& b, const at::Tensor& a, double scale) {
-  rows.copy_(at::addmm(rows.to(at::kFloat), b.to(at::kFloat), a.to(at::kFloat), 1, scale));
+// Describes the magnitudes of a weight that is not grouped, [rows] in the order of B.
+ParameterSpec make_magnitudes(const ParameterSpec& weight, const Targets& targets) {
+  ParameterSpec m{.name = m_name(weight.name), .init = nn::Init::ones()};
+  int64_t row = 0;
+  for (const Targets::Part& target : targets.parts) {
+    const ParameterPart& part = weight.parts[target.number];
+    m.parts.push_back({m_name(part.name), {part.global_shape[0]}, {part.offset[0]}, {part.extent[0]}, row});
+    row += target.rows;
+  }
+  return m;
+}
+
+// peft has magnitudes for linear layers and embeddings alone; here linear layers have them.
+void check_can_have_magnitudes(const Parameter& weight, const std::string& module) {
+  const WeightUse use = weight.spec.use;
+  check<ConfigError>(use == WeightUse::kColumn || use == WeightUse::kRow || use == WeightUse::kReplicated,
+                     "use_dora works for linear layers, but {} is one of {}; leave it out of lora_target (all includes"
+                     " experts), or leave out use_dora",
+                     module,
+                     use == WeightUse::kLookup   ? "the embeddings"
+                     : use == WeightUse::kRouter ? "the routers and gates"
+                                                 : "the experts");
+  check<ConfigError>(!weight.attached.in_fp8, "use_dora does not work with fp8, in which {} is multiplied here", module);
+}
+
+// rows += scale · b a, then rows *= factors [rows] if these are defined; computed in fp32 and rounded once.
+void add_update(const at::Tensor& rows, const at::Tensor& b, const at::Tensor& a, double scale,
+                const at::Tensor& factors = {}) {
+  const at::Tensor sum = at::addmm(rows.to(at::kFloat), b.to(at::kFloat), a.to(at::kFloat), 1, scale);
+  if (factors.defined()) sum.mul_(factors.unsqueeze(1));
+  rows.copy_(sum);
 }
 
 }  // namespace
@@ -215,6 +247,20 @@ void Adapters::attach(const nn::ParameterScope& scope, Parameter& weight) {
   update->a = &scope.add(std::move(a), {targets.groups * targets.modules * update->rank, inputs});
   update->b = &scope.add(std::move(b), {targets.groups * targets.rows(), update->rank});
   update->dropout = config_.dropout;
+  if (config_.use_dora) {
+    check_can_have_magnitudes(weight, module_of(names_, spec.parts[targets.parts[0].number].name));
+    ParameterSpec m = make_magnitudes(spec, targets);
+    // Laid out like B, whose rows they scale.
+    const ParameterSpec& like = update->b->spec;
+    m.split_over_tp = like.split_over_tp;
+    m.partial_grad_over_tp = like.partial_grad_over_tp;
+    m.equal_grad_over_tp = like.equal_grad_over_tp;
+    m.replica = like.replica;
+    m.dtype = at::kFloat;
+    m.role = ParameterRole::kAdapter;
+    update->magnitude = &scope.add(std::move(m), {targets.rows()});
+    if (splits_inputs(spec.use) && ranks > 1) update->inputs_over = tp_.group;
+  }
   finish(weight, std::move(update));
 }
 
@@ -223,6 +269,7 @@ void Adapters::attach_lookup(const nn::ParameterScope& scope, Parameter& weight)
   const ParameterPart& part = weight.spec.parts[0];
   const auto target = update_of(names_, part.name, config_);
   if (!target) return;
+  if (config_.use_dora) check_can_have_magnitudes(weight, target->module);
   const int64_t r = target->rank, hidden = part.global_shape[1];
   auto update = std::make_unique<LowRank>();
   ParameterSpec a{.name = a_name(weight.spec.name),
@@ -251,6 +298,13 @@ void Adapters::finish(Parameter& weight, std::unique_ptr<LowRank> update) {
   attached_.push_back({&weight, std::move(update)});
 }
 
+void Adapters::start_magnitudes() const {
+  const at::NoGradGuard no_grad;
+  for (const auto& [weight, update] : attached_)
+    if (update->magnitude != nullptr && !weight->value.is_meta())
+      update->magnitude->value.copy_(nn::updated_norms(*weight, *update));
+}
+
 void Adapters::merge() const {
   const at::NoGradGuard no_grad;
   for (const auto& [weight, update] : attached_) {
@@ -261,13 +315,18 @@ void Adapters::merge() const {
       add_update(value, a, b.t(), update->parts[0].scale);
       continue;
     }
+    at::Tensor factors;  // of the rows, in the order of B
+    if (update->magnitude != nullptr)
+      factors = update->magnitude->value.detach() /
+                nn::updated_norms(*weight, *update).clamp_min_(std::numeric_limits<float>::min());
     const int64_t modules = update->parts.back().a + update->rank;  // rows of A per group
     const int64_t groups = a.size(0) / modules;
     for (int64_t group = 0; group < groups; ++group)
       for (const LowRank::Part& part : update->parts)
         add_update(value.narrow(0, group * (value.size(0) / groups) + part.out, part.rows),
                    b.narrow(0, part.b + group * part.rows, part.rows),
-                   a.narrow(0, group * modules + part.a, update->rank), part.scale);
+                   a.narrow(0, group * modules + part.a, update->rank), part.scale,
+                   factors.defined() ? factors.narrow(0, part.b, part.rows) : at::Tensor());
   }
 }
 

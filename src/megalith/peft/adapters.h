@@ -33,7 +33,8 @@ class Adapters {
 
   // Creates A and B of every target among `parameters` in `scope` (without values: initialization or files fill them)
   // and freezes the rest, apart from modules to save and trained biases. Multi-token-prediction layers are frozen.
-  // Throws ConfigError when only some of the tensors that are fused into one weight are to be saved.
+  // Throws ConfigError when only some of the tensors that are fused into one weight are to be saved, and for targets
+  // that cannot have magnitudes (use_dora).
   void add(const nn::ParameterScope& scope, std::span<nn::Parameter* const> parameters);
 
   const AdapterConfig& config() const { return config_; }
@@ -41,7 +42,10 @@ class Adapters {
   // Returns the parameters of the modules to save and the trained biases.
   const std::vector<nn::Parameter*>& saved() const { return saved_; }
 
-  // Adds the updates to the weights, in fp32 and rounded once. No communication.
+  // Sets the magnitudes of use_dora to the norms of W + s·B·A, so that a new adapter changes nothing. Collective over
+  // tp, like merge() with use_dora; without it, both work alone, and this does nothing.
+  void start_magnitudes() const;
+  // Adds the updates to the weights, in fp32 and rounded once.
   void merge() const;
   // Returns the weights that merge() changes.
   std::vector<nn::Parameter*> merged_weights() const;

@@ -1,4 +1,5 @@
-// Merges an adapter into a checkpoint's tensors without a model: W + s·B·A per tensor, in fp32 and rounded once. Before
+// Merges an adapter into a checkpoint's tensors without a model: W + s·B·A per tensor, with use_dora scaled to the norms
+// that the adapter has for the outputs, in fp32 and rounded once. Before
 // the first tensor is merged, every tensor of the adapter is matched with one of the base, so that an adapter of
 // another model is refused instead of merged in part.
 #include "megalith/peft/file_merge.h"
@@ -6,6 +7,7 @@
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
 
+#include <limits>
 #include <set>
 
 #include "megalith/base/error.h"
@@ -29,7 +31,7 @@ std::pair<int64_t, int64_t> sizes_of(const hf::FileTensor& file) {
 // Shapes, for a weight [o, i] and rank r: A [r, i] and B [o, r]; for an embedding [v, h]: A [r, v] and B [h, r].
 class Checker {
  public:
-  explicit Checker(const hf::WeightFiles& files) : files_(files) {}
+  Checker(const hf::WeightFiles& files, bool use_dora) : files_(files), use_dora_(use_dora) {}
 
   // `rank` is that of the tensor's update, if it has one.
   void look_at(const hf::FileTensor& base, int64_t rank) {
@@ -39,6 +41,8 @@ class Checker {
     if (base.shape.size() != 2 || names.a.empty()) return;
     const auto [out, in] = sizes_of(base);
     pair(names.a, {rank, in}, names.b, {out, rank});
+    if (use_dora_ && !expect(names.magnitude, {out}) && files_.find(names.a) != nullptr)
+      problems_.push_back(fmt::format("{} is present, but {} is missing", names.a, names.magnitude));
     pair(names.lookup_a, {rank, out}, names.lookup_b, {in, rank});
   }
 
@@ -69,6 +73,7 @@ class Checker {
   }
 
   const hf::WeightFiles& files_;
+  const bool use_dora_;
   std::set<std::string> known_;
   std::vector<std::string> problems_;
 };
@@ -79,7 +84,7 @@ FileMerge::FileMerge(const fs::path& adapter, hf::NameMap names, const std::vect
     : config_(with_newer_names(read_adapter_config(adapter), names)),
       names_(std::move(names)),
       files_(open_adapter(adapter, config_, names_)) {
-  Checker checker(*files_);
+  Checker checker(*files_, config_.use_dora);
   for (const hf::FileTensor& file : base) {
     const auto update = update_of_file(names_, file.name, config_);
     checker.look_at(file, update ? update->rank : config_.rank);
@@ -103,7 +108,11 @@ at::Tensor FileMerge::merged(const hf::FileTensor& file, const at::Tensor& tenso
     return base.to(tensor.scalar_type());
   }
   const auto update = update_of_file(names_, file.name, config_);
-  return at::add(base.to(at::kFloat), delta, update ? update->scale : config_.scale()).to(tensor.scalar_type());
+  const at::Tensor sum = at::add(base.to(at::kFloat), delta, update ? update->scale : config_.scale());
+  if (!config_.use_dora) return sum.to(tensor.scalar_type());
+  const int64_t inputs = file.transposed ? 0 : 1;  // the dimension over which norms are taken
+  const at::Tensor norms = sum.square().sum(inputs).sqrt_().clamp_min_(std::numeric_limits<float>::min());
+  return sum.mul(number(names.magnitude).div(norms).unsqueeze(inputs)).to(tensor.scalar_type());
 }
 
 }  // namespace megalith::peft

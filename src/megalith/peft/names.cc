@@ -117,6 +117,7 @@ void check_saved(AdapterConfig& config, const hf::NameMap& names, const std::vec
 
 std::string a_name(std::string_view weight) { return renamed(weight, "lora_a"); }
 std::string b_name(std::string_view weight) { return renamed(weight, "lora_b"); }
+std::string m_name(std::string_view weight) { return renamed(weight, "lora_m"); }
 
 std::string module_of(const hf::NameMap& names, std::string_view ours) {
   const auto theirs = hf::their_name(names, ours);
@@ -146,6 +147,7 @@ UpdateNames update_names(const std::string& tensor) {
   const std::string module = without_last_word(names.whole);
   names.a = module + ".lora_A.weight";
   names.b = module + ".lora_B.weight";
+  names.magnitude = module + ".lora_magnitude_vector";
   names.lookup_a = module + ".lora_embedding_A";
   names.lookup_b = module + ".lora_embedding_B";
   return names;
@@ -169,6 +171,10 @@ hf::NameMap adapter_names(const hf::NameMap& base) {
     hf::NameRule b{.theirs = lookup ? theirs.lookup_b : theirs.b, .ours = {}};
     for (const std::string& ours : rule.ours) b.ours.push_back(b_name(ours));
     names.rules.push_back(std::move(b));
+    if (lookup) continue;
+    hf::NameRule magnitude{.theirs = theirs.magnitude, .ours = {}};
+    for (const std::string& ours : rule.ours) magnitude.ours.push_back(m_name(ours));
+    names.rules.push_back(std::move(magnitude));
   }
   return names;
 }

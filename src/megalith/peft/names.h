@@ -14,9 +14,10 @@
 
 namespace megalith::peft {
 
-// "layers.3.attention.q.weight" -> "layers.3.attention.q.lora_a", and lora_b.
+// "layers.3.attention.q.weight" -> "layers.3.attention.q.lora_a", lora_b, and lora_m for the magnitudes.
 std::string a_name(std::string_view weight);
 std::string b_name(std::string_view weight);
+std::string m_name(std::string_view weight);
 
 // Returns the module that holds a tensor of ours; empty when no rule names it.
 std::string module_of(const hf::NameMap& names, std::string_view ours);
@@ -32,6 +33,7 @@ bool trains_whole(const hf::NameMap& names, std::string_view ours, const Adapter
 struct UpdateNames {
   std::string whole;               // base_model.model.<tensor>: saved as a whole
   std::string a, b;                // base_model.model.<module>.lora_A.weight [r, i], ….lora_B.weight [o, r]
+  std::string magnitude;           // base_model.model.<module>.lora_magnitude_vector [o]
   std::string lookup_a, lookup_b;  // base_model.model.<module>.lora_embedding_A [r, v], ….lora_embedding_B [h, r]
 };
 // All but `whole` are empty for a tensor that is not a weight.
@@ -41,7 +43,8 @@ UpdateNames update_names(const std::string& tensor);
 // base_model.model.<module>.base_layer.bias. open_adapter (adapter_files.h) undoes it.
 std::string written_name(const hf::NameMap& names, const std::string& whole, const AdapterConfig& config);
 
-// Returns the name map of a family's adapters: A and B of each tensor that can have them, modules to save and biases.
+// Returns the name map of a family's adapters: A, B and magnitudes of each tensor that can have them, modules to save and
+// biases.
 hf::NameMap adapter_names(const hf::NameMap& base);
 
 // A tensor of the model and its use.

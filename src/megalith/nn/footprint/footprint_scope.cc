@@ -60,7 +60,7 @@ std::vector<UpdatedPart> FootprintScope::full(std::vector<UpdatedPart> parts) co
   return parts;
 }
 
-// A comes before B, as peft adds them; a test compares the two lists.
+// A comes before B and the magnitudes, as peft adds them; a test compares the two lists.
 UpdateSize FootprintScope::add_update(std::vector<UpdatedPart> parts, int64_t inputs, int64_t copies,
                                       bool expert) const {
   if (!updates_) return {};
@@ -68,6 +68,7 @@ UpdateSize FootprintScope::add_update(std::vector<UpdatedPart> parts, int64_t in
   if (!update.any()) return update;
   to_->updates.push_back({.numel = update.a, .expert = expert, .adapter = true});
   to_->updates.push_back({.numel = update.b, .expert = expert, .adapter = true});
+  if (update.magnitudes > 0) to_->updates.push_back({.numel = update.magnitudes, .adapter = true});
   return update;
 }
 

@@ -47,6 +47,9 @@ struct UpdateSize {
   int64_t a = 0, b = 0;                    // elements
   int64_t hidden = 0;                      // columns of x·Aᵀ (of one expert); 0 if the weight has no update
   bool any() const { return hidden > 0; }  // whether the weight has an update
+  // With weight decomposition (dora_product.cc), otherwise 0: elements of the magnitudes, outputs of the layer, outputs
+  // of its largest tensor with an update, and elements of the sums of weight and update that exist at once.
+  int64_t magnitudes = 0, outputs = 0, largest_part = 0, norm_block = 0;
 };
 
 // One tensor of a fused weight: its full name (Megalith's, without ".weight") and its rows on this rank.

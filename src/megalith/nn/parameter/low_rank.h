@@ -18,6 +18,10 @@
 // A factor that is whole has partial gradients if each rank has only some of the outputs, inputs or tokens: they are
 // summed at the end of a step like those of other replicated parameters (ParameterSpec::partial_grad_over_tp).
 //
+// With a magnitude vector m the update is weight-decomposed (DoRA, Liu et al., 2024): row o of the weight becomes
+// m_o / n_o · (W + s·B·A)_o, where n_o is the norm of (W + s·B·A)_o and a constant for gradients. For kColumn, kRow and
+// kReplicated only.
+//
 // A and B may have another dtype than the weight (fp32 beside bf16). They are cast to the dtype of the activations for
 // use; their gradients accumulate in fp32.
 #pragma once
@@ -26,8 +30,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "megalith/comm/group.h"
 #include "megalith/nn/parameter/parameter.h"
 #include "megalith/parallel/rng_tracker.h"
 
@@ -50,10 +56,13 @@ struct LowRank {
     double scale = 1;  // s of W + s·B·A
   };
 
-  Parameter* a = nullptr;  // [m r, …]; grouped [n m r, i]; lookup [v/tp, r]
-  Parameter* b = nullptr;  // [Σ rows, r]; grouped [n Σ rows, r]
-  int64_t rank = 0;        // the largest of its modules; smaller ones are padded with zeros, which no step changes
-  double dropout = 0;      // on the input of A, in training
+  Parameter* a = nullptr;          // [m r, …]; grouped [n m r, i]; lookup [v/tp, r]
+  Parameter* b = nullptr;          // [Σ rows, r]; grouped [n Σ rows, r]
+  Parameter* magnitude = nullptr;  // [Σ rows], in the order of B; nullptr without weight decomposition
+  // The group over which the inputs of a weight with magnitudes are split; std::nullopt if each rank has all of them.
+  std::optional<comm::Group> inputs_over;
+  int64_t rank = 0;    // the largest of its modules; smaller ones are padded with zeros, which no step changes
+  double dropout = 0;  // on the input of A, in training
   parallel::RngTracker* rng = nullptr;
   std::vector<Part> parts;
   const LowRankState* state = nullptr;  // outlives it

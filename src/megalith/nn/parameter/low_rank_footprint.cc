@@ -1,5 +1,7 @@
 // Mirrors LowRankProduct (tensor_parallel/low_rank_product.cc): update_forward its forward, take_hidden_grad its
-// output_grad, give_hidden add_grad_through_update and grad_weights. A and B are fp32 and cast for each use.
+// output_grad, give_hidden add_grad_through_update and grad_weights. A and B are fp32 and cast for each use. With
+// magnitudes they mirror DoraProduct (tensor_parallel/dora_product.cc), which computes norms when it is made, and keeps
+// them, the scales and the unscaled output.
 #include "megalith/nn/parameter/low_rank_footprint.h"
 
 namespace megalith::nn {
@@ -19,6 +21,14 @@ double hidden_bytes(const LayerWalk& walk, const UpdateSize& update, double rows
 // Bytes of the kept dropout mask, which has the dtype of x.
 double mask_bytes(const LayerWalk& walk, double mask) { return walk.rank().adapter_dropout > 0 ? mask : 0; }
 
+// Bytes of the unscaled output of a layer with magnitudes, and of the scaled gradient of its output.
+double unscaled_bytes(const LayerWalk& walk, const UpdateSize& update, double rows) {
+  return rows * static_cast<double>(update.outputs) * walk.rank().bytes;
+}
+
+// Bytes of norms and scales, in fp32.
+double scale_bytes(const UpdateSize& update) { return 4 * static_cast<double>(update.magnitudes + update.outputs); }
+
 }  // namespace
 
 void update_forward(LayerWalk& walk, const UpdateSize& update, double rows, double mask, bool keep) {
@@ -28,11 +38,18 @@ void update_forward(LayerWalk& walk, const UpdateSize& update, double rows, doub
   walk.touch(masked + converted(walk, update.a), Use::kWorkspace);
   walk.take(hidden);
   walk.touch(converted(walk, update.b), Use::kWorkspace);
+  if (update.magnitudes > 0) {
+    walk.touch(4 * static_cast<double>(update.norm_block), Use::kWorkspace);
+    walk.take(unscaled_bytes(walk, update, rows) + scale_bytes(update));
+    if (masked > 0) walk.touch(masked + unscaled_bytes(walk, update, rows), Use::kWorkspace);
+    if (!keep) walk.give(unscaled_bytes(walk, update, rows) + scale_bytes(update));
+  }
   if (!keep) walk.give(hidden + masked);
 }
 
 void take_hidden_grad(LayerWalk& walk, const UpdateSize& update, double rows) {
   if (!update.any()) return;
+  walk.take(unscaled_bytes(walk, update, rows));
   walk.touch(converted(walk, update.b), Use::kWorkspace);
   walk.take(hidden_bytes(walk, update, rows));
 }
@@ -43,6 +60,10 @@ void give_hidden(LayerWalk& walk, const UpdateSize& update, double rows, double 
   walk.touch(masked + converted(walk, update.a), Use::kWorkspace);
   walk.trained_grad(static_cast<double>(update.b));
   walk.trained_grad(static_cast<double>(update.a));
+  if (update.magnitudes > 0) {
+    walk.touch(4 * rows * static_cast<double>(update.largest_part), Use::kWorkspace);
+    walk.give(2 * unscaled_bytes(walk, update, rows) + scale_bytes(update));
+  }
   walk.give(2 * hidden_bytes(walk, update, rows) + masked);
 }
 

@@ -1,5 +1,6 @@
 // Memory of low-rank updates (low_rank.h) while a layer runs: A and B cast to the dtype of the activations, x·Aᵀ and
-// its gradient, and the dropout mask. All functions do nothing if there is no update (UpdateSize::any).
+// its gradient, and the dropout mask; with magnitudes also the unscaled output and the scaled gradient of the output.
+// All functions do nothing if there is no update (UpdateSize::any).
 #pragma once
 
 #include "megalith/nn/footprint/footprint_scope.h"

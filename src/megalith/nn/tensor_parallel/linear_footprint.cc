@@ -58,6 +58,10 @@ int64_t slices_of(const RankSizes& rank, const UpdateSize& update, double column
                      rank.tp_slices);
 }
 
+// Returns the tokens whose dropout mask a column layer keeps: those of its share, or all of them for an update with
+// magnitudes.
+double mask_tokens(const RankSizes& rank, const UpdateSize& update) { return update.magnitudes > 0 ? rank.t : rank.s; }
+
 }  // namespace
 
 ColumnFootprint::ColumnFootprint(const FootprintScope& scope, int64_t in, const std::vector<OutputPart>& out, bool bias)
@@ -71,7 +75,7 @@ void ColumnFootprint::forward(LayerWalk& walk, bool keep) const {
   walk.take(gathered, Use::kCommunication);
   walk.take(rank.t * out_ * rank.bytes);
   walk.give(gathered, Use::kCommunication);
-  update_forward(walk, update_, rank.t, rank.s * in_ * rank.bytes, keep);
+  update_forward(walk, update_, rank.t, mask_tokens(rank, update_) * in_ * rank.bytes, keep);
 }
 
 void ColumnFootprint::backward(LayerWalk& walk, bool wanted) const {
@@ -108,7 +112,7 @@ void ColumnFootprint::backward(LayerWalk& walk, bool wanted) const {
     walk.give(share_bytes, Use::kCommunication);
     walk.take(share_bytes);
   }
-  give_hidden(walk, update_, rank.t, share_bytes);
+  give_hidden(walk, update_, rank.t, mask_tokens(rank, update_) * in_ * rank.bytes);
   const double share = keeps_input(rank) ? share_bytes : 0;
   if (holds)
     walk.give(share);

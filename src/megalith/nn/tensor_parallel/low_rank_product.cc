@@ -52,19 +52,9 @@ class LowRankProduct final : public Product {
   std::vector<at::Tensor> grad_weights(const OutputGrad& dy, const Saved& saved,
                                        const MakeInput& make_x) const override {
     std::vector<at::Tensor> grads = base_->grad_weights(dy, saved, make_x);
-    at::Tensor a, b;
-    if (update_.b->value.requires_grad())
-      b = update_.b->grad.now_or_later(
-          [factors = factors_, dy = dy.dy, hidden = hidden_of(saved)] { return factors->b_grad(dy, hidden); });
-    if (update_.a->value.requires_grad()) {
-      // x must have the tokens of dy.hidden. A layer that gathers x has reduced dy.hidden to its own tokens: these are
-      // the rows of saved.x, while make_x returns all tokens.
-      const MakeInput x = input_of(saved, saved.x.defined() ? MakeInput() : make_x, *update_.a);
-      a = update_.a->grad.now_or_later([factors = factors_, hidden_grad = dy.hidden, x, mask = mask_of(saved)] {
-        return factors->a_grad(hidden_grad, masked(x(), mask));
-      });
-    }
-    grads.insert(grads.end(), {a, b});
+    const std::vector<at::Tensor> own =
+        factor_grads(update_, factors_, dy, hidden_of(saved), mask_of(saved), saved, make_x);
+    grads.insert(grads.end(), own.begin(), own.end());
     return grads;
   }
 
@@ -85,6 +75,22 @@ class LowRankProduct final : public Product {
 };
 
 }  // namespace
+
+std::vector<at::Tensor> factor_grads(const LowRank& update, const std::shared_ptr<const LowRankFactors>& factors,
+                                     const OutputGrad& dy, const at::Tensor& hidden, const at::Tensor& mask,
+                                     const Saved& saved, const MakeInput& make_x) {
+  at::Tensor a, b;
+  if (update.b->value.requires_grad())
+    b = update.b->grad.now_or_later([factors, dy = dy.dy, hidden] { return factors->b_grad(dy, hidden); });
+  if (update.a->value.requires_grad()) {
+    // x must have the tokens of dy.hidden. A layer that gathers x has reduced dy.hidden to its own tokens: these are
+    // the rows of saved.x, while make_x returns all tokens.
+    const MakeInput x = input_of(saved, saved.x.defined() ? MakeInput() : make_x, *update.a);
+    a = update.a->grad.now_or_later(
+        [factors, hidden_grad = dy.hidden, x, mask] { return factors->a_grad(hidden_grad, masked(x(), mask)); });
+  }
+  return {a, b};
+}
 
 ProductPtr low_rank_product(ProductPtr base, const LowRank& update, std::shared_ptr<const LowRankFactors> factors,
                             const ProductInput& input) {

@@ -109,6 +109,10 @@ ProductPtr make_product(Parameter& weight, const ProductInput& input, const std:
   ProductPtr product = in_fp8 ? fp8_product(weight, *fp8, at::GradMode::is_enabled()) : dense_product(weight);
   const LowRank* update = active_update(weight);
   if (update == nullptr) return product;
+  if (update->magnitude != nullptr) {
+    check(!in_fp8, "{} has magnitudes and is in fp8", weight.spec.name);
+    return dora_product(weight, std::move(product), *update, low_rank_factors(*update), input);
+  }
   return low_rank_product(std::move(product), *update, low_rank_factors(*update), input);
 }
 

@@ -5,6 +5,7 @@
 //   DenseProduct      x Wᵀ                    dy W                W
 //   Fp8Product        the same with factors cast to fp8           W
 //   LowRankProduct    x Wᵀ + s (x Aᵀ) Bᵀ      dy W + s (dy B) A   W, A, B   (x Wᵀ and dy W may be in fp8)
+//   DoraProduct       c ∘ (x Wᵀ + s (x Aᵀ) Bᵀ)  (c ∘ dy) W + s ((c ∘ dy) B) A   A, B and the magnitudes m of c = m / norm
 //   GroupedProduct    x_n W_nᵀ of every group of rows             W   (moe/grouped_product.h)
 //
 // All of them defer weight gradients if the weight has a queue that records (zero-bubble schedules). So a layer that
@@ -65,6 +66,7 @@ struct OutputGrad {
   at::Tensor dy;               // [t, o], contiguous
   ops::Fp8Matrix in_fp8 = {};  // dy cast to fp8, for an Fp8Product
   at::Tensor hidden = {};      // s · dy B [t, m r]: the gradient of an update's x Aᵀ; undefined without an update
+  at::Tensor scaled = {};      // dy with every column times the scale of its row of W [t, o], for a DoraProduct
 };
 
 // Recomputes an input for one weight gradient: in backward, or later if that gradient is deferred.

@@ -23,6 +23,18 @@ at::Tensor add_fp8_weight_grad(Parameter& weight, const ops::Fp8Matrix& dy, cons
 ProductPtr low_rank_product(ProductPtr base, const LowRank& update, std::shared_ptr<const LowRankFactors> factors,
                             const ProductInput& input);
 
+// Returns `base`, which is not in fp8, plus `update`, with the rows of the sum scaled to the magnitudes of `update`.
+// Computes the norms of these rows at once, which is collective if the inputs of the weight are split. `weight` is
+// frozen; it and `update` outlive the product.
+ProductPtr dora_product(const Parameter& weight, ProductPtr base, const LowRank& update,
+                        std::shared_ptr<const LowRankFactors> factors, const ProductInput& input);
+
+// Return the gradients of A and B, each computed now or left in its parameter's queue. dy.dy is the gradient of the
+// output of `update`, `hidden` and `mask` are those of forward; saved.x and `make_x` as in Product::grad_weights.
+std::vector<at::Tensor> factor_grads(const LowRank& update, const std::shared_ptr<const LowRankFactors>& factors,
+                                     const OutputGrad& dy, const at::Tensor& hidden, const at::Tensor& mask,
+                                     const Saved& saved, const MakeInput& make_x);
+
 // Returns the source of x for grad_weights: `make_x`, or a function that returns saved.x. `parameter` is the one whose
 // gradient is computed from it, now or later.
 MakeInput input_of(const Saved& saved, const MakeInput& make_x, const Parameter& parameter);

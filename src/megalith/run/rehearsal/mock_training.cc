@@ -44,6 +44,7 @@ model::VirtualModels fresh_model(const RunSettings& settings, const plan::RunSha
   options.adapter = model::resolve_targets(*shape.options.adapter, *shape.model);
   model::VirtualModels models(*shape.model, options, model::chunk_places(here.stages, *shape.model, context), context);
   models.initialize_parameters(here.seed);
+  model::initialize_adapter(models, here.seed);
   return models;
 }
 

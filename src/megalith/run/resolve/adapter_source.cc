@@ -29,6 +29,7 @@ peft::AdapterConfig new_adapter(const config::LoraConfig& lora) {
   adapter.alpha = lora.alpha.value_or(0) == 0 ? 2 * lora.rank : *lora.alpha;
   adapter.dropout = lora.dropout;
   adapter.use_rslora = lora.use_rslora;
+  adapter.use_dora = lora.use_dora;
   adapter.target_modules = lora.target;
   adapter.modules_to_save = lora.additional_target;
   return adapter;

@@ -161,6 +161,8 @@ std::vector<optim::LrMultiplier> rate_multipliers(const TrainingArguments& args)
   if (args.lora.loraplus_lr_ratio) {
     multipliers.push_back({"embedding.lora_b", args.lora.loraplus_lr_embedding / rate});
     multipliers.push_back({".lora_b", *args.lora.loraplus_lr_ratio});
+    // As LLaMA-Factory has it: whatever is one-dimensional learns like B.
+    multipliers.push_back({".lora_m", *args.lora.loraplus_lr_ratio});
   }
   // The first match counts: the merger is a part of the tower by its name, and so is the projector for sound, whose
   // norm belongs to the tower (model::FreezePlan).

@@ -1,0 +1,32 @@
+#include "megalith/nn/parameter/dora.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+namespace megalith::nn {
+
+int64_t norm_rows_at_once(int64_t columns) {
+  constexpr int64_t kElements = int64_t{1} << 24;  // 64 MiB
+  return std::max<int64_t>(1, kElements / std::max<int64_t>(1, columns));
+}
+
+// In fp32 whatever the dtype of the weight: a change of B·A by less than the step of bf16 still counts.
+at::Tensor updated_norms(const Parameter& weight, const LowRank& update) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor w = weight.value.detach(), a = update.a->value.detach(), b = update.b->value.detach();
+  const int64_t block = norm_rows_at_once(w.size(1));
+  at::Tensor norms = at::empty({b.size(0)}, b.options());  // squares, until the last line
+  for (const LowRank::Part& part : update.parts)
+    for (int64_t row = 0; row < part.rows; row += block) {
+      const int64_t rows = std::min(block, part.rows - row);
+      const at::Tensor sum = b.narrow(0, part.b + row, rows).mm(a.narrow(0, part.a, update.rank));
+      sum.mul_(part.scale).add_(w.narrow(0, part.out + row, rows)).square_();
+      norms.narrow(0, part.b + row, rows).copy_(sum.sum(1));
+    }
+  if (update.inputs_over) update.inputs_over->all_reduce(norms, comm::ReduceOp::kSum, "norms of DoRA");
+  return norms.sqrt_();
+}
+
+}  // namespace megalith::nn
