@@ -68,4 +68,6 @@ inline float __fdividef(float x, float y) {
 }
 inline double __dadd_rn(double x, double y) { return x + y; }
 inline float __fdiv_rn(float x, float y) { return x / y; }
+inline float __fadd_rn(float x, float y) { return x + y; }
+inline float __fmul_rn(float x, float y) { return x * y; }
 inline double __dmul_rn(double x, double y) { return x * y; }

@@ -58,6 +58,14 @@ struct EnumNames<FinetuningType> {
       {{FinetuningType::kLora, "lora"}, {FinetuningType::kFull, "full"}});
 };
 
+// The 16 values of weights in 4 bits: quantiles of a normal distribution, or floating-point numbers.
+enum class QuantizationType { kNf4, kFp4 };
+template <>
+struct EnumNames<QuantizationType> {
+  static constexpr auto kNames = std::to_array<std::pair<QuantizationType, std::string_view>>(
+      {{QuantizationType::kNf4, "nf4"}, {QuantizationType::kFp4, "fp4"}});
+};
+
 // Recompute whole layers in backward, or selected modules only. Full keeps only layer inputs and costs about a third
 // more compute; selective repeats what is cheap and large.
 enum class RecomputeGranularity { kFull, kSelective };

@@ -140,6 +140,7 @@ std::vector<std::string> words_of(const Value& value) {
   if (const auto* text = std::get_if<std::string>(&value)) return {*text};
   if (const auto* list = std::get_if<std::vector<std::string>>(&value)) return *list;
   if (const auto* flag = std::get_if<bool>(&value)) return {*flag ? "true" : "false"};
+  if (const auto* number = std::get_if<int64_t>(&value)) return {std::to_string(*number)};
   return {};
 }
 

@@ -158,6 +158,10 @@ struct LoraConfig {
   std::optional<std::string> adapter_folder;  // prefix of those paths
   std::optional<double> loraplus_lr_ratio;
   double loraplus_lr_embedding = 1e-6;
+  // The frozen weights below an adapter.
+  std::optional<int> quantization_bit;
+  QuantizationType quantization_type = QuantizationType::kNf4;
+  bool double_quantization = true;
   bool operator==(const LoraConfig&) const = default;
 };
 

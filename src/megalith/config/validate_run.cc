@@ -138,6 +138,33 @@ void check_preferences(const TrainingArguments& args, Problems& problems) {
                    choice_name(preference.loss));
 }
 
+// Weights in 4 bits lie below an adapter and take no updates themselves.
+void check_quantization(const TrainingArguments& args, Problems& problems) {
+  const LoraConfig& lora = args.lora;
+  if (!lora.quantization_bit) {
+    problems.require(lora.quantization_type == QuantizationType::kNf4 && lora.double_quantization,
+                     "quantization_type and double_quantization need quantization_bit 4");
+    return;
+  }
+  problems.require(args.run.finetuning_type == FinetuningType::kLora,
+                   "quantization_bit keeps frozen weights in 4 bits, but finetuning_type full trains them; set"
+                   " finetuning_type lora");
+  problems.require(!args.precision.fp8,
+                   "quantization_bit and fp8 exclude each other: weights in 4 bits are multiplied in the dtype of the"
+                   " run; leave out one of them");
+  problems.require(
+      lora.adapter_name_or_path.size() < 2 && !(lora.create_new_adapter && !lora.adapter_name_or_path.empty()),
+      "quantization_bit takes one adapter, which is trained further: others would have to be merged into"
+      " weights in 4 bits. Merge them into the model with `megalith convert --adapter_path` first");
+  problems.require(!args.save.merged_model,
+                   "save_merged_model does not work with quantization_bit: weights in 4 bits take no update. Merge the"
+                   " adapter into the original weights: megalith convert --checkpoint_path BASE --adapter_path"
+                   " OUTPUT_DIR");
+  problems.require(!args.preference.precompute_ref_log_probs || args.preference.ref_model,
+                   "precompute_ref_log_probs loads the reference without an adapter, and so not in 4 bits; leave it out"
+                   " with quantization_bit, or give a ref_model");
+}
+
 // Options of adapters without finetuning_type lora would be ignored silently.
 void check_adapters(const TrainingArguments& args, Problems& problems) {
   const LoraConfig& lora = args.lora;
@@ -153,6 +180,7 @@ void check_adapters(const TrainingArguments& args, Problems& problems) {
   problems.require(!is_lora || lora.dropout < 1, "lora_dropout is {}; it must be below 1", lora.dropout);
   problems.require(!is_lora || !lora.target.empty() || !lora.additional_target.empty(),
                    "lora_target is empty; name modules, or all");
+  check_quantization(args, problems);
   const PreferenceConfig& preference = args.preference;
   problems.require(preference.label_smoothing == 0 || smooths_pairs(preference.loss),
                    "dpo_label_smoothing needs pref_loss sigmoid, robust, exo_pair, aot or aot_unpaired, not {}",

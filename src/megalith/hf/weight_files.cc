@@ -4,6 +4,8 @@
 // that are in two files. The only state that changes later is Slot::file, guarded by a mutex.
 #include "megalith/hf/weight_files.h"
 
+#include <ATen/ATen.h>
+
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -12,6 +14,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
+#include "megalith/hf/scalar_type.h"
 #include "megalith/io/json_reader.h"
 
 namespace megalith::hf {
@@ -192,6 +195,33 @@ void WeightFiles::finish() {
   for (const auto& [name, i] : seen) names_.emplace_back(name);
   std::ranges::sort(names_);
   for (const std::string& name : names_) slot_of_.emplace(name, seen.at(name));
+  find_four_bit();
+}
+
+// The tensors that belong to a weight in 4 bits leave the list: readers see the weight alone.
+void WeightFiles::find_four_bit() {
+  std::set<std::string, std::less<>> parts;
+  for (const std::string& state : names_) {
+    const std::string name = four_bit_name(state);
+    if (name.empty()) continue;
+    const SafetensorsFile& file = opened(slot(state));
+    KnownFourBit known{
+        .entry = read_four_bit_entry(name, file.tensor(state), folder_.string()), .info = {}, .parts = {}};
+    known.info = {.name = name, .dtype = known.entry.dtype, .shape = known.entry.shape};
+    known.parts = known.entry.parts(state);
+    check<DataError>(slot_of_.contains(name), "{} describes {} in 4 bits, and has no such tensor", folder_.string(),
+                     name);
+    parts.insert(known.parts.begin(), known.parts.end());
+    four_bit_.emplace(name, std::move(known));
+  }
+  std::erase_if(names_, [&](const std::string& name) { return parts.contains(name); });
+}
+
+std::optional<ops::FourBitTensor> WeightFiles::four_bit(std::string_view name) const {
+  const auto found = four_bit_.find(name);
+  if (found == four_bit_.end()) return std::nullopt;
+  return read_four_bit_tensor(found->second.entry,
+                              [this](const std::string& part) { return opened(slot(part)).tensor(part); });
 }
 
 WeightFiles::Slot& WeightFiles::slot(std::string_view name) const {
@@ -218,17 +248,22 @@ const SafetensorsFile& WeightFiles::opened(Slot& slot) const {
 
 const TensorInfo* WeightFiles::find(std::string_view name) const {
   if (const auto view = views_.find(name); view != views_.end()) return &view->second.info;
+  if (const auto found = four_bit_.find(name); found != four_bit_.end()) return &found->second.info;
   return contains(name) ? opened(slot(name)).find(name) : nullptr;
 }
 
 at::Tensor WeightFiles::tensor(std::string_view name) const {
   if (const auto view = views_.find(name); view != views_.end())
     return view->second.view.view(tensor(view->second.view.of));
+  if (const auto found = four_bit_.find(name); found != four_bit_.end())
+    return ops::from_four_bit(*four_bit(name), scalar_type(found->second.info.dtype)).view(found->second.info.shape);
   return opened(slot(name)).tensor(name);
 }
 
 void WeightFiles::release(std::string_view name) const {
   if (const auto view = views_.find(name); view != views_.end()) name = view->second.view.of;
+  if (const auto found = four_bit_.find(name); found != four_bit_.end())
+    for (const std::string& part : found->second.parts) opened(slot(part)).release(part);
   opened(slot(name)).release(name);
 }
 
@@ -240,7 +275,7 @@ fs::path WeightFiles::file_of(std::string_view name) const {
 void WeightFiles::add_views(const std::vector<View>& views) {
   std::set<std::string_view> replaced;
   for (const View& each : views) {
-    TensorInfo info = *opened(slot(each.of)).find(each.of);
+    TensorInfo info = *find(each.of);
     info.name = each.name;
     info.shape = each.view(tensor(each.of)).sizes().vec();
     views_[each.name] = {each, std::move(info)};

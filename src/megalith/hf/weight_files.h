@@ -14,10 +14,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "megalith/hf/four_bit_files.h"
 #include "megalith/hf/safetensors_file.h"
 
 namespace megalith::hf {
@@ -48,6 +50,10 @@ class WeightFiles {
   void release(std::string_view name) const;
   std::filesystem::path file_of(std::string_view name) const;
 
+  // Returns a weight that the files hold in 4 bits, on the host; std::nullopt for other tensors. The functions above
+  // treat it as a tensor of its own shape and dtype, which tensor() makes each time.
+  std::optional<ops::FourBitTensor> four_bit(std::string_view name) const;
+
   // Returns the bytes of all tensors together. Opens every file.
   uint64_t total_bytes() const;
 
@@ -67,19 +73,27 @@ class WeightFiles {
     View view;
     TensorInfo info;
   };
+  // A weight in 4 bits, and how it is shown.
+  struct KnownFourBit {
+    FourBitEntry entry;
+    TensorInfo info;
+    std::vector<std::string> parts;  // other tensors that belong to it
+  };
   // The two ways of filling slots_; finish() builds the tables from them.
   void read_index(const std::filesystem::path& index);
   void read_all(const std::vector<std::string>& files);
   void finish();
+  void find_four_bit();  // opens the files that describe weights in 4 bits
   Slot& slot(std::string_view name) const;
   const SafetensorsFile& opened(Slot& slot) const;
 
   std::filesystem::path folder_;
   std::vector<std::unique_ptr<Slot>> slots_;  // one per file
   std::vector<std::string> names_;
-  std::map<std::string, size_t, std::less<>> slot_of_;   // name -> index in slots_
-  std::map<std::string, KnownView, std::less<>> views_;  // by name
-  mutable std::mutex opening_;                           // guards Slot::file of slots_
+  std::map<std::string, size_t, std::less<>> slot_of_;         // name -> index in slots_
+  std::map<std::string, KnownView, std::less<>> views_;        // by name
+  std::map<std::string, KnownFourBit, std::less<>> four_bit_;  // by name
+  mutable std::mutex opening_;                                 // guards Slot::file of slots_
 };
 
 }  // namespace megalith::hf

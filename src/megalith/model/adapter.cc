@@ -285,7 +285,19 @@ void load_adapter(const VirtualModels& models, const fs::path& folder) {
   require_finite(not_finite, folder, models.context());
 }
 
+namespace {
+
+// Weights in 4 bits cannot take an update: it would have to be rounded to them.
+void check_takes_updates(const VirtualModels& models) {
+  check<ConfigError>(!models[0].options().four_bit,
+                     "an adapter cannot be merged into weights in 4 bits (quantization_bit 4). Merge it into the"
+                     " original weights: megalith convert --checkpoint_path BASE --adapter_path ADAPTER");
+}
+
+}  // namespace
+
 void merge_adapter(const VirtualModels& models, const fs::path& folder) {
+  check_takes_updates(models);
   const ModelConfig& config = models.config();
   const peft::AdapterConfig adapter = resolve_targets(peft::read_adapter_config(folder), config);
   check_mergeable(adapter, config);
@@ -414,7 +426,10 @@ void check_mergeable(const peft::AdapterConfig& written, const ModelConfig& conf
 
 WithMergedAdapter::WithMergedAdapter(const VirtualModels& models) {
   const at::NoGradGuard no_grad;
-  if (has_adapter(models)) check_mergeable(adapter_of(models), models.config());
+  if (has_adapter(models)) {
+    check_takes_updates(models);
+    check_mergeable(adapter_of(models), models.config());
+  }
   for (const auto& chunk : models) {
     if (!chunk->adapters()) continue;
     for (nn::Parameter* weight : chunk->adapters()->merged_weights())

@@ -19,6 +19,7 @@
 #include "megalith/model/block_parts.h"
 #include "megalith/model/block_shapes_internal.h"
 #include "megalith/model/families/family.h"
+#include "megalith/model/four_bit/four_bit_weights.h"
 #include "megalith/model/language_head.h"
 #include "megalith/nn/attention/kv_cache.h"
 #include "megalith/nn/parameter/init.h"
@@ -59,7 +60,8 @@ GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const
       context_(context),
       tp_(model::tensor_parallel(options, context)),
       vocab_{config.vocab_size, layout::padded_vocab_size(config.vocab_size, options.vocab_multiple, tp_.size())},
-      parameters_(options.dtype, options.device) {
+      parameters_(options.dtype, options.device, options.four_bit) {
+  check_four_bit(options);
   check_parts(config, context.grid().shape());
   check_offload(options, config.num_layers);
   if (options.offload.num_layers > 0 && !options.device.is_meta())
@@ -114,6 +116,11 @@ void GptModel::end_part(const nn::ParameterScope& root) {
     // Adapters come before the listing below, so their parameters are in the same part as the weights they belong to.
     adapters_->add(root, made);
   }
+  for (const nn::Parameter* parameter : made)
+    check<ConfigError>(!parameter->attached.four_bit || !parameter->value.requires_grad(),
+                       "{} is kept in 4 bits (quantization_bit 4) and cannot be trained in full; take its module off"
+                       " additional_target, or leave out quantization_bit",
+                       parameter->spec.name);
   auto& part = parts_.emplace_back();
   for (; listed_ < parameters_.all().size(); ++listed_) {
     part.push_back(parameters_.all()[listed_].get());

@@ -27,6 +27,7 @@
 #include "megalith/io/file_io.h"
 #include "megalith/io/staged_folder.h"
 #include "megalith/model/families/family.h"
+#include "megalith/model/four_bit/four_bit_weights.h"
 #include "megalith/model/weight_check.h"
 #include "megalith/nn/parameter/fp8_value.h"
 #include "megalith/nn/parameter/init.h"
@@ -167,6 +168,11 @@ void load_weights(const VirtualModels& models, const fs::path& folder, const Mod
       if (fresh.empty()) fresh = parameter->spec.name;
       continue;
     }
+    if (parameter->attached.four_bit) {
+      load_four_bit(*parameter, mapping, files, not_finite);
+      progress.add(static_cast<int64_t>(parameter->value.nbytes()));
+      continue;
+    }
     // A parameter may be several tensors in the model's terms (q, k and v), each of which is a rectangle of its own.
     const at::Tensor value = nn::loadable(*parameter);
     std::vector<parallel::ShardedTensor> parts = parameter->sharded(value);
@@ -230,6 +236,7 @@ void load_common_weights(const VirtualModels& models, const fs::path& folder, co
 std::string config_json(const ModelConfig& config, at::ScalarType dtype) {
   check<ConfigError>(config.source != nullptr, "a model without a Hugging Face configuration cannot be exported");
   io::Json json = *config.source;
+  json.erase("quantization_config");  // of files in 4 bits; exports have the numbers
   const std::string type = torch_name(dtype);
   if (json.contains("dtype")) {
     json["dtype"] = type;

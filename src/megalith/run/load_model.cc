@@ -10,9 +10,11 @@
 #include <fmt/ranges.h>
 
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
 #include "megalith/model/adapter.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
+#include "megalith/model/four_bit/four_bit_weights.h"
 #include "megalith/model/weight_check.h"
 #include "megalith/peft/adapter_folder.h"
 #include "megalith/train/preference/kto_objective.h"
@@ -43,7 +45,8 @@ std::string new_rows_of(const RunPlan& plan) {
 // Loads in the layout of the policy, so that the same micro-batches run through both.
 std::unique_ptr<train::ReferenceModel> load_reference(const PreferencePlan& plan, const RunSettings& run,
                                                       parallel::ParallelContext& context) {
-  const model::ModelSettings settings = settings_on(run.model, context.device());
+  model::ModelSettings settings = settings_on(run.model, context.device());
+  settings.options.four_bit.reset();  // for weights below an adapter, and the reference has none
   model::VirtualModels models =
       plan.fresh ? model::AutoModel::from_config(model::read_model_config(plan.folder), settings, context)
                  : model::AutoModel::from_pretrained(plan.folder.string(), settings, context);
@@ -63,6 +66,9 @@ model::VirtualModels load_model(const ModelPlan& plan, const model::ModelSetting
   if (checkpoint && !plan.adapter) here.new_tokens.clear();
   const std::shared_ptr<const model::Family>& own = plan.config.own_family;
   if (plan.adapter) {
+    if (const std::string note = model::not_in_four_bit(plan.config, here.options);
+        !note.empty() && context.rank() == 0)
+      log_warning("{}", note);
     model::AdapterSource source = *plan.adapter;
     if (checkpoint) source.trained = *checkpoint;
     return model::with_adapter(plan.folder, here, context, source, own);

@@ -118,7 +118,9 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
       add_norm();
       nn::ReplicatedFootprint(scope, 2 * h, {{"projection", h}}, false);
       flush();
+      const size_t first = list.size();
       append_layer(layers_.size() - 1);  // the block is of the kind of the last layer
+      for (size_t i = first; i < list.size(); ++i) list[i].four_bit = false;
       add_norm();
     }
     flush();

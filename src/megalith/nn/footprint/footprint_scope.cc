@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "megalith/nn/parameter/four_bit_value.h"
 #include "megalith/ops/update/newton_schulz.h"
 
 namespace megalith::nn {
@@ -39,6 +40,8 @@ FootprintScope FootprintScope::child(std::string_view name) const {
   if (updates_) result.prefix_.append(name).append(".");  // only updates look at names
   return result;
 }
+
+bool FootprintScope::keeps_four_bit() const { return rank_->four_bit && updates_ && is_in_layer(prefix_); }
 
 void FootprintScope::add(ParameterSize parameter) const {
   if (updates_) parameter.trained = false;

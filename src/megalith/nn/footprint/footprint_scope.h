@@ -38,6 +38,7 @@ struct ParameterSize {
   bool adapter = false;     // part of a low-rank update: fp32
   bool trained = true;      // has a gradient
   bool in_fp8 = false;      // its products are in fp8
+  bool four_bit = false;    // kept in 4 bits (RankSizes::four_bit)
   MatrixWork matrices{};    // for Muon
   bool operator==(const ParameterSize&) const = default;
 };
@@ -82,6 +83,8 @@ class FootprintScope {
   // Returns the scope of a part named `name`, as ParameterScope::child does.
   FootprintScope child(std::string_view name) const;
 
+  // Whether linear weights of this scope are kept in 4 bits: those of layers, below adapters.
+  bool keeps_four_bit() const;
   const RankSizes& rank() const { return *rank_; }  // sizes that all layers of the rank share
   // Record a parameter: with all its properties, or an ordinary weight of so many elements. It is frozen if there are
   // updates.

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "megalith/ops/gemm/fp8.h"
+#include "megalith/ops/quantize/four_bit.h"
 
 namespace megalith::nn {
 
@@ -62,6 +63,8 @@ struct RankSizes {
   SoundSizes sounds{};
   // For products of linear layers inside blocks; nullopt = none is in fp8.
   std::optional<ops::Fp8Recipe> fp8{};
+  // Of linear weights of layers (parameter/four_bit_value.h); nullopt = they have the dtype of activations.
+  std::optional<ops::FourBitFormat> four_bit{};
   Machinery machinery;
 
   double stream() const { return s * h * bytes; }  // bytes of [s, h], what a part of a layer takes and returns

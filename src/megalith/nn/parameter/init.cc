@@ -8,6 +8,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
+#include "megalith/nn/parameter/four_bit_value.h"
 #include "megalith/ops/kernel/counter_normal.h"
 
 namespace megalith::nn {
@@ -46,26 +47,46 @@ void fill_uniform(const at::Tensor& out, uint64_t seed, std::string_view name, a
   ops::fill_counter_uniform(place.out, stream_key(seed, name), place.where, bound);
 }
 
+namespace {
+
+// Fills a rectangle, which is zero, as `init` says.
+void fill(const parallel::ShardedTensor& part, const Init& init, uint64_t seed) {
+  switch (init.kind) {
+    case Init::Kind::kZeros:
+      break;
+    case Init::Kind::kOnes:
+      part.local.fill_(1);
+      break;
+    case Init::Kind::kNormal:
+      fill_normal(part.local, seed, part.name, part.global_shape, part.offset, 0, init.std);
+      break;
+    case Init::Kind::kUniform:
+      fill_uniform(part.local, seed, part.name, part.global_shape, part.offset, init.std);
+      break;
+  }
+}
+
+// Draws each whole tensor and keeps the rectangle of this rank: blocks are those of the whole tensor.
+void initialize_four_bit(const Parameter& parameter, uint64_t seed) {
+  FourBitValue& value = *parameter.attached.four_bit;
+  value.parts.clear();
+  for (const ParameterPart& part : parameter.spec.parts) {
+    const at::Tensor whole = at::zeros(part.global_shape, parameter.value.options().requires_grad(false));
+    fill({part.name, part.global_shape, {0, 0}, whole}, parameter.spec.init, seed);
+    const ops::FourBitRectangle where{part.offset[0], part.extent[0], part.offset[1], part.extent[1],
+                                      part.global_shape[1]};
+    value.parts.push_back(ops::cut_four_bit(ops::to_four_bit(whole, value.format), where, whole.device()));
+  }
+}
+
+}  // namespace
+
 void initialize(const Parameter& parameter, uint64_t seed) {
   const at::NoGradGuard no_grad;
   if (parameter.value.is_meta()) return;
+  if (parameter.attached.four_bit) return initialize_four_bit(parameter, seed);
   parameter.value.zero_();
-  const Init& init = parameter.spec.init;
-  for (const auto& part : parameter.sharded()) {
-    switch (init.kind) {
-      case Init::Kind::kZeros:
-        break;
-      case Init::Kind::kOnes:
-        part.local.fill_(1);
-        break;
-      case Init::Kind::kNormal:
-        fill_normal(part.local, seed, part.name, part.global_shape, part.offset, 0, init.std);
-        break;
-      case Init::Kind::kUniform:
-        fill_uniform(part.local, seed, part.name, part.global_shape, part.offset, init.std);
-        break;
-    }
-  }
+  for (const auto& part : parameter.sharded()) fill(part, parameter.spec.init, seed);
 }
 
 void initialize(const ParameterSet& set, uint64_t seed) {

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "megalith/base/error.h"
+#include "megalith/nn/parameter/four_bit_value.h"
 #include "megalith/nn/parameter/weight_grad_queue.h"
 #include "megalith/ops/gemm/gemm.h"
 
@@ -80,10 +81,15 @@ Parameter& ParameterScope::add(ParameterSpec spec, std::vector<int64_t> shape) c
   for (ParameterPart& part : spec.parts) part.name = full(part.name);
   const bool buffer = spec.role == ParameterRole::kBuffer;
   const at::TensorOptions options(buffer ? at::kFloat : spec.dtype.value_or(set_->dtype_));
-  at::Tensor value = at::empty(shape, options.device(set_->device_)).requires_grad_(!buffer);
+  const bool in_four_bit = set_->four_bit_ && fits_four_bit(spec);
+  at::Tensor value = in_four_bit ? four_bit_placeholder(shape, options.device(set_->device_))
+                                 : at::empty(shape, options.device(set_->device_));
+  value.requires_grad_(!buffer);
   set_->parameters_.push_back(std::make_unique<Parameter>(std::move(spec), std::move(value)));
-  set_->parameters_.back()->plans = set_->plans_.get();
-  return *set_->parameters_.back();
+  Parameter& added = *set_->parameters_.back();
+  added.plans = set_->plans_.get();
+  if (in_four_bit) added.attached.four_bit = std::make_shared<FourBitValue>(FourBitValue{.format = *set_->four_bit_});
+  return added;
 }
 
 }  // namespace megalith::nn

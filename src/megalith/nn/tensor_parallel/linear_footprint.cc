@@ -10,6 +10,7 @@
 #include "megalith/nn/tensor_parallel/linear_footprint.h"
 
 #include "megalith/nn/parameter/low_rank_footprint.h"
+#include "megalith/nn/tensor_parallel/four_bit_slices.h"
 #include "megalith/nn/tensor_parallel/fp8_history.h"
 #include "megalith/nn/tensor_parallel/sliced_product.h"
 
@@ -38,7 +39,10 @@ UpdateSize add_weight(const FootprintScope& scope, std::vector<UpdatedPart> part
     work +=
         cut == Cut::kColumns ? MatrixWork::of_columns(part.rows, in, ranks) : MatrixWork::of_rows(part.rows, in, ranks);
   }
-  scope.add({.numel = rows * in, .in_fp8 = applies_fp8(scope.rank().fp8, rows, in), .matrices = work});
+  scope.add({.numel = rows * in,
+             .in_fp8 = applies_fp8(scope.rank().fp8, rows, in),
+             .four_bit = scope.keeps_four_bit(),
+             .matrices = work});
   if (bias) scope.add_bias(parts);
   return scope.add_update(std::move(parts), in);
 }
@@ -52,8 +56,8 @@ double columns(const std::vector<OutputPart>& out, int64_t ranks) {
 
 // Returns the slices in which tokens travel beside a product with so many results per token; see slices_for in
 // linear_function.cc.
-int64_t slices_of(const RankSizes& rank, const UpdateSize& update, double columns) {
-  if (!rank.tp_overlap || !rank.split_tokens || rank.fp8 || update.any()) return 1;
+int64_t slices_of(const RankSizes& rank, const UpdateSize& update, bool four_bit, double columns) {
+  if (!rank.tp_overlap || !rank.split_tokens || rank.fp8 || four_bit || update.any()) return 1;
   return slice_count(static_cast<int64_t>(rank.s), rank.tp, static_cast<int64_t>(columns), rank.machinery.cuda,
                      rank.tp_slices);
 }
@@ -62,11 +66,19 @@ int64_t slices_of(const RankSizes& rank, const UpdateSize& update, double column
 // magnitudes.
 double mask_tokens(const RankSizes& rank, const UpdateSize& update) { return update.magnitudes > 0 ? rank.t : rank.s; }
 
+// Returns the bytes of a slice of `count` rows or columns of `size` numbers each, in which a product reads a weight that
+// is kept in 4 bits (four_bit_slices.h).
+double slice_bytes(const RankSizes& rank, double count, double size) {
+  const auto whole = static_cast<int64_t>(count), each = static_cast<int64_t>(size);
+  return static_cast<double>(four_bit_slice(whole, each) * each) * rank.bytes;
+}
+
 }  // namespace
 
 ColumnFootprint::ColumnFootprint(const FootprintScope& scope, int64_t in, const std::vector<OutputPart>& out, bool bias)
     : in_(static_cast<double>(in)),
       out_(columns(out, scope.rank().tp)),
+      four_bit_(scope.keeps_four_bit()),
       update_(add_weight(scope, updated_parts(out, scope.rank().tp), in, bias, Cut::kRows)) {}
 
 void ColumnFootprint::forward(LayerWalk& walk, bool keep) const {
@@ -74,6 +86,7 @@ void ColumnFootprint::forward(LayerWalk& walk, bool keep) const {
   const double gathered = rank.split_tokens ? rank.t * in_ * rank.bytes : 0;
   walk.take(gathered, Use::kCommunication);
   walk.take(rank.t * out_ * rank.bytes);
+  if (four_bit_) walk.touch(slice_bytes(rank, out_, in_), Use::kWorkspace);
   walk.give(gathered, Use::kCommunication);
   update_forward(walk, update_, rank.t, mask_tokens(rank, update_) * in_ * rank.bytes, keep);
 }
@@ -87,6 +100,7 @@ void ColumnFootprint::backward(LayerWalk& walk, bool wanted) const {
   if (gathers) walk.take(whole_bytes, Use::kCommunication);
   if (wanted) {
     walk.take(whole_bytes);
+    if (four_bit_) walk.touch(slice_bytes(rank, in_, out_), Use::kWorkspace);
     if (rank.split_tokens) {
       walk.take(share_bytes, Use::kCommunication);
       walk.reduce_scatter(whole_bytes);
@@ -120,16 +134,22 @@ void ColumnFootprint::backward(LayerWalk& walk, bool wanted) const {
     walk.give_or_defer(dy_bytes + share);
 }
 
-bool ColumnFootprint::multiplies_slices(const RankSizes& rank) const { return slices_of(rank, update_, out_) > 1; }
+bool ColumnFootprint::multiplies_slices(const RankSizes& rank) const {
+  return slices_of(rank, update_, four_bit_, out_) > 1;
+}
 
 RowFootprint::RowFootprint(const FootprintScope& scope, const std::string& name, int64_t in, int64_t out, bool bias)
     : in_(static_cast<double>(in / scope.rank().tp)),
       out_(static_cast<double>(out)),
+      four_bit_(scope.keeps_four_bit()),
       update_(add_weight(scope, {{name, out}}, in / scope.rank().tp, bias, Cut::kColumns)) {}
 
 void RowFootprint::forward(LayerWalk& walk, bool keep) const {
   const RankSizes& rank = walk.rank();
   walk.sum_over_ranks();
+  // Beside the partial sums of all tokens, which the sum has replaced by a share of them.
+  if (four_bit_)
+    walk.touch(slice_bytes(rank, out_, in_) + (rank.split_tokens ? rank.whole() - rank.stream() : 0), Use::kWorkspace);
   update_forward(walk, update_, rank.t, rank.t * in_ * rank.bytes, keep);
 }
 
@@ -156,6 +176,7 @@ void RowFootprint::backward(LayerWalk& walk, const RowInput& input) const {
   take_hidden_grad(walk, update_, rank.t);
   walk.give(remade, Use::kWorkspace);
   if (!sliced) walk.take(in_bytes);
+  if (four_bit_) walk.touch(slice_bytes(rank, in_, out_), Use::kWorkspace);
   give_hidden(walk, update_, rank.t, in_bytes);
   // A deferred weight gradient holds its input and dy; without sequence parallelism dy is the stream's own gradient.
   if (walk.defers()) {
@@ -170,9 +191,13 @@ void RowFootprint::backward(LayerWalk& walk, const RowInput& input) const {
   if (input.give) walk.give(in_bytes);
 }
 
-bool RowFootprint::multiplies_slices(const RankSizes& rank) const { return slices_of(rank, update_, out_) > 1; }
+bool RowFootprint::multiplies_slices(const RankSizes& rank) const {
+  return slices_of(rank, update_, four_bit_, out_) > 1;
+}
 
-bool RowFootprint::gathers_in_slices(const RankSizes& rank) const { return slices_of(rank, update_, in_) > 1; }
+bool RowFootprint::gathers_in_slices(const RankSizes& rank) const {
+  return slices_of(rank, update_, four_bit_, in_) > 1;
+}
 
 ReplicatedFootprint::ReplicatedFootprint(const FootprintScope& scope, int64_t in, const std::vector<OutputPart>& out,
                                          bool bias)

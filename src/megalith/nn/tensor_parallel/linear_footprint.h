@@ -37,6 +37,7 @@ class ColumnFootprint {
  private:
   double in_, out_;
   bool is_head_ = false;
+  bool four_bit_ = false;
   UpdateSize update_;
 };
 
@@ -69,6 +70,7 @@ class RowFootprint {
   bool gathers_in_slices(const RankSizes& rank) const;
 
   double in_, out_;
+  bool four_bit_ = false;
   UpdateSize update_;
 };
 

@@ -156,6 +156,10 @@ model::ModelOptions model_options(const config::TrainingArguments& args, at::Dev
   options.neftune_alpha = args.optimizer.neftune_noise_alpha.value_or(0);
   options.loss.label_smoothing = args.optimizer.label_smoothing_factor;
   options.fp8 = fp8_recipe(args.precision);
+  if (args.lora.quantization_bit)
+    options.four_bit = {.kind = args.lora.quantization_type == config::QuantizationType::kFp4 ? ops::FourBitKind::kFp4
+                                                                                              : ops::FourBitKind::kNf4,
+                        .double_quantization = args.lora.double_quantization};
   options.fp8_inside_only = args.precision.first_last_layers_bf16;
   options.fp8_head = args.precision.fp8_head;
   options.recompute = recompute_plan(args.recompute);

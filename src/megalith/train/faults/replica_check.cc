@@ -12,6 +12,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
 #include "megalith/comm/world.h"
+#include "megalith/nn/parameter/four_bit_value.h"
 #include "megalith/parallel/parallel_context.h"
 
 namespace megalith::train {
@@ -25,6 +26,15 @@ at::Tensor bit_sums(const at::Tensor& value) {
   const at::Tensor bits = value.detach().contiguous().flatten().view(words);
   const at::Tensor weighted = bits * at::arange(1, bits.numel() + 1, bits.options().dtype(at::kInt));
   return at::stack({bits.sum(at::kLong), weighted.sum(at::kLong)});
+}
+
+// The same over the codes of a weight in 4 bits, one byte per word, and over its scales.
+at::Tensor bit_sums(const nn::FourBitValue& value, const at::Tensor& like) {
+  at::Tensor sums = at::zeros({2}, like.options().dtype(at::kLong).requires_grad(false));
+  for (const ops::FourBitMatrix& part : value.parts)
+    for (const at::Tensor& t : {part.numbers.codes, part.numbers.scales, part.numbers.nested})
+      if (t.defined()) sums += bit_sums(t.view(at::kByte).to(at::kInt));
+  return sums;
 }
 
 // Describes which ranks hold which value: "on rank 1 and on ranks 0 and 2". With two replicas nobody can tell which is
@@ -44,7 +54,8 @@ std::string sides(const at::Tensor& sums, const comm::Group& replicas) {
 void compare(const std::vector<const nn::Parameter*>& parameters, const comm::Group& replicas, int64_t step) {
   if (replicas.size() == 1 || parameters.empty()) return;
   std::vector<at::Tensor> sums;
-  for (const nn::Parameter* p : parameters) sums.push_back(bit_sums(p->value));
+  for (const nn::Parameter* p : parameters)
+    sums.push_back(p->attached.four_bit ? bit_sums(*p->attached.four_bit, p->value) : bit_sums(p->value));
   const at::Tensor own = at::stack(sums);  // [parameters, 2]
   at::Tensor all = at::empty({replicas.size() * own.size(0), 2}, own.options());
   replicas.all_gather(all, own, "sums of parameters");

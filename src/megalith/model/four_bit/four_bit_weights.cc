@@ -1,0 +1,87 @@
+// A rank quantizes whole tensors, of which it may keep a part: blocks, and the mean of double quantization, are those of
+// the whole. That is work for every tensor-parallel rank, once per run, and no messages.
+#include "megalith/model/four_bit/four_bit_weights.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <cmath>
+#include <limits>
+
+#include "megalith/base/error.h"
+
+namespace megalith::model {
+
+namespace {
+
+bool all_finite(const at::Tensor& values) {
+  const at::Tensor largest = at::linalg_vector_norm(values, std::numeric_limits<double>::infinity());
+  return std::isfinite(largest.item<double>());
+}
+
+// Returns a tensor of the files in 4 bits, as a matrix [outputs, inputs].
+ops::FourBitTensor quantized(const hf::WeightFiles& files, const std::string& name, bool transposed,
+                             const nn::Parameter& parameter, std::vector<hf::NonFiniteValues>& found) {
+  if (auto stored = files.four_bit(name)) {
+    check<ConfigError>(!transposed, "{} is stored in 4 bits and transposed, which is not supported", name);
+    return *std::move(stored);
+  }
+  const at::Tensor source = files.tensor(name);
+  const at::Tensor matrix = transposed ? source.t() : source;
+  const at::Tensor weight = matrix.to(parameter.value.options().requires_grad(false)).contiguous();
+  if (!all_finite(weight))
+    found.push_back({.tensor = name,
+                     .file = files.file_of(name).filename().string(),
+                     .offset = std::vector<int64_t>(static_cast<size_t>(source.dim()), 0),
+                     .count = weight.numel() - at::isfinite(weight).sum().item<int64_t>(),
+                     .too_large_for = all_finite(source) ? toString(weight.scalar_type()) : ""});
+  return ops::to_four_bit(weight, parameter.attached.four_bit->format);
+}
+
+}  // namespace
+
+void load_four_bit(const nn::Parameter& parameter, const hf::TensorMapping& mapping, const hf::WeightFiles& files,
+                   std::vector<hf::NonFiniteValues>& found) {
+  const at::NoGradGuard no_grad;
+  std::vector<ops::FourBitMatrix>& matrices = parameter.attached.four_bit->parts;
+  matrices.clear();
+  const at::Tensor shape = at::empty(parameter.value.sizes(), parameter.value.options().device(at::kMeta));
+  std::string name;  // of the tensor that `whole` is: parts that a file fuses follow one another
+  ops::FourBitTensor whole;
+  for (const parallel::ShardedTensor& part : parameter.sharded(shape)) {
+    const hf::TensorMapping::Place place = mapping.place(part);
+    const hf::FileTensor& file = *place.file;
+    check(!file.stacked && !file.channelwise && !file.is_kernel, "{} is not stored as a matrix", file.name);
+    if (const std::string next = mapping.name_in(files, file.name); next != name) {
+      if (!name.empty()) files.release(name);
+      name = next;
+      whole = quantized(files, name, file.transposed, parameter, found);
+    }
+    const size_t row = file.transposed ? 1 : 0, column = 1 - row;
+    const ops::FourBitRectangle where{.first_row = place.offset[row],
+                                      .rows = part.local.size(0),
+                                      .first_column = place.offset[column],
+                                      .columns = part.local.size(1),
+                                      .whole_columns = file.shape[column]};
+    matrices.push_back(ops::cut_four_bit(whole, where, parameter.value.device()));
+  }
+  if (!name.empty()) files.release(name);
+}
+
+void check_four_bit(const ModelOptions& options) {
+  if (!options.four_bit) return;
+  check<ConfigError>(options.adapter.has_value(),
+                     "quantization_bit 4 keeps weights that cannot be trained; use it with finetuning_type lora");
+  check<ConfigError>(!options.fp8,
+                     "quantization_bit 4 and fp8 exclude each other: weights in 4 bits are multiplied in the dtype of"
+                     " the model; leave out one of them");
+}
+
+std::string not_in_four_bit(const ModelConfig& config, const ModelOptions& options) {
+  if (!options.four_bit || !config.moe) return "";
+  return "quantization_bit 4: the weights of experts, which transformers stacks into tensors that are not linear "
+         "layers,"
+         " stay in the dtype of the model, as in bitsandbytes";
+}
+
+}  // namespace megalith::model

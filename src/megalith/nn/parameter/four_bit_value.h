@@ -1,0 +1,42 @@
+// FourBitValue: a frozen weight that the model keeps in 4 bits (quantization_bit 4), below an adapter.
+//
+// Parameter::value then has the shape, dtype and device of the weight, but one element of memory, a NaN: code that reads
+// it by mistake shows at once, and code that writes it throws. The numbers lie here, one 4-bit matrix for each
+// ParameterPart, and products read them slice by slice (tensor_parallel/four_bit_product.cc).
+//
+// Blocks of numbers that share a scale are those of the whole tensor as its files hold it, whatever part of it a rank
+// has (ops::FourBitMatrix). So a weight is the same in every layout.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "megalith/nn/parameter/parameter.h"
+#include "megalith/ops/quantize/four_bit.h"
+
+namespace megalith::nn {
+
+// Attachments::four_bit. Used by one thread per rank.
+struct FourBitValue {
+  ops::FourBitFormat format;
+  std::vector<ops::FourBitMatrix> parts{};  // one per ParameterPart, in their order; empty before the weight is loaded
+};
+
+// Whether the weight of a scope of this name is in a layer of the model: "layers.3.…". Linear layers elsewhere (the
+// head, towers, multi-token prediction) keep the dtype of the model.
+bool is_in_layer(std::string_view name);
+// Whether a parameter is kept in 4 bits in a set that does so, by its full name: linear weights of layers, as
+// bitsandbytes replaces them in transformers. Norms, biases, embeddings, heads, routers and stacked experts are not.
+bool fits_four_bit(const ParameterSpec& spec);
+// Returns the value of such a parameter; see above.
+at::Tensor four_bit_placeholder(at::IntArrayRef shape, const at::TensorOptions& options);
+
+// Writes rows and columns of the weight from (row, column) on to `to`, a contiguous matrix. The weight has been loaded.
+void read_four_bit(const Parameter& parameter, int64_t row, int64_t column, const at::Tensor& to);
+// Returns bytes that the weight takes on this rank.
+int64_t four_bit_bytes(const Parameter& parameter);
+
+}  // namespace megalith::nn
