@@ -22,6 +22,7 @@
 #include "megalith/run/resolve/adapter_source.h"
 #include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/resolve/schedule.h"
+#include "megalith/run/resolve/teacher.h"
 #include "megalith/run/resolve/trainer_settings.h"
 #include "megalith/train/step/optimized_model.h"
 #include "tests/optim/lion.h"
@@ -563,6 +564,34 @@ TEST(PlannedMemory, KnowsPreferences) {
                {"qwen3", {"--finetuning_type=full", "--bf16=true", "--tp=2"}, 2},
                {"llama", {"--finetuning_type=full", "--pp=2"}, 2},
                {"qwen3", {"--finetuning_type=lora"}, 1}});
+}
+
+// A teacher that is a copy of the model: the weights of a reference, and hidden states on the last stage.
+TEST(PlannedMemory, CountsATeacher) {
+  const MemoryCase how = memory_case("teacher", testing::plan_model("llama"),
+                                     {"--finetuning_type=full", "--pp=2", "--tp=2", "--per_device_train_batch_size=1",
+                                      "--gradient_accumulation_steps=4", "--max_steps=10"},
+                                     4, 64);
+  const RunShape plain = how.shape();
+  RunShape referred = plain;
+  referred.reference = true;
+  const RunShape taught = run::with_teacher(plain, std::make_shared<const model::ModelConfig>(how.model));
+  EXPECT_EQ(teacher_problems(taught), std::vector<std::string>());
+  const auto with_teacher = plan_memory(taught), with_reference = plan_memory(referred);
+  ASSERT_EQ(with_teacher.size(), 2U);
+  EXPECT_EQ(with_teacher[0].state.reference, with_reference[0].state.reference);
+  EXPECT_EQ(with_teacher[1].state.reference, with_reference[1].state.reference + 4 * plain.stream_bytes());
+  EXPECT_GT(with_teacher[1].peak(), with_teacher[1].state.reference);
+}
+
+TEST(PlannedMemory, NamesTeachersThatDoNotFit) {
+  const MemoryCase how = memory_case("teacher", testing::plan_model("llama"),
+                                     {"--finetuning_type=full", "--pp=2", "--tp=2", "--max_steps=10"}, 4, 64);
+  const auto teacher = std::make_shared<const model::ModelConfig>(
+      testing::plan_model("llama", {{"num_attention_heads", 3}, {"num_key_value_heads", 3}, {"head_dim", 16}}));
+  const RunShape run = run::with_teacher(how.shape(), teacher);
+  const std::string problems = fmt::format("{}", fmt::join(layout_problems(run), "\n"));
+  testing::expect_contains(problems, "the teacher: tensor_model_parallel_size 2 does not divide the 3 attention heads");
 }
 
 TEST(PlannedMemory, NamesAdaptersThatAreNotCounted) {

@@ -363,6 +363,15 @@ constexpr bool smooths_pairs(PrefLoss loss) {
          loss == PrefLoss::kAot || loss == PrefLoss::kAotUnpaired;
 }
 
+// The divergence between the distributions of a teacher and of the model that it teaches (formulas:
+// train/distillation/distillation_loss.h).
+enum class KdLoss { kForwardKl, kReverseKl, kJsd };
+template <>
+struct EnumNames<KdLoss> {
+  static constexpr auto kNames = std::to_array<std::pair<KdLoss, std::string_view>>(
+      {{KdLoss::kForwardKl, "forward_kl"}, {KdLoss::kReverseKl, "reverse_kl"}, {KdLoss::kJsd, "jsd"}});
+};
+
 // How several datasets are joined: one after the other, or drawn at random until the first is exhausted (under), until
 // all are (over), or without repeating any (once).
 enum class MixStrategy { kConcat, kInterleaveUnder, kInterleaveOver, kInterleaveOnce };

@@ -184,6 +184,16 @@ struct PreferenceConfig {
   bool operator==(const PreferenceConfig&) const = default;
 };
 
+// Distillation: training towards the distributions of a teacher (train/distillation).
+struct DistillationConfig {
+  std::optional<std::string> teacher;  // none: no distillation
+  KdLoss loss = KdLoss::kForwardKl;
+  double beta = 0.5;
+  double temperature = 1.0;
+  double ratio = 1.0;
+  bool operator==(const DistillationConfig&) const = default;
+};
+
 // Checks of results, injected errors and slow ranks. A result is rejected if it is NaN or infinite, or far outside of
 // what the run has seen before (train/faults/rerun_machine.h).
 struct FaultConfig {

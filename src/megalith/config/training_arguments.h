@@ -45,6 +45,7 @@ struct TrainingArguments {
   TokenizerConfig tokenizer;          // Megatron's tokenizer options
   LoraConfig lora;                    // adapters
   PreferenceConfig preference;        // DPO, ORPO
+  DistillationConfig distillation;    // a teacher
   EvalConfig eval;                    // evaluation
   LoggingConfig logging;              // logs, metrics, profiles
   SaveConfig save;                    // when checkpoints are written

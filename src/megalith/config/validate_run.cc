@@ -165,6 +165,27 @@ void check_quantization(const TrainingArguments& args, Problems& problems) {
                    " with quantization_bit, or give a ref_model");
 }
 
+// A teacher needs labels of single sequences; without one, its options would be ignored silently.
+void check_distillation(const TrainingArguments& args, Problems& problems) {
+  const DistillationConfig& how = args.distillation;
+  if (!how.teacher) {
+    problems.require(how == DistillationConfig{},
+                     "kd_loss, kd_beta, kd_temperature and kd_ratio need a teacher; give teacher_model_name_or_path");
+    return;
+  }
+  problems.require(args.dialect == Dialect::kTrain,
+                   "teacher_model_name_or_path works with `megalith train` only; pretrain has no teacher");
+  problems.require(args.run.stage == Stage::kPretrain || args.run.stage == Stage::kSft,
+                   "teacher_model_name_or_path does not work with stage {}; use pt or sft",
+                   choice_name(args.run.stage));
+  problems.require(how.temperature > 0, "kd_temperature is 0, but logits are divided by it; use a positive number");
+  problems.require(how.ratio > 0,
+                   "kd_ratio is 0, so the teacher would have no effect; use a number above 0, or leave out"
+                   " teacher_model_name_or_path");
+  problems.require(how.loss == KdLoss::kJsd || how.beta == DistillationConfig{}.beta,
+                   "kd_beta belongs to kd_loss jsd, not {}", choice_name(how.loss));
+}
+
 // Options of adapters without finetuning_type lora would be ignored silently.
 void check_adapters(const TrainingArguments& args, Problems& problems) {
   const LoraConfig& lora = args.lora;
@@ -192,6 +213,7 @@ void check_adapters(const TrainingArguments& args, Problems& problems) {
   if (args.run.stage == Stage::kDpo || args.run.stage == Stage::kKto) check_answers(args, problems);
   if (args.run.stage == Stage::kDpo) check_preferences(args, problems);
   if (args.run.stage == Stage::kKto) check_verdicts(args, problems);
+  check_distillation(args, problems);
 }
 
 // Above 1 it is a number of steps, below 1 a fraction of all steps.

@@ -42,6 +42,8 @@ class Head {
   // Whether forward without targets returns this rank's columns of the logits, [t, v/tp], which generation, scoring and
   // the accuracy of evaluations need.
   virtual bool predicts_tokens() const { return false; }
+  // Whether forward with targets calls ModelInput::head_loss in place of its own loss.
+  virtual bool takes_loss() const { return false; }
   // Returns the weight of the projection to the vocabulary, nullptr if there is none. A pipeline may defer its
   // gradient.
   virtual nn::Parameter* projection() const { return nullptr; }

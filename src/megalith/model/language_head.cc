@@ -54,6 +54,7 @@ at::Tensor LanguageHead::forward(const at::Tensor& x, const ModelInput& input,
   const at::Tensor y = final_norm_.forward(input.last_token_only ? x.narrow(0, x.size(0) - 1, 1) : x);
   if (!input.targets.defined()) return nn::column_linear(y, *weight_, nullptr, site_.tp);  // [t, v/tp]
   if (input.mtp_losses) run_mtp(y, input, layer_input);
+  if (input.head_loss) return (*input.head_loss)(y, *weight_);
   return token_losses(y, input.targets, input.loss_grad);
 }
 

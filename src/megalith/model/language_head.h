@@ -30,6 +30,7 @@ class LanguageHead : public Head {
 
   at::Tensor forward(const at::Tensor& x, const ModelInput& input, const nn::LayerInput& layer_input) const override;
   bool predicts_tokens() const override { return true; }
+  bool takes_loss() const override { return true; }
   nn::Parameter* projection() const override { return weight_; }
   std::vector<const TransformerBlock*> blocks() const override;
 

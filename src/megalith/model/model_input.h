@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -14,7 +15,8 @@
 
 namespace megalith::nn {
 class KvCache;
-}
+struct Parameter;
+}  // namespace megalith::nn
 
 namespace megalith::model {
 
@@ -39,6 +41,10 @@ struct TokensAhead {
   at::Tensor ids;      // int64 [t]; 0 past the end of the sequence, from where nothing is predicted
   at::Tensor targets;  // int64 [t]; -100 past the end
 };
+
+// Takes the place of the head's loss: turns y, the output of the final norm ([t, h], or [t/tp, h] with sequence
+// parallelism), and the weight of the projection [v/tp, h] into the loss of each token, fp32 [t], equal on all tp ranks.
+using HeadLoss = std::function<at::Tensor(const at::Tensor& y, nn::Parameter& weight)>;
 
 // The input of a forward pass. t is the number of tokens of the layout, with sequence parallelism a multiple of tp.
 // With several context-parallel ranks all fields describe this rank's slice (nn/context_parallel/slice.h).
@@ -68,6 +74,9 @@ struct ModelInput {
   std::vector<at::Tensor>* mtp_losses = nullptr;
   // One entry per multi-token-prediction layer (tokens_ahead), with mtp_losses.
   std::vector<TokensAhead> ahead = {};
+  // With targets, on the chunk with the head: computes the losses that forward returns. nullptr means cross-entropy with
+  // the targets. Only heads that accept one (Head::takes_loss) call it; outlives the call of forward.
+  const HeadLoss* head_loss = nullptr;
 };
 
 // Returns the target of each token: the label of the next token of its sequence, -100 at the end. labels int64 [t] are

@@ -170,6 +170,14 @@ double reduction_copy(const RunShape& run, const StateBytes& state, double tied)
   return 0;
 }
 
+// Returns the bytes for which the logits of a slice of tokens live in the loss of a distillation: those of both models,
+// and six fp32 numbers for each (logarithms of both distributions and of their mixture, and products of them).
+double slice_bytes(const RunShape& run, const model::ModelFootprint& model) {
+  if (!run.teacher) return 0;
+  const double logits = std::min(run.tokens(), static_cast<double>(run.teacher_slice)) * model.head().out();
+  return logits * (2 * run.element_bytes() + 6 * 4);
+}
+
 // cuBLAS keeps 32 MiB for each of the two threads that run products: forward's and backward's.
 constexpr double kLibraryWorkspaces = 2.0 * (32 << 20);
 
@@ -228,6 +236,7 @@ std::vector<RankMemory> plan_memory(const RunShape& run, ScheduleBook& book) {
       chunks.push_back(model.chunk(split.stage(rank, chunk), defers));
     memory.at_peak = StepWalk(run, model.rank().residual(), std::move(chunks), rank)
                          .run(actions.ranks[index], actions.exchanges[index], actions.microbatches);
+    if (rank + 1 == run.grid.pp) memory.at_peak[static_cast<size_t>(Use::kWorkspace)] += slice_bytes(run, model);
     const double copy = reduction_copy(run, memory.state, tied_bytes(model, split, rank));
     // Reductions after backward need their copies when activations are gone, so the larger of the two counts.
     if (copy > nn::total(memory.at_peak)) memory.at_peak = {0, copy, 0};

@@ -7,6 +7,7 @@
 #include "megalith/ops/gemm/fp8_blocks.h"
 #include "megalith/optim/buffer_rules.h"
 #include "megalith/optim/optimizer_settings.h"
+#include "megalith/plan/rank_sizes.h"
 
 namespace megalith::plan {
 
@@ -91,6 +92,20 @@ void add_buffer(const RunShape& run, const Buffer& buffer, const optim::DdpSetti
   bytes.largest_bucket = std::max(bytes.largest_bucket, shared.largest_bucket);
 }
 
+// Returns the bytes of a teacher on a rank: its parameters, none of them trained, and on the last stage the hidden
+// states that the micro-batches of a step wait for.
+double teacher_bytes(const RunShape& run, int pp_rank) {
+  const RunShape teacher = teacher_shape(run);
+  const model::ModelFootprint footprint(*teacher.model, teacher.options, rank_sizes(teacher));
+  const layout::LayerSplit split = teacher.split();
+  double bytes = 0;
+  for (int chunk = 0; chunk < split.chunks(); ++chunk)
+    for (const nn::ParameterSize& p : footprint.parameters(split.stage(pp_rank, chunk)))
+      bytes += static_cast<double>(p.numel) * (p.buffer ? 4 : run.element_bytes());
+  if (pp_rank == run.grid.pp - 1) bytes += static_cast<double>(run.microbatches) * teacher.stream_bytes();
+  return bytes;
+}
+
 }  // namespace
 
 StateBytes state_bytes(const RunShape& run, const model::ModelFootprint& model, const layout::LayerSplit& split,
@@ -116,6 +131,7 @@ StateBytes state_bytes(const RunShape& run, const model::ModelFootprint& model, 
     }
   }
   bytes.parameters += bytes.frozen;
+  if (run.teacher) bytes.reference += teacher_bytes(run, pp_rank);
   return bytes;
 }
 

@@ -21,7 +21,7 @@ struct SharedBytes {
 struct StateBytes {
   double parameters = 0;
   double frozen = 0;     // part of `parameters` without gradients, outside the buffers
-  double reference = 0;  // parameters of a second model, which is not trained
+  double reference = 0;  // parameters of a second model, which is not trained; hidden states of a teacher
   double gradients = 0;
   double optimizer = 0;       // on the device: main parameters and states of the update rule
   double optimizer_host = 0;  // the offloaded part, on the host

@@ -153,7 +153,8 @@ std::string memory_text(const RunShape& run, const std::vector<RankMemory>& stag
   text += fmt::format("\nfullest: stage {} with {}", most.pp_rank, size_text(most.peak()));
   if (most.making > most.step()) text += ", while its buffers are made";
   if (most.state.reference > 0)
-    text += fmt::format(", of which {} are a reference model's weights", size_text(most.state.reference));
+    text += fmt::format(", of which {} are {}", size_text(most.state.reference),
+                        run.teacher ? "a teacher's weights and hidden states" : "a reference model's weights");
   if (most.batches > 0)
     text += fmt::format(", of which {} are token ids{}", size_text(most.batches),
                         run.microbatch_images() + run.microbatch_sounds() > 0 ? " and media" : "");

@@ -79,6 +79,28 @@ double RunShape::shard_tokens() const { return options.sequence_parallel ? token
 
 layout::LayerSplit RunShape::split() const { return layout::LayerSplit(split_request(*this)); }
 
+RunShape teacher_shape(const RunShape& run) {
+  RunShape teacher = run;
+  teacher.model = run.teacher.get();
+  teacher.teacher.reset();
+  teacher.options.adapter.reset();
+  if (!teacher.model->moe) teacher.grid.ep = 1;  // it has no experts to distribute
+  return teacher;
+}
+
+std::vector<std::string> teacher_problems(const RunShape& run) {
+  if (!run.teacher) return {};
+  const RunShape teacher = teacher_shape(run);
+  Problems problems;
+  problems.add(model::tensor_parallel_problems(*teacher.model, teacher.grid.tp));
+  check_experts(teacher, problems);
+  problems.require(!teacher.model->moe || teacher.grid.tp == 1 || teacher.options.sequence_parallel,
+                   "its experts need sequence_parallel with tensor_model_parallel_size {}", teacher.grid.tp);
+  problems.add(model::context_parallel_problems(*teacher.model, teacher.grid.tp, teacher.grid.cp));
+  problems.add(layout::problems(split_request(teacher)));
+  return problems.take();
+}
+
 std::vector<std::string> layout_problems(const RunShape& run) {
   Problems problems;
   problems.add(model::tensor_parallel_problems(*run.model, run.grid.tp));
@@ -88,6 +110,7 @@ std::vector<std::string> layout_problems(const RunShape& run) {
   check_deepstack(run, problems);
   problems.add(layout::problems(run.pipeline));
   problems.add(adapter_problems(run));
+  for (const std::string& problem : teacher_problems(run)) problems.require(false, "the teacher: {}", problem);
   return problems.take();
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -61,7 +62,10 @@ struct RunShape {
   bool reference = false;                // a second model is held beside it, weights only
   // The reference is the model below its adapter: modules that the adapter trains in full keep their first weights.
   bool keeps_base = false;
-  int64_t microbatches = 1;  // per step and replica
+  // The model of a teacher, which is held beside it in the same layout, with its final hidden states of a step.
+  std::shared_ptr<const model::ModelConfig> teacher{};
+  int64_t teacher_slice = 0;  // tokens whose logits of both models exist at once, with a teacher
+  int64_t microbatches = 1;   // per step and replica
   Machinery machinery;
   Recompute recompute = Recompute::kNone;
   std::vector<std::string> recompute_modules;  // with kSelective
@@ -110,5 +114,10 @@ RunShape complete(RunShape run);
 // Returns every reason why the model cannot be laid out in this way (heads, widths, experts, layers, sequences), each
 // with the allowed values. Empty if it can.
 std::vector<std::string> layout_problems(const RunShape& run);
+
+// Returns the teacher's own shape in the layout of `run`, which has a teacher and outlives it.
+RunShape teacher_shape(const RunShape& run);
+// Returns every reason why the teacher cannot be laid out like the model. Empty without a teacher.
+std::vector<std::string> teacher_problems(const RunShape& run);
 
 }  // namespace megalith::plan

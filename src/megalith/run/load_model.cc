@@ -1,4 +1,4 @@
-// Builds the model of a run, the reference of preference training, and the objective.
+// Builds the model of a run, the reference of preference training or the teacher of distillation, and the objective.
 //
 //   adapter  checkpoint  from scratch   weights
 //   yes      any         any            the base of the folder; the adapter of the checkpoint, of its folder, or fresh
@@ -17,6 +17,8 @@
 #include "megalith/model/four_bit/four_bit_weights.h"
 #include "megalith/model/weight_check.h"
 #include "megalith/peft/adapter_folder.h"
+#include "megalith/run/resolve/teacher.h"
+#include "megalith/train/distillation/distillation_objective.h"
 #include "megalith/train/preference/kto_objective.h"
 #include "megalith/train/preference/preference_objective.h"
 #include "megalith/train/preference/reference_scores.h"
@@ -52,6 +54,14 @@ std::unique_ptr<train::ReferenceModel> load_reference(const PreferencePlan& plan
                  : model::AutoModel::from_pretrained(plan.folder.string(), settings, context);
   for (const fs::path& adapter : plan.adapters) model::merge_adapter(models, adapter);
   return std::make_unique<train::ReferenceModel>(std::move(models), run.trainer.step, plan.loss.ld_alpha);
+}
+
+std::unique_ptr<train::Objective> make_distillation(const DistillationPlan& plan, const RunSettings& run,
+                                                    parallel::ParallelContext& context) {
+  const model::ModelSettings settings = teacher_settings(settings_on(run.model, context.device()));
+  auto teacher = std::make_unique<train::TeacherModel>(
+      model::AutoModel::from_pretrained(plan.folder.string(), settings, context), run.trainer.step);
+  return std::make_unique<train::DistillationObjective>(plan.loss, std::move(teacher));
 }
 
 }  // namespace
@@ -95,6 +105,7 @@ void precompute_reference(const RunPlan& plan, parallel::ParallelContext& contex
 // nullptr means the trainer's own objective, next-token prediction.
 std::unique_ptr<train::Objective> make_objective(const RunPlan& plan, model::VirtualModels& policy) {
   if (plan.own.objective) return plan.own.objective(policy);
+  if (plan.distillation) return make_distillation(*plan.distillation, plan.settings, policy.context());
   if (!plan.preference) return nullptr;
   std::unique_ptr<train::ReferenceModel> reference;
   if (plan.preference->reference == PreferencePlan::Reference::kBelowAdapter)

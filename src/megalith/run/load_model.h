@@ -1,4 +1,5 @@
-// Loads the models of a fine-tuning run on this rank: the one that is trained, and the reference of preferences.
+// Loads the models of a fine-tuning run on this rank: the one that is trained, and the reference of preferences or the
+// teacher.
 #pragma once
 
 #include <filesystem>
@@ -22,8 +23,8 @@ model::VirtualModels load_model(const ModelPlan& plan, const model::ModelSetting
 // Scores `data` with the reference model and frees it, if the plan precomputes the reference; otherwise does nothing.
 // Collective over all ranks; call it before the policy takes memory.
 void precompute_reference(const RunPlan& plan, parallel::ParallelContext& context, RunData& data);
-// Returns the program's own objective, that of preferences or verdicts with its reference model, or nullptr for
-// language modeling. `policy` outlives it. Collective over all ranks.
+// Returns the program's own objective, that of preferences or verdicts with its reference model or of distillation with
+// its teacher, or nullptr for language modeling. `policy` outlives it. Collective over all ranks.
 std::unique_ptr<train::Objective> make_objective(const RunPlan& plan, model::VirtualModels& policy);
 
 }  // namespace megalith::run

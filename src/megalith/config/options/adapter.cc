@@ -114,11 +114,40 @@ void add_preferences(OptionList& list) {
       .train_only();
 }
 
+// Training towards a teacher's distributions. The formulas are in train/distillation/distillation_loss.h.
+void add_distillation(OptionList& list) {
+  list.topic("Distillation");
+  auto distillation = list.part(&TrainingArguments::distillation);
+  distillation
+      .add("teacher_model_name_or_path", &DistillationConfig::teacher,
+           "teacher: a model with the same vocabulary, whose distributions stages pt and sft train towards")
+      .train_only();
+  distillation
+      .add("kd_loss", &DistillationConfig::loss,
+           "divergence from the teacher: KL(teacher || model), KL(model || teacher), or jsd between them")
+      .train_only();
+  distillation
+      .add("kd_beta", &DistillationConfig::beta, "jsd: the share of the teacher in the mixture of both distributions")
+      .at_least(0)
+      .at_most(1)
+      .train_only();
+  distillation
+      .add("kd_temperature", &DistillationConfig::temperature, "divides the logits of both models, for the kd loss")
+      .at_least(0)
+      .train_only();
+  distillation
+      .add("kd_ratio", &DistillationConfig::ratio, "share of the kd loss; the rest is cross-entropy with the labels")
+      .at_least(0)
+      .at_most(1)
+      .train_only();
+}
+
 }  // namespace
 
 void add_adapter_options(OptionList& list) {
   add_lora(list);
   add_preferences(list);
+  add_distillation(list);
 }
 
 }  // namespace megalith::config

@@ -2,8 +2,8 @@
 // only once. So the projection and the loss run chunk by chunk of tokens, and a chunk of logits is overwritten by its
 // own gradient, from which dx and dW follow at once.
 //
-//   LinearCrossEntropy         forward keeps log-sum-exp per token; backward recomputes the logits of each chunk
-//   LinearCrossEntropyAtOnce   the gradient of each loss is known beforehand: forward computes dx and dW, too
+//   LinearCrossEntropy            forward keeps log-sum-exp per token; backward recomputes the logits of each chunk
+//   linear_loss (linear_loss.h)   the gradient of each loss is known beforehand: forward computes dx and dW, too
 //
 // The second one saves the second projection, one of four products.
 //
@@ -16,11 +16,11 @@
 
 #include <ATen/ATen.h>
 
-#include <cmath>
 #include <utility>
 
 #include "megalith/base/error.h"
 #include "megalith/nn/tensor_parallel/head_products_internal.h"
+#include "megalith/nn/tensor_parallel/linear_loss.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
 #include "megalith/ops/kernel/autograd_state.h"
 
@@ -103,53 +103,6 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
   }
 };
 
-// Computes the gradients in forward, because the gradient that backward will bring is known.
-struct LinearCrossEntropyAtOnce : Function<LinearCrossEntropyAtOnce> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
-                            const at::Tensor& labels, const LossState& state, double grad) {
-    const at::Tensor all_hidden =
-        state.tp.splits_tokens() ? all_gather_rows(hidden, state.tp.group, "loss input") : hidden;  // [t, h]
-    const int64_t tokens = all_hidden.size(0);
-    at::Tensor losses = at::empty({tokens}, all_hidden.options().dtype(at::kFloat));
-    at::Tensor dx = hidden.requires_grad() ? at::empty_like(all_hidden) : at::Tensor();
-    at::Tensor dw;
-    std::optional<HeadProducts> head(std::in_place, *state.weight, state.fp8,
-                                     HeadProducts::Wanted{dx.defined(), weight.requires_grad()});
-    for (int64_t first = 0; first < tokens; first += state.chunk) {
-      const int64_t count = std::min(state.chunk, tokens - first);
-      const at::Tensor logits = head->logits(all_hidden.narrow(0, first, count));
-      losses.narrow(0, first, count)
-          .copy_(ops::cross_entropy_with_grad_(logits, labels.narrow(0, first, count), state.range, state.tp.group,
-                                               state.options, grad));
-      head->start_backward(state.largest(grad));
-      if (dx.defined()) head->grad_input(dx.narrow(0, first, count));
-      if (!weight.requires_grad()) continue;
-      const at::Tensor part = head->add_weight_grad();
-      if (part.defined()) dw = dw.defined() ? dw.add_(part) : part;
-    }
-    head.reset();
-    if (dx.defined()) dx = reduced_over_tp(dx, state.tp);
-    ops::save_state(ctx, Made{dx, dw, grad});
-    return losses;
-  }
-
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const Made made = std::exchange(ops::saved_state<Made>(ctx), {});
-    check(made.dx.defined() || made.dw.defined() || made.grad != 0, "backward ran through a loss a second time");
-    // On CUDA the check would make the host wait.
-    if (grads[0].is_cpu())
-      check(grads[0].sub(made.grad).abs_().max().item<double>() <= 1e-6 * std::abs(made.grad),
-            "the gradient of the loss was announced as {}, but is {}", made.grad, grads[0][0].item<double>());
-    return {made.dx, made.dw, {}, {}, {}};
-  }
-
- private:
-  struct Made {
-    at::Tensor dx, dw;
-    double grad = 0;
-  };
-};
-
 // Checks all labels before the first chunk, so that the message counts tokens of the whole batch and all ranks throw at
 // the same point.
 void check_labels(const at::Tensor& labels, int64_t vocab, int64_t ignore_index) {
@@ -171,7 +124,13 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden, Parameter& weight, con
   check_labels(labels, range.total, options.ignore_index);
   const LossState state{&weight, tp, range, options, chunk, fp8};
   if (grad && at::GradMode::is_enabled())
-    return LinearCrossEntropyAtOnce::apply(hidden, weight.value, labels, state, *grad);
+    return linear_loss(
+        hidden,
+        {.weight = &weight, .tp = tp, .chunk = chunk, .grad = *grad, .largest = state.largest(*grad), .fp8 = fp8},
+        [&](const at::Tensor& logits, int64_t first, bool /*wants_grad*/) {
+          return ops::cross_entropy_with_grad_(logits, labels.narrow(0, first, logits.size(0)), range, tp.group,
+                                               options, *grad);
+        });
   return LinearCrossEntropy::apply(hidden, weight.value, labels, state);
 }
 

@@ -26,6 +26,7 @@
 #include "megalith/run/resolve/run_settings.h"
 #include "megalith/run/resolve/run_tokenizer.h"
 #include "megalith/run/resolve/schedule.h"
+#include "megalith/run/resolve/teacher.h"
 #include "megalith/run/vocabulary/end_tokens.h"
 #include "megalith/train/run_length.h"
 
@@ -247,6 +248,18 @@ void check_weights(const RunPlan& plan) {
   if (preference && preference->reference != PreferencePlan::Reference::kNone && !preference->fresh &&
       preference->folder != plan.model.folder)
     model::check_weight_files(preference->folder, towers);
+  if (plan.distillation) model::check_weight_files(plan.distillation->folder);
+}
+
+// Finds the teacher, if there is one, and lets the planner count it.
+void take_teacher(const RunRequest& request, RunPlan& plan) {
+  plan.distillation = distillation_plan(plan.options, plan.model, plan.settings.shape);
+  if (!plan.distillation) return;
+  check<ConfigError>(
+      !request.own.objective,
+      "the program brings its own objective, so teacher_model_name_or_path would have no effect; leave it"
+      " out");
+  plan.settings.shape = with_teacher(std::move(plan.settings.shape), plan.distillation->config);
 }
 
 // Looks at the checkpoint that the run continues. That of an adapter has no model of its own.
@@ -295,6 +308,7 @@ void find_fine_tuning(const RunRequest& request, const TrainingArguments& args, 
   });
   if (model_fits) findings.attempt([&] { take_vocabulary(request.work, plan); });
   if (model_fits) findings.attempt([&] { plan.preference = preference_plan(plan.options, plan.model); });
+  if (model_fits) findings.attempt([&] { take_teacher(request, plan); });
   if (model_fits) findings.attempt([&] { check_weights(plan); });
   if (!has_vocabulary) return;
   findings.attempt([&] {

@@ -25,6 +25,7 @@
 #include "megalith/run/vocabulary/run_vocabulary.h"
 #include "megalith/train/objectives/objective.h"
 #include "megalith/train/report/callback.h"
+#include "megalith/train/settings/distillation_settings.h"
 #include "megalith/train/settings/preference_settings.h"
 
 namespace megalith::run {
@@ -66,6 +67,13 @@ struct PreferencePlan {
   std::filesystem::path cache;                  // keeps precomputed scores; if empty, they are not kept
 };
 
+// Training towards a teacher.
+struct DistillationPlan {
+  train::DistillationSettings loss;
+  std::filesystem::path folder;                        // of the teacher
+  std::shared_ptr<const model::ModelConfig> config{};  // as it is built
+};
+
 // The parts that a program replaces by its own. Whatever it leaves empty follows the options.
 struct OwnParts {
   // Reads model folders of this model_type; a family may bring layers and a head of its own.
@@ -85,7 +93,8 @@ struct RunPlan {
   ModelPlan model;
   DataPlan data;                               // for fine-tuning and evaluation
   std::optional<PreferencePlan> preference{};  // stages dpo and kto
-  OwnParts own;                                // for fine-tuning and evaluation
+  std::optional<DistillationPlan> distillation{};
+  OwnParts own;  // for fine-tuning and evaluation
   // The user's options, normalized: written to args.yaml, and for programs that look at options. The library acts on
   // the members above only.
   config::TrainingArguments options;

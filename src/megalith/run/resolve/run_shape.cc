@@ -9,6 +9,7 @@
 #include "megalith/config/derive.h"
 #include "megalith/run/resolve/adapter_source.h"
 #include "megalith/run/resolve/model_settings.h"
+#include "megalith/run/resolve/teacher.h"
 #include "megalith/run/resolve/trainer_settings.h"
 
 namespace megalith::run {
@@ -166,7 +167,8 @@ plan::RunShape closed_shape(plan::RunShape open, const model::ModelConfig& model
 
 plan::RunShape run_shape(const model::ModelConfig& model, const TrainingArguments& args, int world_size,
                          int64_t sequence_length, const plan::Machinery& machinery) {
-  return closed_shape(open_shape(args, world_size), model, sequence_length, machinery);
+  return closed_shape(with_teacher(open_shape(args, world_size), teacher_config(args)), model, sequence_length,
+                      machinery);
 }
 
 void set_media(plan::RunShape& run, const plan::MediaRequest& media) {
@@ -197,9 +199,11 @@ plan::SearchRequest search_request(const model::ModelConfig& model, const Traini
   request.recompute = recompute_of(args.recompute);
   request.offloads = args.optimizer.cpu_offload;
   // The planner calls back for every layout that it tries. Without a choice it asks for the layout of the options.
-  request.shape = [args](const plan::SearchRequest& mine, const std::optional<plan::LayoutChoice>& choice) {
-    plan::RunShape run = run_shape(*mine.model, choice ? in_layout(args, mine, *choice) : config::derive(args).args,
-                                   mine.gpus, mine.sequence_length, mine.cluster.machinery());
+  request.shape = [args, teacher = teacher_config(args)](const plan::SearchRequest& mine,
+                                                         const std::optional<plan::LayoutChoice>& choice) {
+    const TrainingArguments tried = choice ? in_layout(args, mine, *choice) : config::derive(args).args;
+    plan::RunShape run = closed_shape(with_teacher(open_shape(tried, mine.gpus), teacher), *mine.model,
+                                      mine.sequence_length, mine.cluster.machinery());
     set_media(run, mine.media);
     return run;
   };
