@@ -14,6 +14,7 @@
 //               the bf16 one
 //   …-lora      trains an adapter of rank 16 on all linear layers; compared with our own full step, as --peft's script
 //               compares its two
+//   …-qlora     trains such an adapter on weights in 4 bits; compared with the adapter on weights in bf16
 //   …-graphs    runs with cuda_graph_impl local; compared with the same run without. Those of several ranks share the
 //               GPU, as in tests/nccl: the ratio counts, not the rate
 //   …-muon      updates weight matrices with Muon; compared with AdamW: 1 - ratio is the share of its step that Muon
@@ -126,6 +127,14 @@ std::vector<Case> all_cases() {
           {"llama-1b", 4, 4096, small, {}},
           {"llama-1b-lora", 4, 4096, small, {"--finetuning_type=lora", "--lora_rank=16", "--lora_target=all"}},
           {"llama-8b-lora", 4, 4096, whole, {"--finetuning_type=lora", "--lora_rank=16", "--lora_target=all"}},
+          {"llama-8b-qlora",
+           4,
+           4096,
+           whole,
+           {"--quantization_bit=4"},
+           1,
+           0,
+           {"--finetuning_type=lora", "--lora_rank=16", "--lora_target=all"}},
           {"llama-1b-fp8", 4, 4096, small, {"--fp8=hybrid"}},
           {"llama-1b-fp8-head", 4, 4096, small, {"--fp8=hybrid", "--fp8_head"}},
           {"llama-1b-packed", 4, 4096, small, {"--sequence_packing"}, 1, /*mean_length=*/1024},
@@ -382,7 +391,7 @@ void run_adapter(const Settings& s, const Case& c) {
   print(line);
 }
 
-// Compares runs with and without graphs, with packed and full rows, or with Muon and AdamW.
+// Compares runs with and without graphs, with packed and full rows, with Muon and AdamW, or with weights in 4 bits.
 void run_both(const Settings& s, const Case& c) {
   const WithAndWithout ours = run_with_and_without(s, c);
   print({{"bench", "gpu"},
@@ -435,7 +444,8 @@ int main(int argc, char** argv) try {
       megalith::bench::run_profile(settings, each);
     else if (each.name.ends_with("-lora"))
       megalith::bench::run_adapter(settings, each);
-    else if (each.name.ends_with("-graphs") || each.name.ends_with("-packed") || each.name.ends_with("-muon"))
+    else if (each.name.ends_with("-graphs") || each.name.ends_with("-packed") || each.name.ends_with("-muon") ||
+             each.name.ends_with("-qlora"))
       megalith::bench::run_both(settings, each);
     else
       megalith::bench::run(settings, each);

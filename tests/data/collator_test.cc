@@ -58,8 +58,8 @@ TEST(Collator, shifts_and_pads_to_the_longest) {
 TEST(Collator, mismatched_answers_are_a_micro_batch_of_their_own) {
   std::vector<Sample> samples = {{row(10, 4, 2), {}}, {row(20, 3), {}}};
   samples[0].feedback = Feedback{true, row(30, 5, 2)};
-  expect_contains(testing::error_of<InternalError>([&] { Collator({.pad_id = 9}).collate(samples); }),
-                  "with and without verdicts");
+  testing::expect_contains(testing::error_of<InternalError>([&] { Collator({.pad_id = 9}).collate(samples); }),
+                           "with and without verdicts");
   samples[1].feedback = Feedback{false, row(40, 2)};
   for (Sample& sample : samples) sample.reference = ReferenceScores{-1, -2};
   const MicroBatch batch = Collator({.pad_id = 9}).collate(samples);

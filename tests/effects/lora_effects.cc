@@ -102,6 +102,17 @@ Effects lora_effects() {
        {},
        {"--loraplus_lr_embedding=0.1"},
        losses},
+      {"quantization_bit", small_lora(), {}, {"--quantization_bit=4"}, losses},
+      {"quantization_type",
+       small_lora({"--quantization_bit=4"}),
+       {"--quantization_type=nf4"},
+       {"--quantization_type=fp4"},
+       losses},
+      {"double_quantization",
+       small_lora({"--quantization_bit=4"}),
+       {"--double_quantization=true"},
+       {"--double_quantization=false"},
+       losses},
       {"save_merged_model", small_lora(), {}, {"--save_merged_model"}, written},
   };
 }

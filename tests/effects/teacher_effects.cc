@@ -8,7 +8,6 @@
 #include "megalith/run/load_model.h"
 #include "megalith/run/resolve/inputs.h"
 #include "megalith/run/resolve/run_settings.h"
-#include "megalith/run/resolve/teacher.h"
 #include "megalith/run/run_data.h"
 #include "tests/effects/effect.h"
 #include "tests/support/golden.h"
@@ -55,7 +54,7 @@ std::string run_taught(const config::TrainingArguments& given) {
 }  // namespace
 
 Effects teacher_effects() {
-  const Words plain{"--stage=pt",           "--finetuning_type=full", "--max_steps=2",
+  const Words plain{"--stage=sft",          "--finetuning_type=full", "--max_steps=2",
                     "--learning_rate=1e-3", "--logging_steps=1",      "--per_device_train_batch_size=2",
                     "--save_strategy=no",   "--disable_shuffling",    "--use_cpu"};
   const std::string teacher = "--teacher_model_name_or_path=" + golden_folder("preference/ref").string();

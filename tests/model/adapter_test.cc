@@ -14,7 +14,7 @@
 #include "megalith/hf/safetensors_file.h"
 #include "megalith/hf/weight_files.h"
 #include "megalith/hf/weight_writer.h"
-#include "megalith/model/convert.h"
+#include "megalith/model/convert/convert.h"
 #include "megalith/model/families/family.h"
 #include "megalith/nn/parameter/init.h"
 #include "megalith/peft/names.h"

@@ -1,5 +1,5 @@
 // Checkpoints in the form of DeepSeek-V3's: read in every layout, written, and refused where they are of another kind.
-#include "megalith/model/exchange/fp8_blocks.h"
+#include "megalith/model/convert/fp8_blocks.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include "megalith/hf/scalar_type.h"
 #include "megalith/hf/weight_files.h"
 #include "megalith/hf/weight_writer.h"
-#include "megalith/model/convert.h"
+#include "megalith/model/convert/convert.h"
 #include "megalith/model/pretrained.h"
 #include "tests/model/model_support.h"
 #include "tests/support/close.h"

@@ -10,7 +10,7 @@
 #include "megalith/hf/scalar_type.h"
 #include "megalith/hf/weight_files.h"
 #include "megalith/hf/weight_writer.h"
-#include "megalith/model/convert.h"
+#include "megalith/model/convert/convert.h"
 #include "megalith/model/pretrained.h"
 #include "megalith/model/weight_check.h"
 #include "tests/model/layout_case.h"

@@ -8,7 +8,7 @@
 #include "megalith/base/error.h"
 #include "megalith/hf/safetensors_file.h"
 #include "megalith/model/adapter.h"
-#include "megalith/model/convert.h"
+#include "megalith/model/convert/convert.h"
 #include "megalith/model/families/family.h"
 #include "megalith/peft/adapter_files.h"
 #include "megalith/peft/written_config.h"

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "megalith/model/convert.h"
+#include "megalith/model/convert/convert.h"
 #include "megalith/optim/optimizer.h"
 #include "tests/model/model_support.h"
 #include "tests/optim/memory_source.h"

@@ -21,8 +21,8 @@
 #include "megalith/plan/rank_sizes.h"
 #include "megalith/run/resolve/adapter_source.h"
 #include "megalith/run/resolve/model_settings.h"
+#include "megalith/run/resolve/run_shape.h"
 #include "megalith/run/resolve/schedule.h"
-#include "megalith/run/resolve/teacher.h"
 #include "megalith/run/resolve/trainer_settings.h"
 #include "megalith/train/step/optimized_model.h"
 #include "tests/optim/lion.h"
@@ -243,6 +243,77 @@ TEST(PlannedMemory, KnowsMagnitudesOfAdapters) {
                {"qwen3", {"--pp=2", "--recompute_granularity=full"}, 2},
                {"llama", {"--lora_target=q_proj,v_proj"}, 1},
                {"qwen3", {"--lora_dropout=0.1"}, 1}});
+}
+
+// Codes and scales, and the slices in which products read them.
+TEST(PlannedMemory, KnowsWeightsInFourBits) {
+  expect_ways({"--finetuning_type=lora", "--lora_rank=16", "--per_device_train_batch_size=2", "--quantization_bit=4",
+               "--gradient_accumulation_steps=4", "--max_steps=10"},
+              {{"llama", {}, 1},
+               {"qwen3", {"--bf16=true", "--quantization_type=fp4"}, 1},
+               {"llama", {"--double_quantization=false"}, 1},
+               {"qwen2", {"--tp=2", "--sequence_parallel", "--bf16=true"}, 2},
+               {"llama", {"--tp=2"}, 2},
+               {"llama", {"--pp=2"}, 2},
+               {"qwen3", {"--pp=2", "--recompute_granularity=full"}, 2},
+               {"llama", {"--lora_target=q_proj,v_proj"}, 1},
+               {"mixtral",
+                {"--ep=2", "--moe_token_dispatcher_type=alltoall", "--moe_expert_capacity_factor=1.0",
+                 "--moe_pad_expert_input_to_capacity=true"},
+                2}});
+}
+
+// The planner and the layers keep the same weights in 4 bits.
+TEST(PlannedMemory, KnowsWhichWeightsAreInFourBits) {
+  for (const char* name : {"llama", "gpt2", "qwen3", "qwen3_moe", "glm4_moe"}) {
+    const model::ModelConfig model = testing::plan_model(name);
+    const MemoryCase how = memory_case(name, model, {"--finetuning_type=lora", "--quantization_bit=4"}, 1, 64);
+    const RunShape run = how.shape();
+    const layout::LayerSplit split = run.split();
+    model::ModelOptions options = run.options;
+    options.device = at::kMeta;
+    options.adapter = model::resolve_targets(*run.options.adapter, how.model);
+    const model::ModelFootprint footprint(*run.model, run.options, rank_sizes(run));
+    std::vector<std::pair<int64_t, bool>> planned, real;
+    for (const nn::ParameterSize& p : footprint.parameters(split.stage(0, 0)))
+      planned.emplace_back(p.numel, p.four_bit);
+    testing::run_ranks(1, [&](const testing::Rank& rank) {
+      parallel::ParallelContext context(rank.world, layout::RankGrid(run.grid));
+      const model::VirtualModels models(
+          how.model, options, model::chunk_places(config::split_request(how.args.pipeline), how.model, context),
+          context);
+      for (const nn::Parameter* p : models.parameters())
+        real.emplace_back(p->value.numel(), p->attached.four_bit != nullptr);
+    });
+    EXPECT_EQ(planned, real) << name;
+    EXPECT_TRUE(std::ranges::any_of(planned, &std::pair<int64_t, bool>::second)) << name;
+  }
+}
+
+// Llama 3 8B with an adapter of rank 16 on all linear layers.
+TEST(PlannedMemory, EightBillionWeightsInFourBitsFitIntoEightGib) {
+  const model::ModelConfig model = testing::plan_model("llama", {{"hidden_size", 4096},
+                                                                 {"num_hidden_layers", 32},
+                                                                 {"num_attention_heads", 32},
+                                                                 {"num_key_value_heads", 8},
+                                                                 {"head_dim", 128},
+                                                                 {"intermediate_size", 14336},
+                                                                 {"vocab_size", 128256},
+                                                                 {"max_position_embeddings", 8192}});
+  const auto planned = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words{"--finetuning_type=lora", "--lora_rank=16", "--lora_target=all", "--bf16=true",
+                                   "--max_steps=10"};
+    words.insert(words.end(), more.begin(), more.end());
+    const RankMemory rank = fullest(plan_memory(memory_case("8B", model, words, 1, 4096).shape()));
+    return rank.state.parameters + rank.state.gradients + rank.state.optimizer;
+  };
+  constexpr double kGib = 1 << 30;
+  const double kept = planned({"--quantization_bit=4"}), dense = planned({});
+  fmt::print("llama-8b with an adapter: {:.2f} GiB of weights and state in 4 bits, {:.2f} GiB in bf16\n", kept / kGib,
+             dense / kGib);
+  EXPECT_LT(kept, 8 * kGib);
+  // 6.98 billion weights of layers.
+  EXPECT_NEAR(dense - kept, 6979321856.0 * (2 - ops::four_bit_bytes({})), 1e6);
 }
 
 // Embedding and head that an adapter trains in full, as it does when the vocabulary grows: 16-bit weights, with main

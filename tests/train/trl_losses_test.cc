@@ -66,9 +66,9 @@ TEST(GoldenTrlLosses, FiveStepsOfEveryLoss) {
     ASSERT_EQ(losses.size(), expected.at("losses").size());
     ASSERT_EQ(norms.size(), expected.at("grad_norms").size());
     for (size_t i = 0; i < losses.size(); ++i)
-      expect_close(losses[i], expected.at("losses")[i], fmt::format("loss {}", i), 1e-4, 2e-5);
+      expect_close(losses[i], expected.at("losses")[i], fmt::format("loss {}", i), i == 0 ? kClose : 2e-4, 2e-5);
     for (size_t i = 0; i < norms.size(); ++i)
-      expect_close(norms[i], expected.at("grad_norms")[i], fmt::format("gradient norm {}", i), 2e-4, 1e-4);
+      expect_close(norms[i], expected.at("grad_norms")[i], fmt::format("gradient norm {}", i), 5e-4, 1e-4);
   }
 }
 

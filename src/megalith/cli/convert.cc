@@ -17,7 +17,7 @@
 #include "megalith/cli/command.h"
 #include "megalith/config/parser.h"
 #include "megalith/hf/hub_cache.h"
-#include "megalith/model/convert.h"
+#include "megalith/model/convert/convert.h"
 #include "megalith/peft/adapter_folder.h"
 
 namespace megalith::cli {

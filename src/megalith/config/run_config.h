@@ -186,7 +186,7 @@ struct PreferenceConfig {
 
 // Distillation: training towards the distributions of a teacher (train/distillation).
 struct DistillationConfig {
-  std::optional<std::string> teacher;  // none: no distillation
+  std::optional<std::string> teacher;
   KdLoss loss = KdLoss::kForwardKl;
   double beta = 0.5;
   double temperature = 1.0;

@@ -56,8 +56,8 @@ std::shared_ptr<const Dataset> dataset_of(TokenTable table, TokenTableInfo info)
 
 // Writes a folder with the arrays as files of little-endian numbers (ids.bin, labels.bin, row_ends.bin, pieces.bin,
 // piece_ends.bin, with verdicts desirable.bin) and info.json. With media, also the files of token_media_internal.h,
-// among them the bytes of images that came without a file. Rows are written as they come; info.json, written last, marks
-// the folder as complete. A folder without info.json was not finished, and is not opened. Not thread-safe.
+// among them the bytes of images that came without a file. Rows are written as they come; info.json, written last,
+// marks the folder as complete. A folder without info.json was not finished, and is not opened. Not thread-safe.
 class TokenFolderWriter {
  public:
   // `folder` must exist and be empty.

@@ -71,7 +71,7 @@ ops::FourBitTensor read_four_bit_tensor(const FourBitEntry& entry,
     return t.contiguous();
   };
   const int64_t scales = (n + entry.block - 1) / entry.block;
-  // Codes may be stored as another type (bnb_4bit_quant_storage); their bytes are the same.
+  // Codes may be stored as another type, with the same bytes.
   at::Tensor codes = tensor(entry.name).contiguous();
   if (codes.scalar_type() != at::kByte) codes = codes.view(-1).view(at::kByte);
   codes = codes.reshape(-1);

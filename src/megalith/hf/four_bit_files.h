@@ -1,4 +1,4 @@
-// Weights in 4 bits in the files of a model: the tensors that bitsandbytes writes for one, and the weight that they are.
+// Weights in 4 bits in the files of a model: the tensors that bitsandbytes writes for one, and what they stand for.
 //
 //   X.weight                                 uint8 [⌈n/2⌉, 1], two codes per byte
 //   X.weight.absmax                          fp32, or uint8 with double quantization
@@ -41,8 +41,8 @@ std::string four_bit_name(std::string_view state);
 // Reads the description of a weight; `state` is its bytes. Throws DataError for one that cannot be read, such as of
 // another block size of scales.
 FourBitEntry read_four_bit_entry(const std::string& name, const at::Tensor& state, const std::string& folder);
-// Returns the weight of an entry; `tensor` returns a tensor of the files by its name. Throws DataError for tensors whose
-// sizes do not fit.
+// Returns the weight of an entry; `tensor` returns a tensor of the files by its name. Throws DataError for tensors
+// whose sizes do not fit.
 ops::FourBitTensor read_four_bit_tensor(const FourBitEntry& entry,
                                         const std::function<at::Tensor(const std::string&)>& tensor);
 

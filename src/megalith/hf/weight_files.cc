@@ -104,12 +104,11 @@ void refuse_missing(const fs::path& folder, const std::vector<std::string>& miss
                    folder.string(), missing.size(), promised_by, list_in_words(missing));
 }
 
-// Returns whether a path from an index stays inside the folder.
+}  // namespace
+
 bool stays_inside(const fs::path& file) {
   return !file.empty() && file.is_relative() && std::ranges::find(file, fs::path("..")) == file.end();
 }
-
-}  // namespace
 
 bool has_weight_files(const fs::path& folder) {
   if (!fs::is_directory(folder)) return false;

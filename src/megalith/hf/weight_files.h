@@ -24,6 +24,8 @@
 
 namespace megalith::hf {
 
+// Returns whether a path from an index stays inside the folder.
+bool stays_inside(const std::filesystem::path& file);
 // Returns whether a folder holds safetensors files of a model, or their index.
 bool has_weight_files(const std::filesystem::path& folder);
 

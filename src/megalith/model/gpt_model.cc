@@ -19,7 +19,6 @@
 #include "megalith/model/block_parts.h"
 #include "megalith/model/block_shapes_internal.h"
 #include "megalith/model/families/family.h"
-#include "megalith/model/four_bit/four_bit_weights.h"
 #include "megalith/model/language_head.h"
 #include "megalith/nn/attention/kv_cache.h"
 #include "megalith/nn/parameter/init.h"
@@ -48,6 +47,16 @@ void check_offload(const ModelOptions& options, int64_t num_layers) {
                      options.offload.num_layers, num_layers);
   check<ConfigError>(options.offload.num_layers == 0 || !options.recompute.any(),
                      "cpu_offloading keeps activations that recomputation does without; use one of them");
+}
+
+// Weights in 4 bits are frozen, and multiplied in the dtype of the model.
+void check_four_bit(const ModelOptions& options) {
+  if (!options.four_bit) return;
+  check<ConfigError>(options.adapter.has_value(),
+                     "quantization_bit 4 keeps weights that cannot be trained; use it with finetuning_type lora");
+  check<ConfigError>(!options.fp8,
+                     "quantization_bit 4 and fp8 exclude each other: weights in 4 bits are multiplied in the dtype of"
+                     " the model; leave out one of them");
 }
 
 }  // namespace

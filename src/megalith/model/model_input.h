@@ -43,7 +43,8 @@ struct TokensAhead {
 };
 
 // Takes the place of the head's loss: turns y, the output of the final norm ([t, h], or [t/tp, h] with sequence
-// parallelism), and the weight of the projection [v/tp, h] into the loss of each token, fp32 [t], equal on all tp ranks.
+// parallelism), and the weight of the projection [v/tp, h] into the loss of each token, fp32 [t], equal on all ranks of
+// tp.
 using HeadLoss = std::function<at::Tensor(const at::Tensor& y, nn::Parameter& weight)>;
 
 // The input of a forward pass. t is the number of tokens of the layout, with sequence parallelism a multiple of tp.
@@ -74,8 +75,8 @@ struct ModelInput {
   std::vector<at::Tensor>* mtp_losses = nullptr;
   // One entry per multi-token-prediction layer (tokens_ahead), with mtp_losses.
   std::vector<TokensAhead> ahead = {};
-  // With targets, on the chunk with the head: computes the losses that forward returns. nullptr means cross-entropy with
-  // the targets. Only heads that accept one (Head::takes_loss) call it; outlives the call of forward.
+  // With targets, on the chunk with the head: computes the losses that forward returns. nullptr means cross-entropy
+  // with the targets. Only heads that accept one (Head::takes_loss) call it; outlives the call of forward.
   const HeadLoss* head_loss = nullptr;
 };
 

@@ -236,7 +236,7 @@ void load_common_weights(const VirtualModels& models, const fs::path& folder, co
 std::string config_json(const ModelConfig& config, at::ScalarType dtype) {
   check<ConfigError>(config.source != nullptr, "a model without a Hugging Face configuration cannot be exported");
   io::Json json = *config.source;
-  json.erase("quantization_config");  // of files in 4 bits; exports have the numbers
+  json.erase("quantization_config");  // describes files in 4 bits; exports hold the numbers themselves
   const std::string type = torch_name(dtype);
   if (json.contains("dtype")) {
     json["dtype"] = type;

@@ -20,16 +20,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // Fields that change what an adapter computes. They are not supported unless empty: null, false, {} or [].
-constexpr const char* kMustBeEmpty[] = {"layer_replication",
-                                        "lora_bias",
-                                        "use_qalora",
-                                        "trainable_token_indices",
-                                        "alora_invocation_tokens",
-                                        "use_bdlora",
-                                        "arrow_config",
-                                        "kasa_config",
-                                        "monteclora_config",
-                                        "velora_config"};
+constexpr const char* kMustBeEmpty[] = {
+    "layer_replication", "lora_bias",    "use_qalora",  "trainable_token_indices", "alora_invocation_tokens",
+    "use_bdlora",        "arrow_config", "kasa_config", "monteclora_config",       "velora_config"};
 
 // The forms in which peft writes "not used".
 bool is_empty(const io::Json& value) {

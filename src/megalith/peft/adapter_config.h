@@ -32,9 +32,9 @@ struct AdapterConfig {
   int64_t rank = 8;
   double alpha = 16;
   double dropout = 0;
-  bool use_rslora = false;                   // rank-stabilized: divide alpha by the root of the rank
-  bool use_dora = false;                     // weight-decomposed: rows of W + s·B·A have trained norms (nn/low_rank.h)
-  std::vector<std::string> target_modules;   // names of modules, or their ends: "q_proj"; "all-linear" for all
+  bool use_rslora = false;                  // rank-stabilized: divide alpha by the root of the rank
+  bool use_dora = false;                    // weight-decomposed: rows of W + s·B·A have trained norms (nn/low_rank.h)
+  std::vector<std::string> target_modules;  // names of modules, or their ends: "q_proj"; "all-linear" for all
   std::vector<std::string> modules_to_save;  // trained and written as a whole: "embed_tokens"
   // Further choices that files may make; a new adapter has none of them.
   TrainedBiases biases = TrainedBiases::kNone;

@@ -161,7 +161,8 @@ void check_can_have_magnitudes(const Parameter& weight, const std::string& modul
                      use == WeightUse::kLookup   ? "the embeddings"
                      : use == WeightUse::kRouter ? "the routers and gates"
                                                  : "the experts");
-  check<ConfigError>(!weight.attached.in_fp8, "use_dora does not work with fp8, in which {} is multiplied here", module);
+  check<ConfigError>(!weight.attached.in_fp8, "use_dora does not work with fp8, in which {} is multiplied here",
+                     module);
 }
 
 // rows += scale · b a, then rows *= factors [rows] if these are defined; computed in fp32 and rounded once.

@@ -33,13 +33,13 @@ struct MuonShape {
   double state_bytes = 4;      // per element of a matrix, in place of optimizer_state_bytes
 };
 
-// What a plan assumes of the media of each sample, which it cannot know: std::nullopt means the default of the run
+// The media that a plan assumes in each sample, which it cannot know. std::nullopt means the default of the run
 // (run::set_media).
 struct MediaRequest {
   std::optional<int64_t> images;        // per sample
-  std::optional<int64_t> image_pixels;  // of each
+  std::optional<int64_t> image_pixels;  // in each image
   std::optional<int64_t> sounds;        // per sample
-  std::optional<double> sound_seconds;  // of each
+  std::optional<double> sound_seconds;  // length of each sound
 };
 
 // run::run_shape makes it from options; code that fills it in by hand calls complete() at the end.

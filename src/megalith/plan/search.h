@@ -54,7 +54,7 @@ struct SearchRequest {
   int64_t global_batch = 0;  // sequences per step
   // The batch, the machines, and the number of layouts to return.
   int64_t sequence_length = 0;
-  MediaRequest media;  // of a sample, for models with towers
+  MediaRequest media;  // assumed in each sample, for models with towers
   int gpus = 1;
   Cluster cluster;
   size_t best = 5;

@@ -17,7 +17,7 @@
 #include "megalith/model/four_bit/four_bit_weights.h"
 #include "megalith/model/weight_check.h"
 #include "megalith/peft/adapter_folder.h"
-#include "megalith/run/resolve/teacher.h"
+#include "megalith/run/resolve/model_settings.h"
 #include "megalith/train/distillation/distillation_objective.h"
 #include "megalith/train/preference/kto_objective.h"
 #include "megalith/train/preference/preference_objective.h"
@@ -76,9 +76,8 @@ model::VirtualModels load_model(const ModelPlan& plan, const model::ModelSetting
   if (checkpoint && !plan.adapter) here.new_tokens.clear();
   const std::shared_ptr<const model::Family>& own = plan.config.own_family;
   if (plan.adapter) {
-    if (const std::string note = model::not_in_four_bit(plan.config, here.options);
-        !note.empty() && context.rank() == 0)
-      log_warning("{}", note);
+    const std::string note = here.options.four_bit ? model::not_in_four_bit(plan.config) : "";
+    if (!note.empty() && context.rank() == 0) log_warning("{}", note);
     model::AdapterSource source = *plan.adapter;
     if (checkpoint) source.trained = *checkpoint;
     return model::with_adapter(plan.folder, here, context, source, own);

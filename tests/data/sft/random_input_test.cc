@@ -43,7 +43,8 @@ void read_everything(const std::filesystem::path& path) {
   const DatasetDescription& dataset = records.datasets().front();
   for (int64_t i = 0; i < records.size(0); ++i) {
     const RecordRef ref{0, i};
-    for (const SampleKind kind : {SampleKind::kDocument, SampleKind::kConversation, SampleKind::kPreference}) {
+    for (const SampleKind kind :
+         {SampleKind::kDocument, SampleKind::kConversation, SampleKind::kPreference, SampleKind::kFeedback}) {
       try {
         if (dataset.formatting == Formatting::kPretokenized)
           pretokenized_sample(records.record(ref), kind, records.place(ref));

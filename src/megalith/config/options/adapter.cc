@@ -22,7 +22,8 @@ void add_lora(OptionList& list) {
       .commas()
       .train_only();
   lora.add("use_rslora", &LoraConfig::use_rslora, "scale = alpha / sqrt(rank)").train_only();
-  lora.add("use_dora", &LoraConfig::use_dora, "also train the norms of the rows of W + scale * B A (DoRA)").train_only();
+  lora.add("use_dora", &LoraConfig::use_dora, "also train the norms of the rows of W + scale * B A (DoRA)")
+      .train_only();
   // Adapters to start from. Without create_new_adapter the last of several is trained on, and those before it are
   // merged into the weights.
   lora.add("create_new_adapter", &LoraConfig::create_new_adapter, "merge the given adapters, start a fresh one")

@@ -21,6 +21,7 @@
 #include "megalith/base/text.h"
 #include "megalith/hf/foreign/pickle_reader.h"
 #include "megalith/hf/foreign/torch_file.h"
+#include "megalith/hf/weight_files.h"
 #include "megalith/io/json_text.h"
 
 namespace megalith::hf {
@@ -87,10 +88,6 @@ bool is_inside(at::IntArrayRef offset, at::IntArrayRef shape, at::IntArrayRef wh
   for (size_t d = 0; d < whole.size(); ++d)
     if (offset[d] < 0 || shape[d] < 0 || shape[d] > whole[d] || offset[d] > whole[d] - shape[d]) return false;
   return true;
-}
-
-bool stays_inside(const fs::path& file) {
-  return !file.empty() && file.is_relative() && std::ranges::find(file, fs::path("..")) == file.end();
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ void append(std::vector<nn::ParameterSize>& list, const nn::ParameterSizes& more
   list.insert(list.end(), more.updates.begin(), more.updates.end());
 }
 
-// What a run trains of the towers. `updates` are nullptr without adapters.
+// Returns which parts of towers a run trains. `updates` is nullptr without adapters.
 nn::TowerTraining tower_training(const ModelOptions& options, const nn::UpdateSizes* updates) {
   return {.tower = !options.freeze.vision_tower,
           .merger = !options.freeze.projector,

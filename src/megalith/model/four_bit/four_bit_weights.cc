@@ -1,5 +1,5 @@
-// A rank quantizes whole tensors, of which it may keep a part: blocks, and the mean of double quantization, are those of
-// the whole. That is work for every tensor-parallel rank, once per run, and no messages.
+// A rank quantizes whole tensors, of which it may keep a part: blocks, and the mean of double quantization, are those
+// of the whole. That is work for every tensor-parallel rank, once per run, and no messages.
 #include "megalith/model/four_bit/four_bit_weights.h"
 
 #include <ATen/ATen.h>
@@ -46,7 +46,7 @@ void load_four_bit(const nn::Parameter& parameter, const hf::TensorMapping& mapp
   std::vector<ops::FourBitMatrix>& matrices = parameter.attached.four_bit->parts;
   matrices.clear();
   const at::Tensor shape = at::empty(parameter.value.sizes(), parameter.value.options().device(at::kMeta));
-  std::string name;  // of the tensor that `whole` is: parts that a file fuses follow one another
+  std::string name;  // names the tensor `whole`; parts that a file fuses follow one another
   ops::FourBitTensor whole;
   for (const parallel::ShardedTensor& part : parameter.sharded(shape)) {
     const hf::TensorMapping::Place place = mapping.place(part);
@@ -68,17 +68,8 @@ void load_four_bit(const nn::Parameter& parameter, const hf::TensorMapping& mapp
   if (!name.empty()) files.release(name);
 }
 
-void check_four_bit(const ModelOptions& options) {
-  if (!options.four_bit) return;
-  check<ConfigError>(options.adapter.has_value(),
-                     "quantization_bit 4 keeps weights that cannot be trained; use it with finetuning_type lora");
-  check<ConfigError>(!options.fp8,
-                     "quantization_bit 4 and fp8 exclude each other: weights in 4 bits are multiplied in the dtype of"
-                     " the model; leave out one of them");
-}
-
-std::string not_in_four_bit(const ModelConfig& config, const ModelOptions& options) {
-  if (!options.four_bit || !config.moe) return "";
+std::string not_in_four_bit(const ModelConfig& config) {
+  if (!config.moe) return "";
   return "quantization_bit 4: the weights of experts, which transformers stacks into tensors that are not linear "
          "layers,"
          " stay in the dtype of the model, as in bitsandbytes";

@@ -8,7 +8,6 @@
 #include "megalith/hf/non_finite.h"
 #include "megalith/hf/weight_files.h"
 #include "megalith/model/families/model_config.h"
-#include "megalith/model/model_options.h"
 #include "megalith/nn/parameter/four_bit_value.h"
 
 namespace megalith::model {
@@ -19,11 +18,8 @@ namespace megalith::model {
 void load_four_bit(const nn::Parameter& parameter, const hf::TensorMapping& mapping, const hf::WeightFiles& files,
                    std::vector<hf::NonFiniteValues>& found);
 
-// Throws ConfigError if the model of `options` cannot be kept in 4 bits: without an adapter, or in fp8.
-void check_four_bit(const ModelOptions& options);
-
-// Returns a sentence about weights of layers that stay in the dtype of the model although `options` asks for 4 bits;
+// Returns a sentence about the weights of layers that stay in the dtype of a model whose weights are kept in 4 bits;
 // empty if there are none.
-std::string not_in_four_bit(const ModelConfig& config, const ModelOptions& options);
+std::string not_in_four_bit(const ModelConfig& config);
 
 }  // namespace megalith::model

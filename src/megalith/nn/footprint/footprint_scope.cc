@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "megalith/nn/parameter/four_bit_value.h"
 #include "megalith/ops/update/newton_schulz.h"
 
 namespace megalith::nn {
@@ -15,6 +14,8 @@ double step_flop(int64_t rows, int64_t columns) {
 }
 
 }  // namespace
+
+bool is_in_layer(std::string_view name) { return name.starts_with("layers."); }
 
 MatrixWork& MatrixWork::operator+=(const MatrixWork& more) {
   blocks += more.blocks;

@@ -29,6 +29,10 @@ struct MatrixWork {
   static MatrixWork of_columns(int64_t rows, int64_t columns, int64_t ranks, int64_t count = 1);
 };
 
+// Whether the parameter or the scope of this name is in a layer of the model: "layers.3.…". Linear weights elsewhere
+// (the head, towers, multi-token prediction) are not kept in 4 bits.
+bool is_in_layer(std::string_view name);
+
 // One parameter on one rank.
 struct ParameterSize {
   int64_t numel = 0;        // elements on this rank
@@ -38,8 +42,8 @@ struct ParameterSize {
   bool adapter = false;     // part of a low-rank update: fp32
   bool trained = true;      // has a gradient
   bool in_fp8 = false;      // its products are in fp8
-  bool four_bit = false;    // kept in 4 bits (RankSizes::four_bit)
   MatrixWork matrices{};    // for Muon
+  bool four_bit = false;    // kept in 4 bits (RankSizes::four_bit)
   bool operator==(const ParameterSize&) const = default;
 };
 

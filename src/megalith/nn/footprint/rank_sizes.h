@@ -31,15 +31,15 @@ struct Machinery {
 
 // Images of a micro-batch, for models with a vision tower.
 struct ImageSizes {
-  double patches = 0;        // of those that this rank computes
-  double frame_patches = 0;  // of one frame
+  double patches = 0;        // those that this rank computes
+  double frame_patches = 0;  // patches in one frame
   double gathered_rows = 0;  // output rows of all ranks together, with padding
 };
 
 // Sounds of a micro-batch, for models with an audio tower.
 struct SoundSizes {
-  double frames = 0, chunks = 0, rows = 0;  // of those that this rank computes
-  double rows_of_one = 0;                   // of one sound
+  double frames = 0, chunks = 0, rows = 0;  // those that this rank computes
+  double rows_of_one = 0;                   // rows that one sound becomes
   double gathered_rows = 0;                 // output rows of all ranks together, with padding
 };
 
@@ -63,7 +63,7 @@ struct RankSizes {
   SoundSizes sounds{};
   // For products of linear layers inside blocks; nullopt = none is in fp8.
   std::optional<ops::Fp8Recipe> fp8{};
-  // Of linear weights of layers (parameter/four_bit_value.h); nullopt = they have the dtype of activations.
+  // How linear weights of layers are kept (parameter/four_bit_value.h); nullopt = in the dtype of activations.
   std::optional<ops::FourBitFormat> four_bit{};
   Machinery machinery;
 

@@ -7,10 +7,9 @@
 #include <limits>
 
 #include "megalith/base/error.h"
+#include "megalith/nn/footprint/footprint_scope.h"
 
 namespace megalith::nn {
-
-bool is_in_layer(std::string_view name) { return name.starts_with("layers."); }
 
 bool fits_four_bit(const ParameterSpec& spec) {
   const bool linear =

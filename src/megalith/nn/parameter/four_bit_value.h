@@ -1,7 +1,7 @@
 // FourBitValue: a frozen weight that the model keeps in 4 bits (quantization_bit 4), below an adapter.
 //
-// Parameter::value then has the shape, dtype and device of the weight, but one element of memory, a NaN: code that reads
-// it by mistake shows at once, and code that writes it throws. The numbers lie here, one 4-bit matrix for each
+// Parameter::value then has the shape, dtype and device of the weight, but one element of memory, a NaN: code that
+// reads it by mistake shows at once, and code that writes it throws. The numbers lie here, one 4-bit matrix for each
 // ParameterPart, and products read them slice by slice (tensor_parallel/four_bit_product.cc).
 //
 // Blocks of numbers that share a scale are those of the whole tensor as its files hold it, whatever part of it a rank
@@ -11,7 +11,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 #include "megalith/nn/parameter/parameter.h"
@@ -25,9 +24,6 @@ struct FourBitValue {
   std::vector<ops::FourBitMatrix> parts{};  // one per ParameterPart, in their order; empty before the weight is loaded
 };
 
-// Whether the weight of a scope of this name is in a layer of the model: "layers.3.…". Linear layers elsewhere (the
-// head, towers, multi-token prediction) keep the dtype of the model.
-bool is_in_layer(std::string_view name);
 // Whether a parameter is kept in 4 bits in a set that does so, by its full name: linear weights of layers, as
 // bitsandbytes replaces them in transformers. Norms, biases, embeddings, heads, routers and stacked experts are not.
 bool fits_four_bit(const ParameterSpec& spec);

@@ -6,6 +6,7 @@
 
 #include "megalith/nn/parameter/weight_grad_queue.h"
 #include "megalith/nn/tensor_parallel/head_products_internal.h"
+#include "megalith/nn/tensor_parallel/mappings.h"
 #include "megalith/nn/tensor_parallel/product_internal.h"
 #include "megalith/ops/gemm/gemm.h"
 
@@ -66,6 +67,12 @@ at::Tensor HeadProducts::add_weight_grad() const {
   if (!weight_.grad.defers() || !weight_.grad.queue->keeps_logits()) return add();
   weight_.grad.queue->add(add);
   return {};
+}
+
+at::Tensor reduce_head_grad(const at::Tensor& dx, const TensorParallel& tp) {
+  if (tp.splits_tokens()) return reduce_scatter_rows(dx, tp.group, "loss backward");
+  tp.group.all_reduce(dx, comm::ReduceOp::kSum, "loss backward");
+  return dx;
 }
 
 }  // namespace megalith::nn

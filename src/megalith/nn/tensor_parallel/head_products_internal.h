@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "megalith/nn/parameter/parameter.h"
+#include "megalith/nn/tensor_parallel/tensor_parallel.h"
 #include "megalith/ops/gemm/fp8.h"
 
 namespace megalith::nn {
@@ -45,5 +46,9 @@ class HeadProducts {
   at::Tensor x_, y_;
   ops::Fp8Matrix x8_, dy8_;
 };
+
+// Sums dx [t, h] over the ranks of tp, each of which has the part from its columns of the vocabulary: into dx itself, or
+// with sequence parallelism to this rank's [t/tp, h].
+at::Tensor reduce_head_grad(const at::Tensor& dx, const TensorParallel& tp);
 
 }  // namespace megalith::nn

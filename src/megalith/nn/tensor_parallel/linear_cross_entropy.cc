@@ -45,13 +45,6 @@ struct LossState {
   std::optional<double> largest(double grad) const { return options.z_loss == 0 ? std::optional(grad) : std::nullopt; }
 };
 
-// Sums dx over the ranks, each of which has the part from its columns of the vocabulary.
-at::Tensor reduced_over_tp(const at::Tensor& dx, const TensorParallel& tp) {
-  if (tp.splits_tokens()) return reduce_scatter_rows(dx, tp.group, "loss backward");
-  tp.group.all_reduce(dx, comm::ReduceOp::kSum, "loss backward");
-  return dx;
-}
-
 // Saves the input and fp64 [t]; the logits of a chunk live only while the loop works on it.
 struct LinearCrossEntropy : Function<LinearCrossEntropy> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
@@ -99,7 +92,7 @@ struct LinearCrossEntropy : Function<LinearCrossEntropy> {
       if (part.defined()) dw = dw.defined() ? dw.add_(part) : part;
     }
     head.reset();
-    return {needs_dx ? reduced_over_tp(dx, state.tp) : dx, dw, {}, {}};
+    return {needs_dx ? reduce_head_grad(dx, state.tp) : dx, dw, {}, {}};
   }
 };
 

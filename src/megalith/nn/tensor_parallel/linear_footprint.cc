@@ -41,8 +41,8 @@ UpdateSize add_weight(const FootprintScope& scope, std::vector<UpdatedPart> part
   }
   scope.add({.numel = rows * in,
              .in_fp8 = applies_fp8(scope.rank().fp8, rows, in),
-             .four_bit = scope.keeps_four_bit(),
-             .matrices = work});
+             .matrices = work,
+             .four_bit = scope.keeps_four_bit()});
   if (bias) scope.add_bias(parts);
   return scope.add_update(std::move(parts), in);
 }
@@ -66,8 +66,8 @@ int64_t slices_of(const RankSizes& rank, const UpdateSize& update, bool four_bit
 // magnitudes.
 double mask_tokens(const RankSizes& rank, const UpdateSize& update) { return update.magnitudes > 0 ? rank.t : rank.s; }
 
-// Returns the bytes of a slice of `count` rows or columns of `size` numbers each, in which a product reads a weight that
-// is kept in 4 bits (four_bit_slices.h).
+// Returns the bytes of a slice of `count` rows or columns of `size` numbers each, in which a product reads a weight
+// that is kept in 4 bits (four_bit_slices.h).
 double slice_bytes(const RankSizes& rank, double count, double size) {
   const auto whole = static_cast<int64_t>(count), each = static_cast<int64_t>(size);
   return static_cast<double>(four_bit_slice(whole, each) * each) * rank.bytes;

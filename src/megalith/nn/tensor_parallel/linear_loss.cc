@@ -4,8 +4,8 @@
 //
 //   slice of c tokens   logits y = x Wᵀ [c, v/tp] ─► loss [c], y overwritten by dy ─► dx = dy W,  dW += dyᵀ x
 //
-// Collectives over tp, in the same order on all ranks: with sequence parallelism one all-gather of x; per slice those of
-// the loss; at the end one reduction of dx for all slices, since reducing each slice would send the same bytes in
+// Collectives over tp, in the same order on all ranks: with sequence parallelism one all-gather of x; per slice those
+// of the loss; at the end one reduction of dx for all slices, since reducing each slice would send the same bytes in
 // smaller messages.
 #include "megalith/nn/tensor_parallel/linear_loss.h"
 
@@ -37,13 +37,6 @@ struct MadeGrads {
   double grad = 0;
 };
 
-// Sums dx over the ranks, each of which has the part from its columns of the vocabulary.
-at::Tensor summed_over_tp(const at::Tensor& dx, const TensorParallel& tp) {
-  if (tp.splits_tokens()) return reduce_scatter_rows(dx, tp.group, "loss backward");
-  tp.group.all_reduce(dx, comm::ReduceOp::kSum, "loss backward");
-  return dx;
-}
-
 // On CUDA the check would make the host wait.
 void check_announced(const at::Tensor& arrived, double announced) {
   if (!arrived.is_cpu() || arrived.numel() == 0) return;
@@ -73,7 +66,7 @@ at::Tensor run_slices(const at::Tensor& hidden, const LinearLoss& how, const Sli
     if (part.defined()) made.dw = made.dw.defined() ? made.dw.add_(part) : part;
   }
   head.reset();
-  if (made.dx.defined()) made.dx = summed_over_tp(made.dx, how.tp);
+  if (made.dx.defined()) made.dx = reduce_head_grad(made.dx, how.tp);
   return losses;
 }
 

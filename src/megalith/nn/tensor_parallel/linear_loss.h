@@ -1,6 +1,6 @@
-// An output projection with a loss of its tokens, some tokens at a time, so that the logits of all tokens never exist at
-// once. The loss itself comes from the caller: cross-entropy (linear_cross_entropy.h), or a comparison with the logits
-// of another model (train/distillation).
+// An output projection with a loss of its tokens, some tokens at a time, so that the logits of all tokens never exist
+// at once. The loss itself comes from the caller: cross-entropy (linear_cross_entropy.h), or a comparison with the
+// logits of another model (train/distillation).
 //
 // Legend: t tokens, c tokens of a slice, h hidden, v padded vocabulary.
 #pragma once

@@ -121,9 +121,10 @@ struct ProductInput {
       {};  // {first, count} of the tokens that backward sees; nullopt = all
 };
 
-// Returns the product with `weight`: from its 4 bits if it is kept so (parameter/four_bit_value.h), in fp8 if `fp8` asks for it and the weight's sizes allow it (fp8_history.h), plus
-// its low-rank update if one is active. A layer that passes `fp8` has called attach_fp8 for the weight. Call it outside
-// autograd functions, where the gradient mode is that of the layer.
+// Returns the product with `weight`: from its 4 bits if it is kept so (parameter/four_bit_value.h), in fp8 if `fp8`
+// asks for it and the sizes of the weight allow it (fp8_history.h), plus its low-rank update if one is active. A layer
+// that passes `fp8` has called attach_fp8 for the weight. Call it outside autograd functions, where the gradient mode
+// is that of the layer.
 ProductPtr make_product(Parameter& weight, const ProductInput& input, const std::optional<ops::Fp8Recipe>& fp8 = {});
 
 // Applies the product with autograd and without collectives. With `make_x` its input is not kept for backward.

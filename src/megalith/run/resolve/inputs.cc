@@ -3,6 +3,7 @@
 // ranks exist.
 #include "megalith/run/resolve/inputs.h"
 
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,6 +22,7 @@
 #include "megalith/run/resolve/data_settings.h"
 #include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/resolve/preference_settings.h"
+#include "megalith/run/resolve/run_shape.h"
 #include "megalith/run/resolve/trainer_settings.h"
 
 namespace megalith::run {
@@ -81,6 +83,11 @@ PreferencePlan::Reference reference_of(config::Stage stage, const config::Prefer
   return model.adapter && !how.ref_model ? Reference::kBelowAdapter : Reference::kModel;
 }
 
+// Returns a teacher's configuration: that of its files, apart from parts that it does not use.
+model::ModelConfig teacher_config_in(const fs::path& folder) {
+  return teacher_settings({}).overrides.applied_to(model::read_model_config(folder));
+}
+
 // Rows are padded to a multiple of what splits them along the tokens.
 data::CollatorOptions padding_for(const TrainingArguments& args, data::SampleKind kind, int32_t pad_id) {
   data::CollatorOptions options = data::collator_options(kind, pad_id);
@@ -132,6 +139,32 @@ std::optional<PreferencePlan> preference_plan(const TrainingArguments& args, con
                         .adapters = find_reference_adapters(args, model),
                         .fresh = model.fresh && !args.preference.ref_model,
                         .cache = cache_for("reference")};
+}
+
+std::shared_ptr<const model::ModelConfig> teacher_config(const TrainingArguments& args) {
+  const auto& name = args.distillation.teacher;
+  if (!name) return nullptr;
+  return std::make_shared<const model::ModelConfig>(teacher_config_in(find_model(*name, /*weights=*/false)));
+}
+
+std::optional<DistillationPlan> distillation_plan(const TrainingArguments& args, const ModelPlan& model,
+                                                  const plan::RunShape& shape) {
+  const auto& name = args.distillation.teacher;
+  if (!name) return std::nullopt;
+  DistillationPlan plan{.loss = distillation_settings(args.distillation), .folder = find_model(*name)};
+  plan.config = std::make_shared<const model::ModelConfig>(teacher_config_in(plan.folder));
+  check<ConfigError>(!model.config.vision && !model.config.audio,
+                     "teacher_model_name_or_path: a teacher reads text only, but this run trains a model that sees or"
+                     " hears. Use data without media, or leave the teacher out");
+  check<ConfigError>(
+      plan.config->vocab_size == model.config.vocab_size,
+      "teacher_model_name_or_path {} has a vocabulary of {} ids, and the model that is trained one of {}:"
+      " their distributions cannot be compared. Give a teacher with the model's vocabulary",
+      *name, plan.config->vocab_size, model.config.vocab_size);
+  const auto problems = plan::teacher_problems(with_teacher(shape, plan.config));
+  check<ConfigError>(problems.empty(), "teacher_model_name_or_path {} is split like the model that is trained: {}",
+                     *name, fmt::join(problems, "; "));
+  return plan;
 }
 
 DataTools data_tools(RunVocabulary vocabulary) {

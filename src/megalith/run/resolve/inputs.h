@@ -1,13 +1,15 @@
-// Finds what a run reads before ranks exist: the model, the reference model and the data. Loads no weights and reads no
-// records.
+// Finds what a run reads before ranks exist: the model, the reference model or teacher, and the data. Loads no weights
+// and reads no records.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "megalith/config/training_arguments.h"
+#include "megalith/plan/run_shape.h"
 #include "megalith/run/resolve/run_plan.h"
 
 namespace megalith::run {
@@ -27,6 +29,14 @@ ModelPlan model_plan(const std::filesystem::path& folder, const config::Training
 // Plans the reference model of stage dpo, which must have the vocabulary of the model; std::nullopt for other stages.
 // Throws ConfigError or DataError.
 std::optional<PreferencePlan> preference_plan(const config::TrainingArguments& args, const ModelPlan& model);
+
+// Returns the configuration of the teacher as a run builds it, from its config.json alone; nullptr without a teacher.
+// Throws ConfigError or DataError.
+std::shared_ptr<const model::ModelConfig> teacher_config(const config::TrainingArguments& args);
+// Plans the teacher of a student with this model; std::nullopt without one. Throws ConfigError for a teacher with
+// another vocabulary, or that the layout of `shape` cannot split, by its name, and for students that see or hear.
+std::optional<DistillationPlan> distillation_plan(const config::TrainingArguments& args, const ModelPlan& model,
+                                                  const plan::RunShape& shape);
 
 // The tools that turn records into batches.
 struct DataTools {

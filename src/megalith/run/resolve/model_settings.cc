@@ -190,4 +190,10 @@ model::ModelOverrides model_overrides(const config::TrainingArguments& args) {
   return overrides;
 }
 
+model::ModelSettings teacher_settings(model::ModelSettings student) {
+  student.overrides = {.mtp_layers = 0, .towers = {.vision = false, .audio = false}};
+  student.new_tokens.clear();
+  return student;
+}
+
 }  // namespace megalith::run

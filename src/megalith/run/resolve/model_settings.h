@@ -26,5 +26,8 @@ model::ModelOptions options_on(model::ModelOptions options, at::Device device);
 // Returns dropout, standard deviation of initial weights, multi-token prediction and router settings. Options that were
 // not given keep the model's own values.
 model::ModelOverrides model_overrides(const config::TrainingArguments& args);
+// Returns the settings of a teacher beside a student with `student` settings: the same precision and layout, but its
+// own routers and vocabulary, and neither multi-token prediction nor towers.
+model::ModelSettings teacher_settings(model::ModelSettings student);
 
 }  // namespace megalith::run

@@ -19,4 +19,11 @@ train::KtoSettings kto_settings(const config::PreferenceConfig& preference) {
           .rejected_weight = preference.kto_rejected_weight};
 }
 
+train::DistillationSettings distillation_settings(const config::DistillationConfig& distillation) {
+  return {.loss = distillation.loss,
+          .beta = distillation.beta,
+          .temperature = distillation.temperature,
+          .ratio = distillation.ratio};
+}
+
 }  // namespace megalith::run

@@ -24,9 +24,9 @@
 #include "megalith/run/resolve/model_from_options.h"
 #include "megalith/run/resolve/output_folder.h"
 #include "megalith/run/resolve/run_settings.h"
+#include "megalith/run/resolve/run_shape.h"
 #include "megalith/run/resolve/run_tokenizer.h"
 #include "megalith/run/resolve/schedule.h"
-#include "megalith/run/resolve/teacher.h"
 #include "megalith/run/vocabulary/end_tokens.h"
 #include "megalith/train/run_length.h"
 

@@ -70,7 +70,7 @@ struct PreferencePlan {
 // Training towards a teacher.
 struct DistillationPlan {
   train::DistillationSettings loss;
-  std::filesystem::path folder;                        // of the teacher
+  std::filesystem::path folder;                        // holds the teacher
   std::shared_ptr<const model::ModelConfig> config{};  // as it is built
 };
 

@@ -8,9 +8,10 @@
 #include "megalith/base/error.h"
 #include "megalith/config/derive.h"
 #include "megalith/run/resolve/adapter_source.h"
+#include "megalith/run/resolve/inputs.h"
 #include "megalith/run/resolve/model_settings.h"
-#include "megalith/run/resolve/teacher.h"
 #include "megalith/run/resolve/trainer_settings.h"
+#include "megalith/train/distillation/distillation_objective.h"
 
 namespace megalith::run {
 
@@ -153,6 +154,15 @@ plan::RunShape open_shape(const TrainingArguments& args, int world_size) {
     run.microbatches = batches.final_global_batch_size() / (run.micro_batch_size * run.dp());
   }
   return run;
+}
+
+// loss_chunk only says that the head works in slices; options_on sets their size.
+plan::RunShape with_teacher(plan::RunShape open, std::shared_ptr<const model::ModelConfig> teacher) {
+  if (!teacher) return open;
+  open.teacher = std::move(teacher);
+  open.teacher_slice = train::DistillationObjective::kSliceTokens;
+  if (open.options.loss_chunk == 0) open.options.loss_chunk = 1;
+  return open;
 }
 
 plan::RunShape closed_shape(plan::RunShape open, const model::ModelConfig& model, int64_t sequence_length,

@@ -1,6 +1,6 @@
-// Which tensors are meant is decided by our names, which are the same for all families: a tensor of the files is in
-// fp8 when it holds one of the projections below.
-#include "megalith/model/exchange/fp8_blocks.h"
+// Our names, which are the same for all families, decide: a tensor of the files is in fp8 when it holds one of the
+// projections below.
+#include "megalith/model/convert/fp8_blocks.h"
 
 #include <nlohmann/json.hpp>
 
@@ -12,7 +12,6 @@
 #include "megalith/base/text.h"
 #include "megalith/io/json_text.h"
 #include "megalith/model/families/family.h"
-#include "megalith/model/virtual_models.h"
 
 namespace megalith::model {
 
@@ -34,9 +33,10 @@ bool is_embedding(const std::string& ours) { return ours == "embedding.weight" |
 
 }  // namespace
 
-std::unordered_set<std::string> fp8_block_names(const ModelConfig& config, const hf::TensorMapping& mapping) {
+std::unordered_set<std::string> fp8_block_names(const ModelConfig& config, const std::vector<hf::GlobalTensor>& tensors,
+                                                const hf::TensorMapping& mapping) {
   std::unordered_set<std::string> names;
-  for (const hf::GlobalTensor& tensor : global_tensors(config)) {
+  for (const hf::GlobalTensor& tensor : tensors) {
     if (!is_projection(tensor.name)) continue;
     const hf::FileTensor& file = mapping.file_of(tensor.name);
     check<ConfigError>(!file.transposed,
@@ -52,9 +52,10 @@ std::unordered_set<std::string> fp8_block_names(const ModelConfig& config, const
 }
 
 std::string with_fp8_block_config(const std::string& config_json, const ModelConfig& config,
-                                  const hf::TensorMapping& mapping, const std::unordered_set<std::string>& in_fp8) {
+                                  const std::vector<hf::GlobalTensor>& tensors, const hf::TensorMapping& mapping,
+                                  const std::unordered_set<std::string>& in_fp8) {
   std::set<std::string> others;  // modules
-  for (const hf::GlobalTensor& tensor : global_tensors(config)) {
+  for (const hf::GlobalTensor& tensor : tensors) {
     const hf::FileTensor& file = mapping.file_of(tensor.name);
     if (file.shape.size() == 2 && file.name.ends_with(kWeight) && !is_embedding(tensor.name) &&
         !in_fp8.contains(file.name))

@@ -19,7 +19,7 @@ struct ConvertOptions {
   std::optional<int64_t> vocab_size;         // grow to so many ids, with the new rows of load_weights
   uint64_t seed = 42;                        // seed of the noise in new rows
   std::filesystem::path adapter;  // folder of an adapter to merge; empty if none. The vocabulary grows to its
-  bool fp8_blocks = false;        // linear layers in fp8, as DeepSeek's files (exchange/fp8_blocks.h)
+  bool fp8_blocks = false;        // linear layers in fp8, as DeepSeek's files (fp8_blocks.h)
   bool overwrite = false;         // replace an existing folder
 };
 

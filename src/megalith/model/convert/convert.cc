@@ -1,7 +1,7 @@
 // Converts a checkpoint tensor by tensor: the source is memory-mapped, a tensor is read, changed, written and released,
 // so that memory holds one tensor at a time. Two TensorMappings, before and after, translate between the names in files
 // and the model; they differ only in the shape of the vocabulary.
-#include "megalith/model/convert.h"
+#include "megalith/model/convert/convert.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -18,7 +18,7 @@
 #include "megalith/io/file_io.h"
 #include "megalith/io/staged_folder.h"
 #include "megalith/model/adapter.h"
-#include "megalith/model/exchange/fp8_blocks.h"
+#include "megalith/model/convert/fp8_blocks.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/pretrained.h"
 #include "megalith/peft/file_merge.h"
@@ -62,8 +62,8 @@ struct Conversion {
   bool in_fp8 = false;         // written in blocks, with scales
 };
 // Lists the tensors in the order of the new files, with copies after their originals, and then those that are carried
-// through. Without a `dtype`, each keeps the type of its values in the old file, which may differ between tensors. Those
-// in `in_fp8` are written in fp8.
+// through. Without a `dtype`, each keeps the type of its values in the old file, which may differ between tensors.
+// Those in `in_fp8` are written in fp8.
 std::vector<Conversion> conversions(const hf::WeightFiles& files, const ModelConfig& config,
                                     const hf::TensorMapping& before, const hf::TensorMapping& after,
                                     std::optional<at::ScalarType> dtype,
@@ -194,7 +194,8 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
     check_mergeable(peft::read_adapter_config(options.adapter), in_files);
     merge.emplace(options.adapter, config, after);
   }
-  const auto in_fp8 = options.fp8_blocks ? fp8_block_names(config, after) : std::unordered_set<std::string>{};
+  const auto in_fp8 =
+      options.fp8_blocks ? fp8_block_names(config, global_tensors(config), after) : std::unordered_set<std::string>{};
   const auto planned = conversions(files, in_files, before, after, options.dtype, in_fp8);
   const std::vector<hf::WeightSpec> specs = specs_of(planned);
   const auto vocabulary = vocabulary_tensors(config);
@@ -228,8 +229,9 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
   writer.sync();
   writer.write_index();
   const std::string described = config_json(config, options.dtype.value_or(config.dtype));
-  io::write_text_file(staged.path() / "config.json",
-                      options.fp8_blocks ? with_fp8_block_config(described, config, after, in_fp8) : described);
+  io::write_text_file(
+      staged.path() / "config.json",
+      options.fp8_blocks ? with_fp8_block_config(described, config, global_tensors(config), after, in_fp8) : described);
   // The tokenizer of such an adapter has the tokens of the new rows.
   copy_assets(adapter_grows && has_tokenizer(options.adapter) ? options.adapter : source, staged.path(), config);
   staged.commit();
