@@ -300,7 +300,7 @@ TEST(OptionTable, NothingIsPlanned) {
 
 TEST(Parser, EveryStageIsBuilt) {
   for (const char* stage : {"pt", "sft", "dpo"})
-    for (const char* type : {"full", "lora"})
+    for (const char* type : {"full", "freeze", "lora"})
       EXPECT_TRUE(
           parse({fmt::format("--stage={}", stage), fmt::format("--finetuning_type={}", type)}).report.planned().empty())
           << stage << " " << type;

@@ -80,6 +80,12 @@ Words small_lora(const Words& more = {}) {
   return words;
 }
 
+Words small_freeze() {
+  Words words = small_lora();
+  words.front() = "--finetuning_type=freeze";
+  return words;
+}
+
 }  // namespace
 
 Effects lora_effects() {
@@ -113,6 +119,10 @@ Effects lora_effects() {
        {"--double_quantization=true"},
        {"--double_quantization=false"},
        losses},
+      {"freeze_trainable_layers", small_freeze(), {}, {"--freeze_trainable_layers=-1"}, losses},
+      {"freeze_trainable_modules", small_freeze(), {}, {"--freeze_trainable_modules=mlp"}, losses},
+      {"freeze_extra_modules", small_freeze(), {}, {"--freeze_extra_modules=norm,lm_head"}, losses},
+      {"use_llama_pro", small_freeze(), {}, {"--use_llama_pro"}, losses},
       {"save_merged_model", small_lora(), {}, {"--save_merged_model"}, written},
   };
 }

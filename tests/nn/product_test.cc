@@ -50,7 +50,7 @@ struct ProductResult {
 struct ProductCase {
   bool update = false, trained = true, main_grads = false, deferred = false;
   std::optional<ops::Fp8Recipe> fp8 = {};
-  bool magnitudes = false;  // of the update
+  bool magnitudes = false;  // the update has them
 };
 
 at::Tensor product_input() { return random_tensor({kProductTokens, kProductIn}, 1); }

@@ -252,6 +252,7 @@ TEST(PlannedMemory, KnowsWeightsInFourBits) {
               {{"llama", {}, 1},
                {"qwen3", {"--bf16=true", "--quantization_type=fp4"}, 1},
                {"llama", {"--double_quantization=false"}, 1},
+               {"llama", {"--use_dora"}, 1},
                {"qwen2", {"--tp=2", "--sequence_parallel", "--bf16=true"}, 2},
                {"llama", {"--tp=2"}, 2},
                {"llama", {"--pp=2"}, 2},
@@ -798,7 +799,7 @@ nn::MatrixWork matrix_work(const nn::ParameterSpec& spec) {
 }
 
 // Compares the sizes of every parameter, on every rank, with those of the real model.
-void expect_counted_parameters(const MemoryCase& how, const RunShape& run) {
+void expect_planned_parameters(const MemoryCase& how, const RunShape& run) {
   const layout::LayerSplit split = run.split();
   const model::ModelFootprint planned(*run.model, run.options, rank_sizes(run));
   testing::run_ranks(how.world, [&](const testing::Rank& rank) {
@@ -844,16 +845,65 @@ TEST(PlannedMemory, CountsTheParametersOfEveryFamily) {
       // Trained biases, as files of adapters may ask for.
       const auto biases = tp > 1 ? peft::TrainedBiases::kTargets : peft::TrainedBiases::kAll;
       if (adapters) run.options.adapter->biases = biases;
-      expect_counted_parameters(how, run);
+      SCOPED_TRACE(fmt::format("{} tp {} pp {}", name, tp, pp));
+      expect_planned_parameters(how, run);
       if (!model.vision) continue;
       for (const model::FreezePlan& freeze :
            {model::FreezePlan{.vision_tower = true}, model::FreezePlan{.projector = true},
             model::FreezePlan{.projector = true, .language_model = true}}) {
         run.options.freeze = freeze;
-        expect_counted_parameters(how, run);
+        expect_planned_parameters(how, run);
       }
     }
   }
+}
+
+// The same with chosen layers, or modules of them.
+TEST(PlannedMemory, CountsTheParametersOfChosenLayers) {
+  const std::vector<model::LayerChoice> choices{
+      {.layers = 1}, {.layers = -1, .modules = {"mlp"}}, {.layers = 0, .extra = {"embed_tokens", "norm", "lm_head"}}};
+  for (const std::string& name : testing::golden_model_names()) {
+    const model::ModelConfig model = model::read_model_config(testing::golden_dir() / "hf" / name);
+    for (const model::LayerChoice& choice : choices)
+      for (const int pp : {1, 2}) {
+        const MemoryCase how =
+            memory_case(name, model, {fmt::format("--pp={}", pp), "--finetuning_type=freeze"}, pp, 64);
+        RunShape run = how.shape();
+        run.options.trained_layers = choice;
+        SCOPED_TRACE(fmt::format("{} pp {}, {} layers", name, pp, choice.layers));
+        expect_planned_parameters(how, run);
+      }
+  }
+}
+
+TEST(PlannedMemory, KnowsChosenLayers) {
+  expect_ways({"--finetuning_type=freeze", "--per_device_train_batch_size=2", "--gradient_accumulation_steps=4",
+               "--max_steps=10"},
+              {{"llama", {}, 1},
+               {"qwen3", {"--bf16=true", "--freeze_trainable_layers=-2"}, 1},
+               {"llama", {"--freeze_trainable_layers=3", "--recompute_granularity=full"}, 1},
+               {"qwen2", {"--tp=2", "--sequence_parallel", "--bf16=true", "--freeze_trainable_layers=4"}, 2},
+               {"llama", {"--pp=2"}, 2}});
+}
+
+// Backward frees all that forward keeps, and layers below the trained ones keep nothing.
+TEST(PlannedMemory, FrozenLayersKeepNothing) {
+  for (const bool recompute : {false, true})
+    for (const int layers : {1, 2, -1, -2}) {
+      const MemoryCase how =
+          memory_case("llama", testing::plan_model("llama"),
+                      {"--finetuning_type=freeze", fmt::format("--freeze_trainable_layers={}", layers)}, 1, 192);
+      RunShape run = how.shape();
+      if (recompute) run.options.recompute = {.layers = model::RecomputePlan::Layers::kUniform, .num_layers = 1};
+      const auto chunk = [&] {
+        const model::ModelFootprint footprint(*run.model, run.options, rank_sizes(run));
+        return footprint.chunk(run.split().stages().front(), /*defer=*/false);
+      };
+      const model::ChunkFootprint chosen = chunk();
+      EXPECT_NEAR(nn::total(chosen.forward.left) + nn::total(chosen.backward.left), 0, 1) << layers;
+      run.options.trained_layers.reset();
+      EXPECT_LT(nn::total(chosen.forward.left), nn::total(chunk().forward.left)) << layers;
+    }
 }
 
 }  // namespace

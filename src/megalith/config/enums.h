@@ -49,13 +49,13 @@ struct EnumNames<Stage> {
       {{Stage::kPretrain, "pt"}, {Stage::kSft, "sft"}, {Stage::kDpo, "dpo"}, {Stage::kKto, "kto"}});
 };
 
-// Whether low-rank adapters or all weights are trained. lora freezes the model and writes an adapter; full writes a
-// whole model.
-enum class FinetuningType { kLora, kFull };
+// Whether low-rank adapters, some layers or all weights are trained. lora freezes the model and writes an adapter;
+// freeze and full write a whole model.
+enum class FinetuningType { kLora, kFreeze, kFull };
 template <>
 struct EnumNames<FinetuningType> {
   static constexpr auto kNames = std::to_array<std::pair<FinetuningType, std::string_view>>(
-      {{FinetuningType::kLora, "lora"}, {FinetuningType::kFull, "full"}});
+      {{FinetuningType::kLora, "lora"}, {FinetuningType::kFreeze, "freeze"}, {FinetuningType::kFull, "full"}});
 };
 
 // The 16 values of weights in 4 bits: quantiles of a normal distribution, or floating-point numbers.

@@ -165,6 +165,15 @@ struct LoraConfig {
   bool operator==(const LoraConfig&) const = default;
 };
 
+// Layers that are trained with finetuning_type freeze, while all others are frozen.
+struct FreezeConfig {
+  int layers = 2;
+  std::vector<std::string> modules{"all"};
+  std::vector<std::string> extra;
+  bool llama_pro = false;
+  bool operator==(const FreezeConfig&) const = default;
+};
+
 // Training on preferences (DPO, ORPO, SimPO) and on verdicts (KTO).
 struct PreferenceConfig {
   PrefLoss loss = PrefLoss::kSigmoid;  // formulas: train/preference/preference_loss.h

@@ -44,6 +44,7 @@ struct TrainingArguments {
   IndexedDataConfig indexed;          // .bin/.idx files
   TokenizerConfig tokenizer;          // Megatron's tokenizer options
   LoraConfig lora;                    // adapters
+  FreezeConfig freeze;                // layers trained alone
   PreferenceConfig preference;        // DPO, ORPO
   DistillationConfig distillation;    // a teacher
   EvalConfig eval;                    // evaluation

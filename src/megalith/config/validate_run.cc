@@ -186,6 +186,34 @@ void check_distillation(const TrainingArguments& args, Problems& problems) {
                    "kd_beta belongs to kd_loss jsd, not {}", choice_name(how.loss));
 }
 
+// The same for options of finetuning_type freeze; which modules there are, the model says.
+void check_frozen_layers(const TrainingArguments& args, Problems& problems) {
+  const FreezeConfig &freeze = args.freeze, defaults;
+  if (args.run.finetuning_type != FinetuningType::kFreeze) {
+    const auto needs = [&](bool given, const char* name) {
+      problems.require(!given, "{} needs finetuning_type freeze", name);
+    };
+    needs(freeze.layers != defaults.layers, "freeze_trainable_layers");
+    needs(freeze.modules != defaults.modules, "freeze_trainable_modules");
+    needs(!freeze.extra.empty(), "freeze_extra_modules");
+    needs(freeze.llama_pro, "use_llama_pro");
+    return;
+  }
+  const bool any = freeze.layers != 0 && !freeze.modules.empty();
+  problems.require(any || !freeze.extra.empty(),
+                   "freeze_trainable_layers is {} and freeze_trainable_modules has {} names, which leaves nothing to"
+                   " train; choose layers, or name modules in freeze_extra_modules",
+                   freeze.layers, freeze.modules.size());
+  problems.require(!freeze.llama_pro || freeze.layers > 0,
+                   "freeze_trainable_layers is {}; with use_llama_pro it must be at least 1", freeze.layers);
+  problems.require(
+      !args.towers.freeze_language_model,
+      "freeze_language_model freezes the layers that finetuning_type freeze trains; leave out one of them");
+  problems.require(!args.precision.fp8_param,
+                   "fp8_param keeps trained weights in fp8, but finetuning_type freeze freezes most of them; leave out"
+                   " one of the two");
+}
+
 // Options of adapters without finetuning_type lora would be ignored silently.
 void check_adapters(const TrainingArguments& args, Problems& problems) {
   const LoraConfig& lora = args.lora;
@@ -202,6 +230,7 @@ void check_adapters(const TrainingArguments& args, Problems& problems) {
   problems.require(!is_lora || !lora.target.empty() || !lora.additional_target.empty(),
                    "lora_target is empty; name modules, or all");
   check_quantization(args, problems);
+  check_frozen_layers(args, problems);
   const PreferenceConfig& preference = args.preference;
   problems.require(preference.label_smoothing == 0 || smooths_pairs(preference.loss),
                    "dpo_label_smoothing needs pref_loss sigmoid, robust, exo_pair, aot or aot_unpaired, not {}",

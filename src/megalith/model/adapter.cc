@@ -41,14 +41,17 @@ bool is_trained(const nn::Parameter& parameter, const nn::ParameterPart& part, c
   return parameter.spec.role == nn::ParameterRole::kAdapter || peft::trains_whole(names, part.name, adapter);
 }
 
-// Calls look(parameter) for every parameter of the whole model, built on one rank without memory.
+// Calls look(parameter) for every parameter of the whole model, built on one rank without memory. `choice` is
+// ModelOptions::trained_layers.
 template <typename Look>
-void look_at_whole(const ModelConfig& config, const std::optional<peft::AdapterConfig>& adapter, const Look& look) {
+void look_at_whole(const ModelConfig& config, const std::optional<peft::AdapterConfig>& adapter, const Look& look,
+                   const std::optional<LayerChoice>& choice = {}) {
   const auto worlds = comm::World::in_process(1);
   parallel::ParallelContext alone(*worlds[0], layout::RankGrid(layout::GridShape{}));
   ModelOptions options;
   options.device = at::kMeta;
   options.adapter = adapter;
+  options.trained_layers = choice;
   const GptModel model(config, options, ChunkPlace::whole(config), alone);
   for (const auto& parameter : model.parameters().all()) look(*parameter);
 }
@@ -329,14 +332,15 @@ const peft::AdapterConfig& adapter_of(const VirtualModels& models) {
 std::vector<TrainedTensor> trained_tensors(const VirtualModels& models) {
   const at::ScalarType dtype = models[0].parameters().dtype();
   std::vector<TrainedTensor> tensors;
-  // Without an adapter everything is trained except buffers.
+  // Without an adapter everything is trained except buffers and layers that are not chosen.
   if (!has_adapter(models)) {
-    look_at_whole(models.config(), std::nullopt, [&](const nn::Parameter& parameter) {
-      if (parameter.spec.role == nn::ParameterRole::kBuffer) return;
+    const auto look = [&](const nn::Parameter& parameter) {
+      if (parameter.spec.role == nn::ParameterRole::kBuffer || !is_trained(parameter)) return;
       for (const auto& part : parameter.spec.parts)
         tensors.push_back(
             {.tensor = {part.name, part.global_shape}, .dtype = dtype, .matrix = nn::is_matrix(parameter.spec)});
-    });
+    };
+    look_at_whole(models.config(), std::nullopt, look, models[0].options().trained_layers);
     return tensors;
   }
   const hf::NameMap names = module_names(models.config());

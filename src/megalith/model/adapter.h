@@ -86,7 +86,8 @@ struct TrainedTensor {
   bool frozen = false;  // shares a parameter with biases that an adapter trains; has optimizer state, never changes
   bool matrix = false;  // nn::is_matrix
 };
-// Returns the trained tensors of the whole model, over all ranks: all of its tensors, or those of its adapter.
+// Returns the trained tensors of the whole model, over all ranks: all of its tensors, those of chosen layers
+// (ModelOptions::trained_layers), or those of its adapter.
 std::vector<TrainedTensor> trained_tensors(const VirtualModels& models);
 
 // Returns the names and shapes of the tensors in the files of an adapter. `frozen` are tensors of the model that stand

@@ -81,6 +81,7 @@ GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const
   const bool copied = config.tied_embeddings || config.mtp_layers > 0;  // the last stage holds a copy
   if (options.adapter)
     adapters_ = std::make_unique<peft::Adapters>(*options.adapter, module_names(config), tp_, context);
+  if (options.trained_layers) trained_layers_.emplace(*options.trained_layers, config);
   if (place.embedding) {
     if (config.vision) {
       const std::string problem = deepstack_problem(config, place.num_layers);
@@ -116,7 +117,8 @@ void GptModel::end_part(const nn::ParameterScope& root) {
   std::vector<nn::Parameter*> made;
   for (size_t i = listed_; i < parameters_.all().size(); ++i) {
     nn::Parameter& parameter = *parameters_.all()[i];
-    if (!options_.freeze.freezes(parameter.spec.name))
+    const bool chosen = !trained_layers_ || trained_layers_->trains(parameter.spec.parts[0].name);
+    if (chosen && !options_.freeze.freezes(parameter.spec.name))
       made.push_back(&parameter);
     else if (parameter.spec.role != nn::ParameterRole::kBuffer)
       parameter.value.requires_grad_(false);

@@ -18,6 +18,7 @@
 
 #include "megalith/model/audio_part.h"
 #include "megalith/model/families/model_config.h"
+#include "megalith/model/freeze/trained_layers.h"
 #include "megalith/model/head.h"
 #include "megalith/model/model_input.h"
 #include "megalith/model/model_options.h"
@@ -131,6 +132,7 @@ class GptModel {
   std::vector<std::unique_ptr<TransformerBlock>> layers_;
   std::unique_ptr<Head> head_;
   std::unique_ptr<peft::Adapters> adapters_;
+  std::optional<TrainedLayers> trained_layers_;  // empty if none is chosen: all are trained
   std::optional<nn::ActivationOffload> offload_;
   // Facts about the parts, collected by the constructor.
   bool trains_ = false;                             // some parameter of the chunk is trained

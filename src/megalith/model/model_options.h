@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "megalith/model/freeze/trained_layers.h"
 #include "megalith/nn/context_parallel/context_parallel.h"
 #include "megalith/nn/moe/moe_shape.h"
 #include "megalith/ops/gemm/fp8.h"
@@ -85,6 +86,7 @@ struct ModelOptions {
   // Dispatch, overlap and recomputation of experts; unused without them.
   nn::MoeOptions moe;
   FreezePlan freeze;
+  std::optional<LayerChoice> trained_layers;   // freezes all other weights of the language model; nullopt = none is
   std::optional<peft::AdapterConfig> adapter;  // after peft::with_targets; nullopt = the model itself is trained
 
   // Return the type of the residual stream, and whether it is wider than that of the layers' parts.

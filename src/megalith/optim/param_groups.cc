@@ -8,8 +8,8 @@ namespace megalith::optim {
 
 namespace {
 
-// Megatron's rule: no decay for biases and for one-dimensional parameters, which are norm weights. Those of adapters are
-// magnitudes, to which Hugging Face's trainer applies it.
+// Megatron's rule: no decay for biases and for one-dimensional parameters, which are norm weights. Those of adapters
+// are magnitudes, to which Hugging Face's trainer applies it.
 bool decays(const nn::Parameter& p, const GroupOptions& options) {
   if (p.spec.name.ends_with(".bias")) return false;
   if (p.value.dim() > 1 || p.spec.role == nn::ParameterRole::kAdapter) return true;

@@ -1,5 +1,5 @@
-// Reading is strict where a field changes the result: an adapter with layer_replication would silently compute something
-// else, so it is refused, with all such fields in one message. Unknown fields are kept: to_json() writes them
+// Reading is strict where a field changes the result: an adapter with layer_replication would silently compute
+// something else, so it is refused, with all such fields in one message. Unknown fields are kept: to_json() writes them
 // back, so that an adapter survives a round trip through Megalith with all that other tools have stored in it.
 #include "megalith/peft/adapter_config.h"
 

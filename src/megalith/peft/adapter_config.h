@@ -32,9 +32,9 @@ struct AdapterConfig {
   int64_t rank = 8;
   double alpha = 16;
   double dropout = 0;
-  bool use_rslora = false;                  // rank-stabilized: divide alpha by the root of the rank
-  bool use_dora = false;                    // weight-decomposed: rows of W + s·B·A have trained norms (nn/low_rank.h)
-  std::vector<std::string> target_modules;  // names of modules, or their ends: "q_proj"; "all-linear" for all
+  bool use_rslora = false;                   // rank-stabilized: divide alpha by the root of the rank
+  bool use_dora = false;                     // weight-decomposed: rows of W + s·B·A have trained norms (low_rank.h)
+  std::vector<std::string> target_modules;   // names of modules, or their ends: "q_proj"; "all-linear" for all
   std::vector<std::string> modules_to_save;  // trained and written as a whole: "embed_tokens"
   // Further choices that files may make; a new adapter has none of them.
   TrainedBiases biases = TrainedBiases::kNone;
@@ -59,7 +59,7 @@ struct AdapterConfig {
 };
 
 // Reads adapter_config.json. Throws DataError for a folder without one and for fields of the wrong type; ConfigError
-// for methods other than LoRA, for variants that are not supported (LoRA with layer_replication, …), naming all of them, and for
+// for methods other than LoRA, for variants that are not supported (layer_replication, …), naming all of them, and for
 // regular expressions that are not understood.
 AdapterConfig read_adapter_config(const std::filesystem::path& folder);
 // Returns the text of the file: the JSON that the configuration was read from, updated, or a new one with peft's

@@ -316,7 +316,7 @@ void Adapters::merge() const {
       add_update(value, a, b.t(), update->parts[0].scale);
       continue;
     }
-    at::Tensor factors;  // of the rows, in the order of B
+    at::Tensor factors;  // one number per row, in the order of B
     if (update->magnitude != nullptr)
       factors = update->magnitude->value.detach() /
                 nn::updated_norms(*weight, *update).clamp_min_(std::numeric_limits<float>::min());

@@ -1,5 +1,5 @@
-// Merges an adapter into a checkpoint's tensors without a model: W + s·B·A per tensor, with use_dora scaled to the norms
-// that the adapter has for the outputs, in fp32 and rounded once. Before
+// Merges an adapter into a checkpoint's tensors without a model: W + s·B·A per tensor, with use_dora scaled to the
+// norms that the adapter has for the outputs, in fp32 and rounded once. Before
 // the first tensor is merged, every tensor of the adapter is matched with one of the base, so that an adapter of
 // another model is refused instead of merged in part.
 #include "megalith/peft/file_merge.h"

@@ -43,8 +43,8 @@ UpdateNames update_names(const std::string& tensor);
 // base_model.model.<module>.base_layer.bias. open_adapter (adapter_files.h) undoes it.
 std::string written_name(const hf::NameMap& names, const std::string& whole, const AdapterConfig& config);
 
-// Returns the name map of a family's adapters: A, B and magnitudes of each tensor that can have them, modules to save and
-// biases.
+// Returns the name map of a family's adapters: A, B and magnitudes of each tensor that can have them, modules to save
+// and biases.
 hf::NameMap adapter_names(const hf::NameMap& base);
 
 // A tensor of the model and its use.

@@ -181,8 +181,8 @@ double slice_bytes(const RunShape& run, const model::ModelFootprint& model) {
 // cuBLAS keeps 32 MiB for each of the two threads that run products: forward's and backward's.
 constexpr double kLibraryWorkspaces = 2.0 * (32 << 20);
 
-// Returns the bytes of token ids and labels of a step, 8 each per token, and of pixels and sounds in fp32. On a GPU they
-// stay on the host; with context parallelism a rank holds its slice besides the whole.
+// Returns the bytes of token ids and labels of a step, 8 each per token, and of pixels and sounds in fp32. On a GPU
+// they stay on the host; with context parallelism a rank holds its slice besides the whole.
 double batch_bytes(const RunShape& run) {
   if (run.machinery.cuda) return 0;
   const auto tokens = static_cast<double>(run.sequences() * run.sequence_length * run.microbatches);

@@ -231,7 +231,7 @@ std::string train_yaml(const Candidate& candidate) {
   const RunShape& run = candidate.run;
   std::string text = fmt::format("# {} GPUs: {}\n", run.grid.world_size, candidate.text());
   const auto line = [&text](std::string_view name, const auto& value) { text += fmt::format("{}: {}\n", name, value); };
-  line("finetuning_type", run.options.adapter ? "lora" : "full");
+  line("finetuning_type", run.options.adapter ? "lora" : run.options.trained_layers ? "freeze" : "full");
   line("tensor_model_parallel_size", run.grid.tp);
   line("pipeline_model_parallel_size", run.grid.pp);
   if (run.chunks() > 1) line("virtual_pipeline_model_parallel_size", run.chunks());

@@ -32,18 +32,20 @@ void print_and_log(const parallel::ParallelContext& context, const std::string& 
   log_to_file(text);
 }
 
-// Returns the number of parameters on this rank; without an adapter all of them are trained.
+// Returns the number of parameters on this rank; all of them are trained unless there is an adapter or a choice of
+// layers.
 int64_t elements_of(const model::VirtualModels& models, bool trained_only) {
-  const bool all = !trained_only || !model::has_adapter(models);
+  const bool all = !trained_only || (!model::has_adapter(models) && !models[0].options().trained_layers);
   int64_t elements = 0;
   for (const nn::Parameter* parameter : models.parameters())
     if (all || parameter->value.requires_grad()) elements += parameter->value.numel();
   return elements;
 }
 
-// Describes an adapter with its parameters over all ranks; empty if there is none.
-std::string adapter_in_words(const model::VirtualModels& models) {
-  if (!model::has_adapter(models)) return "";
+// Describes an adapter or the layers that alone are trained, with their parameters over all ranks; empty if all
+// weights are trained.
+std::string trained_in_words(const model::VirtualModels& models) {
+  if (!model::has_adapter(models) && !models[0].options().trained_layers) return "";
   int64_t elements = 0;
   for (const model::TrainedTensor& trained : model::trained_tensors(models)) {
     if (trained.frozen) continue;
@@ -51,6 +53,7 @@ std::string adapter_in_words(const model::VirtualModels& models) {
     for (const int64_t size : trained.tensor.shape) product *= size;
     elements += product;
   }
+  if (!model::has_adapter(models)) return fmt::format("; {} parameters of chosen layers are trained", elements);
   return fmt::format("; an adapter of rank {} with {} trained parameters", model::adapter_of(models).rank, elements);
 }
 
@@ -60,7 +63,7 @@ std::string adapter_in_words(const model::VirtualModels& models) {
 std::vector<std::pair<std::string, double>> memory_of(const plan::RunShape& run, int64_t elements, int64_t trained,
                                                       int sharers) {
   const auto count = static_cast<double>(elements), learning = static_cast<double>(trained);
-  const bool half = run.half() && trained == elements;
+  const bool half = run.half() && !run.options.adapter;
   // Nearly all elements are those of matrices.
   const double states = run.muon ? run.muon->state_bytes : run.optimizer_state_bytes;
   const double state = learning * (states + (half ? run.main_parameter_bytes : 0));
@@ -96,7 +99,7 @@ observe::StartSummary start_summary(const model::VirtualModels& models, const Ru
   const layout::MicrobatchCalculator batches(run.trainer.batch);
   observe::StartSummary summary;
   summary.model = fmt::format("{}, {} layers of width {}, vocabulary {}{}", config.family, config.num_layers,
-                              config.hidden_size, config.vocab_size, adapter_in_words(models));
+                              config.hidden_size, config.vocab_size, trained_in_words(models));
   summary.parameters = parameter_count(config);
   summary.fewest_on_rank = -extremes[0].item<int64_t>();
   summary.most_on_rank = extremes[1].item<int64_t>();

@@ -56,6 +56,30 @@ void add_lora(OptionList& list) {
       .train_only();
 }
 
+// Training of some layers. The names are LLaMA-Factory's.
+void add_freeze(OptionList& list) {
+  list.topic("Frozen layers");
+  auto freeze = list.part(&TrainingArguments::freeze);
+  freeze
+      .add("freeze_trainable_layers", &FreezeConfig::layers,
+           "layers that finetuning_type freeze trains: above 0 the last so many, below 0 the first")
+      .train_only();
+  freeze
+      .add("freeze_trainable_modules", &FreezeConfig::modules,
+           "modules of these layers that are trained (self_attn, mlp, …), or all")
+      .commas()
+      .train_only();
+  freeze
+      .add("freeze_extra_modules", &FreezeConfig::extra,
+           "modules outside of layers that are trained as well: embed_tokens, norm, lm_head")
+      .commas()
+      .train_only();
+  freeze
+      .add("use_llama_pro", &FreezeConfig::llama_pro,
+           "train freeze_trainable_layers layers at equal distances, the last of each block of layers")
+      .train_only();
+}
+
 // Preference training on pairs (chosen, rejected), and on single answers with verdicts. The formulas of the losses are
 // in train/preference/preference_loss.h and kto_loss.h.
 void add_preferences(OptionList& list) {
@@ -147,6 +171,7 @@ void add_distillation(OptionList& list) {
 
 void add_adapter_options(OptionList& list) {
   add_lora(list);
+  add_freeze(list);
   add_preferences(list);
   add_distillation(list);
 }

@@ -12,8 +12,9 @@ void add_run_options(OptionList& list) {
       .refuse({"rm", "ppo"}, "reward models and PPO are not part of Megalith; use pt, sft, dpo or kto")
       .pretrain_default(Stage::kPretrain)
       .train_only();
-  run.add("finetuning_type", &RunConfig::finetuning_type, "lora: train adapters; full: train every weight")
-      .refuse({"oft", "freeze"}, "OFT and layer freezing are not part of Megalith; use lora or full")
+  run.add("finetuning_type", &RunConfig::finetuning_type,
+          "lora: train adapters; freeze: train some layers; full: train every weight")
+      .refuse({"oft"}, "OFT is not part of Megalith; use lora, freeze or full")
       .pretrain_default(FinetuningType::kFull)
       .train_only();
   // Hugging Face asks for training and evaluation one by one; Megatron trains unless told to skip it.

@@ -1,5 +1,5 @@
-// Which classes and functions a pickle may name. Everything stays a description, so the list is not what keeps code from
-// running; it tells a checkpoint from a file that was made to attack its readers.
+// Which classes and functions a pickle may name. Everything stays a description, so the list is not what keeps code
+// from running; it tells a checkpoint from a file that was made to attack its readers.
 #include <algorithm>
 #include <array>
 

@@ -30,12 +30,18 @@ class ChunkWalk {
         head_rank_(with_head(rank_, model.trains_head())),
         memory_(memory),
         walk_(rank_, memory, defer),
-        head_walk_(head_rank_, memory, defer) {
+        head_walk_(head_rank_, memory, defer),
+        frozen_walk_(model.frozen_rank(), memory) {
     // With adapters alone trained, nothing below the first layer needs a gradient: its input need not be kept, unless
     // recomputation keeps it anyway.
     const auto all = groups();
-    if (!model_.trains_below() && stage.has_embedding() && !all.empty() && !all.front().recomputed)
-      bottom_ = layers_.front();
+    const bool starts = !model_.trains_below() && stage.has_embedding();
+    if (starts && !chooses() && !all.empty() && !all.front().recomputed) bottom_ = layers_.front();
+    if (!starts || !chooses()) return;
+    // Layers below the first trained one run without autograd, unless nothing of the stage is trained: then a gradient
+    // passes through all of it (GptModel::forward).
+    const auto first = std::ranges::find_if(layers_, [&](int layer) { return model_.trains_layer(layer); });
+    if (first != layers_.end()) first_trained_ = *first;
   }
 
   void forward() {
@@ -57,13 +63,13 @@ class ChunkWalk {
                               .input_held = group + 1 == all.rend() && !stage_.has_embedding()});
     if (stage_.has_embedding() && model_.trains_below())
       embed_backward();
-    else if (stage_.has_embedding() && (all.empty() || all.front().recomputed))
+    else if (stage_.has_embedding() && (all.empty() || all.front().recomputed || chooses()))
       walk_.give(rank_.residual());  // the gradient, which nothing needs
     else if (!stage_.has_embedding() && !all.empty())
       walk_.give(rank_.residual());  // the input
     for (auto tower = towers().rbegin(); tower != towers().rend(); ++tower) (*tower)->backward(memory_);
     walk_.end_pass();
-    walk_.give(angle_bytes() + walk_.leftover());
+    walk_.give(angle_bytes() + walk_.leftover() + frozen_walk_.leftover());
     return walk_.deferred() + head_walk_.deferred();
   }
 
@@ -83,6 +89,11 @@ class ChunkWalk {
     std::vector<int> layers;
     bool recomputed = false;  // only the input of the group is kept
   };
+  // Whether layers are chosen, and whether a group lies below all that is trained.
+  bool chooses() const { return model_.options().trained_layers.has_value(); }
+  bool is_below(const Group& group) const { return group.layers.back() < first_trained_; }
+  // The walk of a layer: frozen layers have no weight gradients.
+  nn::LayerWalk& walk_of(int layer) { return model_.trains_layer(layer) ? walk_ : frozen_walk_; }
 
   // Splits the layers into groups as GptModel::run_layers does.
   std::vector<Group> groups() const {
@@ -99,9 +110,9 @@ class ChunkWalk {
     return result;
   }
 
-  void layer_forward(int layer, bool keep) { model_.layer(layer).forward(walk_, keep, layer == bottom_); }
+  void layer_forward(int layer, bool keep) { model_.layer(layer).forward(walk_of(layer), keep, layer == bottom_); }
   void layer_backward(int layer, const Borders& borders) {
-    model_.layer(layer).backward(walk_, borders, layer == bottom_);
+    model_.layer(layer).backward(walk_of(layer), borders, layer == bottom_);
   }
   // Returns the bytes that a layer of the chunk keeps on the host between the end of the next layer's forward and its
   // backward; 0 for other layers. Counts the output in place of the input, which is as large.
@@ -118,6 +129,13 @@ class ChunkWalk {
 
   // A recomputed group keeps its input and output only; the streams between its layers are freed.
   void group_forward(const Group& group) {
+    if (is_below(group)) {
+      for (const int layer : group.layers) {
+        layer_forward(layer, /*keep=*/false);
+        walk_.give(rank_.residual());  // its input
+      }
+      return;
+    }
     if (!group.recomputed) {
       for (const int layer : group.layers) {
         layer_forward(layer, /*keep=*/true);
@@ -136,6 +154,7 @@ class ChunkWalk {
 
   // A recomputed group first runs forward again, keeping everything, and then backward.
   void group_backward(const Group& group, Borders borders) {
+    if (is_below(group)) return;
     if (!group.recomputed) {
       for (size_t i = group.layers.size(); i > 0; --i) {
         walk_.take(offloaded(group.layers[i - 1] - 1));  // fetched ahead
@@ -146,11 +165,12 @@ class ChunkWalk {
     }
     if (splits_input() && !borders.input_held) walk_.take(rank_.residual(), Use::kCommunication);
     for (const int layer : group.layers) layer_forward(layer, /*keep=*/true);
-    const double before = walk_.exchange_leftover(0);
+    const double before = walk_.exchange_leftover(0), before_frozen = frozen_walk_.exchange_leftover(0);
     for (size_t i = group.layers.size(); i > 0; --i)
       layer_backward(group.layers[i - 1], {.grad_held = i == group.layers.size(), .input_held = i == 1});
     walk_.end_pass();
-    walk_.give(rank_.residual() + walk_.exchange_leftover(before));  // the recomputed output, and its graph
+    // The recomputed output, and its graph.
+    walk_.give(rank_.residual() + walk_.exchange_leftover(before) + frozen_walk_.exchange_leftover(before_frozen));
     if (!borders.grad_held) walk_.give(rank_.residual());
     if (splits_input()) {
       walk_.give(rank_.residual() / rank_.tp);
@@ -280,8 +300,10 @@ class ChunkWalk {
   const std::vector<int> layers_;
   const nn::RankSizes head_rank_;
   nn::MemoryWalk& memory_;
-  nn::LayerWalk walk_, head_walk_;  // head_walk_: of the projection to the logits
-  int bottom_ = -1;                 // the layer whose input needs no gradient; -1 if there is none
+  // head_walk_ is for the projection to the logits, frozen_walk_ for layers that are not chosen.
+  nn::LayerWalk walk_, head_walk_, frozen_walk_;
+  int bottom_ = -1;         // the layer whose input needs no gradient; -1 if there is none
+  int first_trained_ = -1;  // below it, layers run without autograd; -1 if none does
 };
 
 }  // namespace

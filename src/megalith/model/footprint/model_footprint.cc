@@ -36,7 +36,18 @@ nn::TowerTraining tower_training(const ModelOptions& options, const nn::UpdateSi
 // Whether a run trains this weight of the language model, which has no low-rank update.
 bool trains_whole(const ModelConfig& config, const ModelOptions& options, const char* weight) {
   if (options.freeze.language_model) return false;
+  if (options.trained_layers) return TrainedLayers(*options.trained_layers, config).trains(weight);
   return !options.adapter || peft::is_saved(peft::module_of(module_names(config), weight), *options.adapter);
+}
+
+nn::RankSizes frozen(nn::RankSizes rank) {
+  rank.frozen = true;
+  return rank;
+}
+
+std::optional<TrainedLayers> choice_of(const ModelConfig& config, const ModelOptions& options) {
+  if (!options.trained_layers) return std::nullopt;
+  return TrainedLayers(*options.trained_layers, config);
 }
 
 }  // namespace
@@ -45,6 +56,8 @@ ModelFootprint::ModelFootprint(const ModelConfig& config, const ModelOptions& op
     : config_(config),
       options_(options),
       rank_(rank),
+      frozen_rank_(frozen(rank)),
+      choice_(choice_of(config, options)),
       vocab_rows_(layout::padded_vocab_size(config.vocab_size, options.vocab_multiple, static_cast<int>(rank.tp)) /
                   rank.tp),
       trains_embedding_(trains_whole(config, options, "embedding.weight")),
@@ -67,7 +80,14 @@ ModelFootprint::ModelFootprint(const ModelConfig& config, const ModelOptions& op
   // One scope per layer, so that parameters() can give any range of layers without walking them again.
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     nn::ParameterSizes parameters;
-    const nn::FootprintScope root(rank_, options.freeze.language_model ? nullptr : updates, parameters);
+    // "layers.3.mlp.experts." -> "mlp"
+    const nn::FootprintScope::Trains trains = [&](std::string_view scope) {
+      const size_t part = std::string_view("layers.").size() + std::to_string(layer).size() + 1;
+      return choice_->trains_part(layer, scope.substr(part, scope.find('.', part) - part));
+    };
+    const nn::FootprintScope root(trains_layer(layer) ? rank_ : frozen_rank_,
+                                  options.freeze.language_model ? nullptr : updates, parameters,
+                                  choice_ ? &trains : nullptr);
     TransformerBlockFootprint block(root.child("layers").child(std::to_string(layer)), config, options, layer);
     if (!uses_fp8(config, options, layer))
       for (nn::ParameterSize& p : parameters.weights) p.in_fp8 = false;
@@ -82,10 +102,13 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
   nn::ParameterSizes own;
   const nn::FootprintScope scope(rank_, nullptr, own);
   // Adapters sit on towers and layers, so the parameters listed here need no updates.
-  const auto flush = [&] {
-    for (nn::ParameterSize& p : own.weights) p.trained &= !options_.adapter && !options_.freeze.language_model;
+  const auto flush = [&](bool trained = true) {
+    for (nn::ParameterSize& p : own.weights)
+      p.trained &= trained && !options_.adapter && !options_.freeze.language_model;
     append(list, std::exchange(own, {}));
   };
+  // Whether weights outside of layers are chosen; multi-token prediction never is.
+  const auto chosen = [&](const char* weight) { return !choice_ || choice_->trains(weight); };
   const auto add_table = [&](bool own_bucket, bool trained) {
     flush();
     list.push_back({.numel = table, .own_bucket = own_bucket, .trained = trained});
@@ -101,13 +124,13 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
     for (const auto& tower : towers_) append(list, {.weights = tower->parts().parameters().weights, .updates = {}});
     add_table(copied && !stage.has_loss(), trains_embedding_);
     if (config_.learned_positions) scope.add(config_.max_positions * h);
-    flush();
+    flush(chosen("position_embedding.weight"));
     for (const auto& tower : towers_) append(list, {.weights = {}, .updates = tower->parts().parameters().updates});
   }
   for (const int layer : stage.layers()) append_layer(static_cast<size_t>(layer));
   if (stage.has_loss()) {
     add_norm();
-    flush();
+    flush(chosen("final_norm.weight"));
     list.back().trained |= trains_final_bias_;
     // The copy's gradient is summed with the first stage's, so it gets a bucket of its own.
     if (!stage.has_embedding() && (config_.tied_embeddings || !stage.mtp_layers.empty()))
@@ -117,13 +140,16 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
       add_norm();
       add_norm();
       nn::ReplicatedFootprint(scope, 2 * h, {{"projection", h}}, false);
-      flush();
+      flush(!choice_);
       const size_t first = list.size();
       append_layer(layers_.size() - 1);  // the block is of the kind of the last layer
-      for (size_t i = first; i < list.size(); ++i) list[i].four_bit = false;
+      for (size_t i = first; i < list.size(); ++i) {
+        list[i].four_bit = false;
+        if (choice_) list[i].trained = false;
+      }
       add_norm();
     }
-    flush();
+    flush(!choice_);
   }
   return list;
 }

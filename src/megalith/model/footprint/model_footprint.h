@@ -1,6 +1,6 @@
 // ModelFootprint: parameters of the chunks of a model on a rank, and the memory and work of a micro-batch, by
-// arithmetic. It mirrors GptModel: towers, embedding, layers with their recomputation, multi-token prediction, head and loss.
-// The planner calls it for every layout that it considers; nothing is allocated.
+// arithmetic. It mirrors GptModel: towers, embedding, layers with their recomputation, multi-token prediction, head and
+// loss. The planner calls it for every layout that it considers; nothing is allocated.
 #pragma once
 
 #include <memory>
@@ -50,6 +50,9 @@ class ModelFootprint {
   bool trains_head() const { return trains_head_; }
   // The towers of the model, in the order in which they run: for images, for sounds.
   const std::vector<std::unique_ptr<nn::TowerFootprint>>& towers() const { return towers_; }
+  // Whether something of a layer is trained, where layers are chosen; a layer of which a part is trained counts as a
+  // whole. True for all without a choice, also with adapters.
+  bool trains_layer(int64_t layer) const { return !choice_ || choice_->trains_layer(layer); }
   // Whether something below the first layer is trained, so that the layers' input needs a gradient.
   bool trains_below() const;
   // Whether every part of the model counts the memory of adapters.
@@ -61,6 +64,8 @@ class ModelFootprint {
   const nn::RankSizes& rank() const { return rank_; }
   const TransformerBlockFootprint& layer(int64_t number) const { return layers_.at(static_cast<size_t>(number)).block; }
   const nn::NormFootprint& final_norm() const { return final_norm_; }
+  // Sizes for layers that are not trained, where some are chosen.
+  const nn::RankSizes& frozen_rank() const { return frozen_rank_; }
   // Returns the projection to the logits of this rank's part of the vocabulary.
   const nn::ColumnFootprint& head() const { return head_; }
 
@@ -74,6 +79,8 @@ class ModelFootprint {
   const ModelConfig& config_;
   const ModelOptions& options_;
   const nn::RankSizes rank_;
+  const nn::RankSizes frozen_rank_;  // sizes for layers that are not chosen
+  const std::optional<TrainedLayers> choice_;
   const int64_t vocab_rows_;  // rows of the padded vocabulary on this rank
   const bool trains_embedding_, trains_head_;
   const bool trains_final_bias_;  // beside an adapter

@@ -38,14 +38,14 @@ MatrixWork MatrixWork::of_columns(int64_t rows, int64_t columns, int64_t ranks, 
 
 FootprintScope FootprintScope::child(std::string_view name) const {
   FootprintScope result = *this;
-  if (updates_) result.prefix_.append(name).append(".");  // only updates look at names
+  if (updates_ || trains_) result.prefix_.append(name).append(".");  // otherwise nobody looks at names
   return result;
 }
 
 bool FootprintScope::keeps_four_bit() const { return rank_->four_bit && updates_ && is_in_layer(prefix_); }
 
 void FootprintScope::add(ParameterSize parameter) const {
-  if (updates_) parameter.trained = false;
+  if (updates_ || (trains_ && !(*trains_)(prefix_))) parameter.trained = false;
   to_->weights.push_back(parameter);
 }
 
@@ -53,6 +53,7 @@ void FootprintScope::add_bias(std::vector<UpdatedPart> parts) const {
   ParameterSize bias;
   for (const UpdatedPart& part : parts) bias.numel += part.rows;
   if (updates_) bias.trained = updates_->trains_bias(full(std::move(parts)));
+  if (trains_) bias.trained = (*trains_)(prefix_);
   to_->weights.push_back(bias);
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -81,9 +82,11 @@ struct ParameterSizes {
 // A node in the tree of parameter names. Copies are cheap; what it refers to outlives it.
 class FootprintScope {
  public:
-  // `updates` is nullptr if all weights are trained.
-  FootprintScope(const RankSizes& rank, const UpdateSizes* updates, ParameterSizes& to)
-      : rank_(&rank), updates_(updates), to_(&to) {}
+  // Whether the weights in a scope of this name ("layers.3.mlp.", with those inside it) are trained.
+  using Trains = std::function<bool(std::string_view scope)>;
+  // `updates` is nullptr if weights are trained: all of them, or those for which `trains` is true.
+  FootprintScope(const RankSizes& rank, const UpdateSizes* updates, ParameterSizes& to, const Trains* trains = nullptr)
+      : rank_(&rank), updates_(updates), trains_(trains), to_(&to) {}
   // Returns the scope of a part named `name`, as ParameterScope::child does.
   FootprintScope child(std::string_view name) const;
 
@@ -106,6 +109,7 @@ class FootprintScope {
 
   const RankSizes* rank_;
   const UpdateSizes* updates_;
+  const Trains* trains_;
   ParameterSizes* to_;
   std::string prefix_;
 };

@@ -26,6 +26,12 @@ double unscaled_bytes(const LayerWalk& walk, const UpdateSize& update, double ro
   return rows * static_cast<double>(update.outputs) * walk.rank().bytes;
 }
 
+// Bytes of the sums of weight and update whose norms are computed at once, in fp32, and of these rows of a weight in 4
+// bits.
+double norm_bytes(const LayerWalk& walk, const UpdateSize& update) {
+  return static_cast<double>(update.norm_block) * (4 + (walk.rank().four_bit ? walk.rank().bytes : 0));
+}
+
 // Bytes of norms and scales, in fp32.
 double scale_bytes(const UpdateSize& update) { return 4 * static_cast<double>(update.magnitudes + update.outputs); }
 
@@ -39,7 +45,7 @@ void update_forward(LayerWalk& walk, const UpdateSize& update, double rows, doub
   walk.take(hidden);
   walk.touch(converted(walk, update.b), Use::kWorkspace);
   if (update.magnitudes > 0) {
-    walk.touch(4 * static_cast<double>(update.norm_block), Use::kWorkspace);
+    walk.touch(norm_bytes(walk, update), Use::kWorkspace);
     walk.take(unscaled_bytes(walk, update, rows) + scale_bytes(update));
     if (masked > 0) walk.touch(masked + unscaled_bytes(walk, update, rows), Use::kWorkspace);
     if (!keep) walk.give(unscaled_bytes(walk, update, rows) + scale_bytes(update));

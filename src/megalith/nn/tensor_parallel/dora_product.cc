@@ -1,10 +1,10 @@
-// A product with a weight-decomposed update (DoRA, arXiv:2402.09353): y = c ∘ u with u = x Wᵀ + s (x Aᵀ) Bᵀ, where c has
-// one number per output: magnitude / norm of the row of W + s·B·A, and 1 for outputs without an update. The norm is a
-// constant in backward, as in section 4.3 of the paper and in peft. Bias and residual are added afterwards, unscaled.
+// A product with a weight-decomposed update (DoRA, arXiv:2402.09353): y = c ∘ u with u = x Wᵀ + s (x Aᵀ) Bᵀ, where c
+// has one number per output: magnitude / norm of the row of W + s·B·A, and 1 for outputs without an update. The norm is
+// a constant in backward, as in section 4.3 of the paper and in peft. Bias and residual are added afterwards, unscaled.
 //
-//   backward    du = c ∘ dy;   dx = du W + dh A with dh = s du B;   dA = dhᵀ x;   dB = s duᵀ h;   dm = Σ_t dy ∘ u / norm
+//   backward    du = c ∘ dy;   dh = s du B;   dx = du W + dh A;   dA = dhᵀ x;   dB = s duᵀ h;   dm = Σ_t dy ∘ u / norm
 //
-// With dropout peft multiplies x without it by W, and x' with it by c - 1: y = (x - x') Wᵀ + c ∘ (x' Wᵀ + s (x' Aᵀ) Bᵀ).
+// With dropout peft multiplies W by x and (c - 1) W by x' after dropout: y = (x - x') Wᵀ + c ∘ (x' Wᵀ + s (x' Aᵀ) Bᵀ).
 //
 // In row layers u is a partial sum over the ranks. c is the same on all of them, since norms are summed over the ranks;
 // so c ∘ u are partial sums, too, and so is dm.
@@ -53,8 +53,8 @@ at::Tensor magnitude_grad(const LowRank& update, const at::Tensor& dy, const at:
   return grad.done();
 }
 
-// Saved::own holds that of the base, then hidden [t, m r], the mask of the input of A (undefined without dropout; of all
-// tokens, since both products with W need it) and u [t, o].
+// Saved::own holds that of the base, then hidden [t, m r], the mask of the input of A (undefined without dropout; for
+// all tokens, since both products with W need it) and u [t, o].
 class DoraProduct final : public Product {
  public:
   DoraProduct(const Parameter& weight, ProductPtr base, const LowRank& update,

@@ -47,8 +47,8 @@ class HeadProducts {
   ops::Fp8Matrix x8_, dy8_;
 };
 
-// Sums dx [t, h] over the ranks of tp, each of which has the part from its columns of the vocabulary: into dx itself, or
-// with sequence parallelism to this rank's [t/tp, h].
+// Sums dx [t, h] over the ranks of tp, each of which has the part from its columns of the vocabulary: into dx itself,
+// or with sequence parallelism to this rank's [t/tp, h].
 at::Tensor reduce_head_grad(const at::Tensor& dx, const TensorParallel& tp);
 
 }  // namespace megalith::nn

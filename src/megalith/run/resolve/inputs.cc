@@ -103,6 +103,23 @@ void take_order(const TrainingArguments& args, const DataTools& tools, DataPlan&
   plan.trains = config::trains(args.run);
 }
 
+// Checks the choice of finetuning_type freeze. New rows of the vocabulary would keep their initial values if embedding
+// and head were frozen.
+void check_trained_layers(const TrainingArguments& args, const model::ModelConfig& config,
+                          const RunVocabulary& vocabulary) {
+  const auto choice = model_options(args, at::kCPU).trained_layers;
+  if (!choice) return;
+  model::check_layer_choice(*choice, config, model::global_tensors(config));
+  const model::TrainedLayers trained(*choice, config);
+  for (const char* weight : {"embedding.weight", "head.weight"})
+    check<ConfigError>(!vocabulary.has_new_rows() || !model::has_vocabulary_rows(weight, config) ||
+                           (config.tied_embeddings && std::string_view(weight) == "head.weight") ||
+                           trained.trains(weight),
+                       "the vocabulary has new rows, which finetuning_type freeze leaves at their initial values; name"
+                       " embedding and head ({}) in freeze_extra_modules",
+                       fmt::join(model::vocabulary_modules(config), ", "));
+}
+
 }  // namespace
 
 fs::path find_model(const std::string& path_or_name, bool weights) {
@@ -119,6 +136,7 @@ ModelPlan model_plan(const fs::path& folder, const TrainingArguments& args,
   if (trains_adapter(args)) plan.adapter = adapter_source(args);
   plan.vocabulary = run_vocabulary(args, folder, in_files, plan.adapter, reads_tokenizer);
   plan.config.vocab_size = plan.vocabulary.size;
+  check_trained_layers(args, in_files, plan.vocabulary);
   if (!plan.adapter) return plan;
   if (const auto excluded = model::excluded_modules(in_files, model_options(args, at::kCPU).freeze); !excluded.empty())
     plan.adapter->fresh.exclude_pattern = peft::NamePattern::whole(excluded);

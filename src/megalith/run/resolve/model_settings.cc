@@ -169,6 +169,11 @@ model::ModelOptions model_options(const config::TrainingArguments& args, at::Dev
   options.freeze = {.vision_tower = args.towers.freeze_vision_tower,
                     .projector = args.towers.freeze_multi_modal_projector,
                     .language_model = args.towers.freeze_language_model};
+  if (args.dialect == config::Dialect::kTrain && args.run.finetuning_type == config::FinetuningType::kFreeze)
+    options.trained_layers = model::LayerChoice{.layers = args.freeze.layers,
+                                                .modules = args.freeze.modules,
+                                                .extra = args.freeze.extra,
+                                                .spread = args.freeze.llama_pro};
   return options_on(std::move(options), device);
 }
 
