@@ -10,6 +10,9 @@ namespace megalith::fuzz {
 // First line: the number of bytes of data, in decimal; the rest: the header.
 void safetensors_header(std::string_view input);
 
+// A pickle as torch.save writes it, and a zip archive around one.
+void pickle(std::string_view input);
+
 // A config.json.
 void json_config(std::string_view input);
 

@@ -17,7 +17,9 @@
 #include "megalith/cli/command.h"
 #include "megalith/config/parser.h"
 #include "megalith/hf/hub_cache.h"
+#include "megalith/hf/weight_files.h"
 #include "megalith/model/convert/convert.h"
+#include "megalith/model/foreign/convert_foreign.h"
 #include "megalith/peft/adapter_folder.h"
 
 namespace megalith::cli {
@@ -31,9 +33,13 @@ megalith convert --checkpoint_path CHECKPOINT --verify
 
 Copies weights tensor by tensor: the model is never in memory as a whole. A Megalith checkpoint (checkpoint-S) becomes
 a plain Hugging Face folder; a Hugging Face model becomes a folder that is also a checkpoint: it has a manifest.
+Checkpoints of torch.distributed.checkpoint, Megatron-LM (torch_dist and torch) and mcore_adapter are read, too: their
+weights become a Hugging Face folder. Nothing in them is executed.
 
   --checkpoint_path MODEL   folder, checkpoint, or a hub name that has been downloaded
   --adapter_path FOLDER     merge this adapter (also --merge_adapter): the result is a plain model
+  --config_path FOLDER      for checkpoints of other programs: folder of a Hugging Face model with the same config.json
+                            and tokenizer, where the checkpoint has none
   --output_path FOLDER      where the result goes; it appears when it is complete
   --reshard                 all of a checkpoint, with its optimizer state, in files of another size. Another parallel
                             layout needs no conversion: every layout reads every checkpoint
@@ -94,7 +100,7 @@ int verify(const std::string& folder, bool as_json) {
 }  // namespace
 
 int run_convert(Words words) {
-  std::optional<std::string> source, adapter, target, shard_size;
+  std::optional<std::string> source, adapter, target, shard_size, described;
   std::optional<int64_t> vocab;
   bool fp32 = false, overwrite = false, json = false, help = false, reshard = false, verified = false;
   bool fp8_blocks = false;
@@ -102,6 +108,7 @@ int run_convert(Words words) {
   const std::vector<config::CommandOption> own{{"checkpoint_path", "the model to convert", &source},
                                                {"adapter_path", "an adapter to merge", &adapter},
                                                {"merge_adapter", "the same", &adapter},
+                                               {"config_path", "config.json and tokenizer of the model", &described},
                                                {"output_path", "where the result goes", &target},
                                                {"reshard", "all of a checkpoint, in other files", &reshard},
                                                {"verify", "check that a checkpoint is complete", &verified},
@@ -140,6 +147,24 @@ int run_convert(Words words) {
     print_result(json, *target, 0, copy.total_bytes(), files);
     return kDone;
   }
+  if (!hf::has_weight_files(*source) && model::find_foreign_checkpoint(*source)) {
+    check<ConfigError>(
+        !vocab && !adapter && !fp8_blocks,
+        "{} is a checkpoint of another program: convert it without vocab_size, adapter_path and fp8_blocks"
+        " first, and then the result with them",
+        *source);
+    model::ForeignOptions how{
+        .dtype = options.dtype, .max_shard_bytes = options.max_shard_bytes, .overwrite = overwrite};
+    if (described)
+      how.config = hf::find_model_folder(*described, hf::HubEnvironment::from_process(), hf::ModelParts::kConfig);
+    const auto report = model::convert_foreign_checkpoint(*source, *target, how);
+    checkpoint::add_manifest(*target);
+    print_result(json, *target, report.tensors, report.bytes, report.files);
+    return kDone;
+  }
+  check<ConfigError>(!described,
+                     "config_path is for checkpoints of torch.distributed.checkpoint and Megatron, and {} is not one",
+                     *source);
   const auto folder = hf::find_model_folder(*source, hf::HubEnvironment::from_process());
   const auto report = model::convert_checkpoint(folder, *target, options);
   // A converted checkpoint stays a plain folder; a converted model becomes a checkpoint that can be verified.

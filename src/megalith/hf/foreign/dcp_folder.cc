@@ -21,6 +21,8 @@
 #include "megalith/base/text.h"
 #include "megalith/hf/foreign/pickle_reader.h"
 #include "megalith/hf/foreign/torch_file.h"
+#include "megalith/hf/safetensors_header.h"
+#include "megalith/hf/scalar_type.h"
 #include "megalith/hf/weight_files.h"
 #include "megalith/io/json_text.h"
 
@@ -90,6 +92,13 @@ bool is_inside(at::IntArrayRef offset, at::IntArrayRef shape, at::IntArrayRef wh
   return true;
 }
 
+// Returns the bytes of a tensor's elements; refuses those that no file could hold.
+uint64_t element_bytes(const Attributes& tensor, at::ScalarType dtype, const std::vector<int64_t>& shape) {
+  const auto bytes = tensor_bytes(dtype_of(dtype), shape);
+  if (!bytes) tensor.refuse(fmt::format("a shape of [{}]", fmt::join(shape, ", ")));
+  return *bytes;
+}
+
 }  // namespace
 
 bool is_dcp_folder(const fs::path& folder) {
@@ -121,6 +130,7 @@ void DcpFolder::read_metadata(const PickleValue& root) {
     if (!name->is(Kind::kText) || !is_class(*value, "TensorStorageMetadata")) continue;
     const Attributes attributes(*value, path, name->text);
     DcpTensor tensor{dtype_in(attributes), attributes.sizes("size"), {}};
+    uint64_t held = 0;
     for (const PickleValue* part : attributes.get("chunks").items) {
       const Attributes chunk(*part, path, name->text);
       DcpChunk found{chunk.sizes("offsets"), chunk.sizes("sizes")};
@@ -135,8 +145,12 @@ void DcpFolder::read_metadata(const PickleValue& root) {
       found.begin = info.bytes("offset");
       found.bytes = info.bytes("length");
       if (!stays_inside(found.file)) attributes.refuse("a chunk lies outside of the folder");
+      const uint64_t elements = element_bytes(attributes, tensor.dtype, found.shape);
+      if (elements > found.bytes) attributes.refuse("a chunk has fewer bytes than its elements need");
+      held += elements;
       tensor.chunks.push_back(std::move(found));
     }
+    if (held < element_bytes(attributes, tensor.dtype, tensor.shape)) attributes.refuse("its chunks do not cover it");
     tensors_.insert_or_assign(name->text, std::move(tensor));
   }
 }

@@ -1,4 +1,4 @@
-// Which classes and functions a pickle may name. Everything stays a description, so the list is not what keeps code
+// The classes and functions that a pickle may name. Everything stays a description, so the list is not what keeps code
 // from running; it tells a checkpoint from a file that was made to attack its readers.
 #include <algorithm>
 #include <array>

@@ -55,7 +55,7 @@ class Pickle {
 
  private:
   friend class PickleReader;
-  std::deque<PickleValue> values_;  // whose addresses do not change
+  std::deque<PickleValue> values_;  // a deque keeps their addresses
   const PickleValue* root_ = nullptr;
 };
 

@@ -1,5 +1,5 @@
-// Of the three places that describe a member, the central directory at the end counts, as in all readers; of the header
-// in front of the member only its length is used, which says where the bytes begin.
+// Three places describe a member. The central directory at the end counts, as in all readers; the header in front of
+// the member only says, by its length, where the bytes begin.
 //
 //   local header, bytes      for each member
 //   central directory        46 bytes per member, with name, extra fields and comment
@@ -51,7 +51,7 @@ class Fields {
   const std::string& name_;
 };
 
-// Where the central directory begins, and how many members it lists.
+// The beginning of the central directory, and the number of its members.
 struct Directory {
   uint64_t offset, members;
 };

@@ -40,7 +40,7 @@ constexpr std::array kTypes{TypeNames{"torch.float32", "torch.FloatStorage", at:
                             TypeNames{"torch.float8_e4m3fn", "", at::kFloat8_e4m3fn},
                             TypeNames{"torch.float8_e5m2", "", at::kFloat8_e5m2}};
 
-// Returns the number of elements from the first to behind the last; std::nullopt when a size or stride is negative or
+// Returns the number of elements up to the last one; std::nullopt when a size or stride is negative or
 // the number does not fit.
 std::optional<int64_t> extent(const TorchTensor& tensor) {
   if (tensor.shape.size() != tensor.strides.size() || tensor.offset < 0) return std::nullopt;
