@@ -9,8 +9,8 @@ class TrainingArguments:
     def __init__(
         self,
         *,
-        stage: Literal["pt", "sft", "dpo"] = ...,
-        finetuning_type: Literal["lora", "full"] = ...,
+        stage: Literal["pt", "sft", "dpo", "kto"] = ...,
+        finetuning_type: Literal["lora", "freeze", "full"] = ...,
         do_train: bool = ...,
         do_eval: bool = ...,
         skip_train: bool = ...,
@@ -173,9 +173,6 @@ class TrainingArguments:
         new_special_tokens_config: str | None = ...,
         init_special_tokens: str = ...,
         quantization_method: str = ...,
-        quantization_bit: int | None = ...,
-        quantization_type: str = ...,
-        double_quantization: bool = ...,
         quantization_device_map: str | None = ...,
         ref_model_quantization_bit: int | None = ...,
         reward_model_quantization_bit: int | None = ...,
@@ -183,7 +180,6 @@ class TrainingArguments:
         use_unsloth: bool = ...,
         shift_attn: bool = ...,
         mixture_of_depths: str | None = ...,
-        use_llama_pro: bool = ...,
         use_kt: bool = ...,
         use_kt_optimize_rule: bool = ...,
         kt_optimize_rule: str | None = ...,
@@ -589,12 +585,15 @@ class TrainingArguments:
         additional_target: str | Sequence[str] = ...,
         modules_to_save: str | Sequence[str] = ...,
         use_rslora: bool = ...,
+        use_dora: bool = ...,
         create_new_adapter: bool = ...,
         adapter_name_or_path: str | Sequence[str] = ...,
         adapter_folder: str | None = ...,
+        quantization_bit: int | None = ...,
+        quantization_type: Literal["nf4", "fp4"] = ...,
+        double_quantization: bool = ...,
         loraplus_lr_ratio: float | None = ...,
         loraplus_lr_embedding: float = ...,
-        use_dora: bool = ...,
         pissa_init: bool = ...,
         pissa_iter: int = ...,
         pissa_convert: bool = ...,
@@ -603,9 +602,10 @@ class TrainingArguments:
         oft_target: str = ...,
         module_dropout: float = ...,
         freeze_trainable_layers: int = ...,
-        freeze_trainable_modules: str = ...,
-        freeze_extra_modules: str | None = ...,
-        pref_loss: Literal["sigmoid", "robust", "hinge", "ipo", "orpo", "simpo"] = ...,
+        freeze_trainable_modules: str | Sequence[str] = ...,
+        freeze_extra_modules: str | Sequence[str] = ...,
+        use_llama_pro: bool = ...,
+        pref_loss: Literal["sigmoid", "robust", "hinge", "ipo", "orpo", "simpo", "sigmoid_norm", "exo_pair", "nca_pair", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop"] = ...,
         pref_beta: float = ...,
         beta: float = ...,
         dpo_beta: float = ...,
@@ -614,13 +614,16 @@ class TrainingArguments:
         dpo_label_smoothing: float = ...,
         label_smoothing: float = ...,
         simpo_gamma: float = ...,
+        discopop_tau: float = ...,
+        ld_alpha: float | None = ...,
+        kto_chosen_weight: float = ...,
+        desirable_weight: float = ...,
+        kto_rejected_weight: float = ...,
+        undesirable_weight: float = ...,
         ref_model: str | None = ...,
         precompute_ref_log_probs: bool = ...,
         ref_model_adapters: str | Sequence[str] = ...,
         pref_bco_weight: float = ...,
-        ld_alpha: float | None = ...,
-        kto_chosen_weight: float = ...,
-        kto_rejected_weight: float = ...,
         ppo_buffer_size: int = ...,
         ppo_epochs: int = ...,
         ppo_score_norm: bool = ...,
@@ -629,6 +632,11 @@ class TrainingArguments:
         reward_model: str | None = ...,
         reward_model_adapters: str | None = ...,
         reward_model_type: str = ...,
+        teacher_model_name_or_path: str | None = ...,
+        kd_loss: Literal["forward_kl", "reverse_kl", "jsd"] = ...,
+        kd_beta: float = ...,
+        kd_temperature: float = ...,
+        kd_ratio: float = ...,
         logging_strategy: Literal["no", "steps", "epoch"] = ...,
         logging_steps: float = ...,
         log_interval: float = ...,
@@ -869,10 +877,10 @@ class TrainingArguments:
     def to_yaml(self) -> str:
         """Returns every option as the text of a file that from_file() and `megalith train` read."""
 
-    stage: Literal["pt", "sft", "dpo"]
-    """what is trained: pt (text), sft (conversations), dpo (preferences)"""
-    finetuning_type: Literal["lora", "full"]
-    """lora: train adapters; full: train every weight"""
+    stage: Literal["pt", "sft", "dpo", "kto"]
+    """what is trained: pt (text), sft (conversations), dpo (preferences), kto (answers with verdicts)"""
+    finetuning_type: Literal["lora", "freeze", "full"]
+    """lora: train adapters; freeze: train some layers; full: train every weight"""
     do_train: bool
     """train; also when neither do_train nor do_eval is given"""
     do_eval: bool
@@ -1158,19 +1166,13 @@ class TrainingArguments:
     init_special_tokens: str
     """refused: the rows of new tokens start from the mean of the others plus noise; use add_special_tokens"""
     quantization_method: str
-    """refused: quantized weights are not part of Megalith"""
-    quantization_bit: int | None
-    """refused: quantized weights are not part of Megalith"""
-    quantization_type: str
-    """refused: quantized weights are not part of Megalith"""
-    double_quantization: bool
-    """refused: quantized weights are not part of Megalith"""
+    """refused: weights in 4 bits are those of bitsandbytes; use quantization_bit 4 without it"""
     quantization_device_map: str | None
-    """refused: quantized weights are not part of Megalith"""
+    """refused: the layout says where weights lie; leave it out"""
     ref_model_quantization_bit: int | None
-    """refused: quantized weights are not part of Megalith"""
+    """refused: a reference of its own is kept in the dtype of the run; without ref_model it is the base below the adapter, in 4 bits with quantization_bit 4"""
     reward_model_quantization_bit: int | None
-    """refused: quantized weights are not part of Megalith"""
+    """refused: reward models are not part of Megalith"""
     rope_scaling: str | None
     """refused: write rope_scaling into the model folder's config.json"""
     use_unsloth: bool
@@ -1178,8 +1180,6 @@ class TrainingArguments:
     shift_attn: bool
     """refused: it changes the model; Megalith trains the model as its config.json describes it"""
     mixture_of_depths: str | None
-    """refused: it changes the model; Megalith trains the model as its config.json describes it"""
-    use_llama_pro: bool
     """refused: it changes the model; Megalith trains the model as its config.json describes it"""
     use_kt: bool
     """refused: it changes the model; Megalith trains the model as its config.json describes it"""
@@ -1959,48 +1959,64 @@ class TrainingArguments:
     """modules trained in full: embed_tokens, lm_head, norms"""
     use_rslora: bool
     """scale = alpha / sqrt(rank)"""
+    use_dora: bool
+    """also train the norms of the rows of W + scale * B A (DoRA)"""
     create_new_adapter: bool
     """merge the given adapters, start a fresh one"""
     adapter_name_or_path: str | Sequence[str]
     """adapters: all but the last are merged, the last is trained on"""
     adapter_folder: str | None
     """folder that holds the adapters"""
+    quantization_bit: int | None
+    """4: keep the frozen linear weights below an adapter in 4 bits (none: in the dtype of the run)"""
+    quantization_type: Literal["nf4", "fp4"]
+    """values of weights in 4 bits"""
+    double_quantization: bool
+    """keep the scales of weights in 4 bits in 8 bits: 4.13 bits per number instead of 4.5"""
     loraplus_lr_ratio: float | None
     """learning rate of B over that of A"""
     loraplus_lr_embedding: float
     """learning rate of embedding adapters"""
-    use_dora: bool
-    """refused: Megalith's adapters are LoRA and rank-stabilised LoRA"""
     pissa_init: bool
-    """refused: Megalith's adapters are LoRA and rank-stabilised LoRA"""
+    """refused: Megalith's adapters are LoRA, rank-stabilised or with magnitudes (use_dora)"""
     pissa_iter: int
-    """refused: Megalith's adapters are LoRA and rank-stabilised LoRA"""
+    """refused: Megalith's adapters are LoRA, rank-stabilised or with magnitudes (use_dora)"""
     pissa_convert: bool
-    """refused: Megalith's adapters are LoRA and rank-stabilised LoRA"""
+    """refused: Megalith's adapters are LoRA, rank-stabilised or with magnitudes (use_dora)"""
     oft_rank: int
-    """refused: Megalith's adapters are LoRA and rank-stabilised LoRA"""
+    """refused: Megalith's adapters are LoRA, rank-stabilised or with magnitudes (use_dora)"""
     oft_block_size: int
-    """refused: Megalith's adapters are LoRA and rank-stabilised LoRA"""
+    """refused: Megalith's adapters are LoRA, rank-stabilised or with magnitudes (use_dora)"""
     oft_target: str
-    """refused: Megalith's adapters are LoRA and rank-stabilised LoRA"""
+    """refused: Megalith's adapters are LoRA, rank-stabilised or with magnitudes (use_dora)"""
     module_dropout: float
-    """refused: Megalith's adapters are LoRA and rank-stabilised LoRA"""
+    """refused: Megalith's adapters are LoRA, rank-stabilised or with magnitudes (use_dora)"""
     freeze_trainable_layers: int
-    """accepted without effect: belongs to finetuning_type freeze, which is refused"""
-    freeze_trainable_modules: str
-    """accepted without effect: belongs to finetuning_type freeze, which is refused"""
-    freeze_extra_modules: str | None
-    """accepted without effect: belongs to finetuning_type freeze, which is refused"""
-    pref_loss: Literal["sigmoid", "robust", "hinge", "ipo", "orpo", "simpo"]
+    """layers that finetuning_type freeze trains: above 0 the last so many, below 0 the first"""
+    freeze_trainable_modules: str | Sequence[str]
+    """modules of these layers that are trained (self_attn, mlp, …), or all"""
+    freeze_extra_modules: str | Sequence[str]
+    """modules outside of layers that are trained as well: embed_tokens, norm, lm_head"""
+    use_llama_pro: bool
+    """train freeze_trainable_layers layers at equal distances, the last of each block of layers"""
+    pref_loss: Literal["sigmoid", "robust", "hinge", "ipo", "orpo", "simpo", "sigmoid_norm", "exo_pair", "nca_pair", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop"]
     """what a pair of answers costs; orpo and simpo need no reference model, the others do"""
     pref_beta: float
     """strength of the preference term"""
     pref_ftx: float
     """weight of the chosen answers' sft loss"""
     dpo_label_smoothing: float
-    """share of pairs assumed wrong; sigmoid and robust only"""
+    """share of pairs assumed wrong; sigmoid, robust, exo_pair, aot and aot_unpaired only"""
     simpo_gamma: float
     """margin that simpo asks for"""
+    discopop_tau: float
+    """temperature at which discopop changes its form"""
+    ld_alpha: float | None
+    """weight of an answer's tokens beyond the length of the shorter one (none: all tokens count alike)"""
+    kto_chosen_weight: float
+    """weight of desirable answers in stage kto"""
+    kto_rejected_weight: float
+    """weight of undesirable answers in stage kto"""
     ref_model: str | None
     """reference model (none: the policy at the start)"""
     precompute_ref_log_probs: bool
@@ -2008,29 +2024,33 @@ class TrainingArguments:
     ref_model_adapters: str | Sequence[str]
     """adapters merged into the reference model"""
     pref_bco_weight: float
-    """refused: PPO, KTO, BCO and their relatives are not part of Megalith; use stage dpo with one of the choices of pref_loss"""
-    ld_alpha: float | None
-    """refused: PPO, KTO, BCO and their relatives are not part of Megalith; use stage dpo with one of the choices of pref_loss"""
-    kto_chosen_weight: float
-    """refused: PPO, KTO, BCO and their relatives are not part of Megalith; use stage dpo with one of the choices of pref_loss"""
-    kto_rejected_weight: float
-    """refused: PPO, KTO, BCO and their relatives are not part of Megalith; use stage dpo with one of the choices of pref_loss"""
+    """refused: PPO and reward models are not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
     ppo_buffer_size: int
-    """refused: PPO, KTO, BCO and their relatives are not part of Megalith; use stage dpo with one of the choices of pref_loss"""
+    """refused: PPO and reward models are not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
     ppo_epochs: int
-    """refused: PPO, KTO, BCO and their relatives are not part of Megalith; use stage dpo with one of the choices of pref_loss"""
+    """refused: PPO and reward models are not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
     ppo_score_norm: bool
-    """refused: PPO, KTO, BCO and their relatives are not part of Megalith; use stage dpo with one of the choices of pref_loss"""
+    """refused: PPO and reward models are not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
     ppo_target: float
-    """refused: PPO, KTO, BCO and their relatives are not part of Megalith; use stage dpo with one of the choices of pref_loss"""
+    """refused: PPO and reward models are not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
     ppo_whiten_rewards: bool
-    """refused: PPO, KTO, BCO and their relatives are not part of Megalith; use stage dpo with one of the choices of pref_loss"""
+    """refused: PPO and reward models are not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
     reward_model: str | None
-    """refused: PPO, KTO, BCO and their relatives are not part of Megalith; use stage dpo with one of the choices of pref_loss"""
+    """refused: PPO and reward models are not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
     reward_model_adapters: str | None
-    """refused: PPO, KTO, BCO and their relatives are not part of Megalith; use stage dpo with one of the choices of pref_loss"""
+    """refused: PPO and reward models are not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
     reward_model_type: str
-    """refused: PPO, KTO, BCO and their relatives are not part of Megalith; use stage dpo with one of the choices of pref_loss"""
+    """refused: PPO and reward models are not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
+    teacher_model_name_or_path: str | None
+    """model with the same vocabulary whose distributions stages pt and sft train towards"""
+    kd_loss: Literal["forward_kl", "reverse_kl", "jsd"]
+    """divergence: KL(teacher, model), KL(model, teacher), or jsd, which lies between them"""
+    kd_beta: float
+    """jsd: the share of the teacher in the mixture of both distributions"""
+    kd_temperature: float
+    """divides the logits of both models, for the kd loss"""
+    kd_ratio: float
+    """share of the kd loss; the rest is cross-entropy with the labels"""
     logging_strategy: Literal["no", "steps", "epoch"]
     """when a line is logged"""
     logging_steps: float

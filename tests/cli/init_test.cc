@@ -18,11 +18,12 @@ constexpr const char* kConfig = R"({"architectures": ["Qwen3ForCausalLM"], "mode
  "head_dim": 8, "max_position_embeddings": 512, "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "hidden_act": "silu",
  "tie_word_embeddings": false, "initializer_range": 0.02, "eos_token_id": 0, "attention_bias": false})";
 
-// A folder with a tiny model, which has a tokenizer and no weights, and data of three kinds.
+// A folder with a tiny model, which has a tokenizer and no weights, and data of four kinds.
 class InitCommand : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::ofstream documents(at("documents.jsonl")), chats(at("chats.jsonl")), pairs(at("pairs.jsonl"));
+    std::ofstream documents(at("documents.jsonl")), chats(at("chats.jsonl")), pairs(at("pairs.jsonl")),
+        rated(at("rated.jsonl"));
     for (int i = 0; i < 80; ++i) {
       documents << R"({"text": "Mia has )" << i << R"( red apples and gives half of them to her brother."})"
                 << "\n";
@@ -31,6 +32,8 @@ class InitCommand : public ::testing::Test {
             << "\n";
       pairs << R"({"prompt": "How many?", "chosen": "About )" << i << R"(.", "rejected": "No idea."})"
             << "\n";
+      rated << R"({"prompt": "How many?", "response": "About )" << i << R"(.", "kto_tag": )"
+            << (i % 3 == 0 ? "false" : "true") << "}\n";
     }
     documents.close();
     const auto made =
@@ -90,6 +93,10 @@ TEST_F(InitCommand, ConversationsPairsAndAdaptersStartFromWeights) {
   const auto pairs = in_folder("\"$MEGALITH\" init --model base --data pairs.jsonl --output p.yaml </dev/null");
   expect_trains(pairs, "p/model.safetensors");
   expect_contains(text_of("p.yaml"), "stage: dpo");
+  const auto rated = in_folder("\"$MEGALITH\" init --model base --data rated.jsonl --output k.yaml </dev/null");
+  expect_contains(rated.err, "answers with verdicts (column kto_tag)");
+  expect_trains(rated, "k/model.safetensors");
+  expect_contains(text_of("k.yaml"), "stage: kto");
 }
 
 TEST_F(InitCommand, RefusesWhatItCannotDo) {
@@ -112,7 +119,8 @@ TEST_F(InitCommand, RefusesWhatItCannotDo) {
 TEST_F(InitCommand, AsksOnATerminal) {
   const auto asked = in_folder("printf 'model\\ndocuments.jsonl\\n\\n\\n' | script -qec \"$MEGALITH init\" /dev/null");
   EXPECT_EQ(asked.exit_code, 0) << asked.out;
-  for (const char* part : {"Model (", "Data (", "Task (pretrain, sft, lora, preference) [pretrain]", "wrote run.yaml"})
+  for (const char* part :
+       {"Model (", "Data (", "Task (pretrain, sft, lora, preference, kto) [pretrain]", "wrote run.yaml"})
     expect_contains(asked.out, part);
   EXPECT_TRUE(fs::exists(at("run.yaml")));
 }

@@ -42,6 +42,23 @@ TEST(PreviewMemory, shows_the_share_of_fp8) {
   EXPECT_FALSE(contains(preview("memory --world-size 2 --bf16" + golden_model("llama")).out, "fp8"));
 }
 
+// Sounds and images are assumed, and as many as the options say.
+TEST(PreviewMemory, counts_images_and_sounds) {
+  const std::string words = "memory --world-size 1 --cutoff_len 512 --bf16 --freeze_vision_tower false";
+  const std::string hearing = words + golden_model("qwen3_omni_moe");
+  const Answer answer = preview(hearing + " --sounds_per_sample 2 --sound_seconds 3.5");
+  EXPECT_EQ(answer.exit_code, kDone) << answer.error;
+  EXPECT_TRUE(contains(answer.out, "2 sounds of 350 frames (sounds_per_sample, sound_seconds)")) << answer.out;
+  const auto peak_of = [&](const char* sounds) { return preview(hearing + " --json" + sounds).json(); };
+  const auto none = peak_of(" --sounds_per_sample 0"), two = peak_of(" --sounds_per_sample 2");
+  EXPECT_FALSE(none.contains("sounds"));
+  EXPECT_EQ(two.at("sounds").at("per_sample"), 2);
+  EXPECT_EQ(two.at("sounds").at("frames"), 3000);
+  EXPECT_GT(two.at("peak").get<double>(), none.at("peak").get<double>());
+  const Answer seeing = preview(words + golden_model("qwen2_vl") + " --sounds_per_sample 1");
+  EXPECT_TRUE(contains(seeing.error, "sounds_per_sample and sound_seconds are for models that hear")) << seeing.error;
+}
+
 // A run that adds a token to the model trains embedding and head besides its adapter (additional_target).
 TEST(PreviewMemory, counts_rows_that_an_adapter_trains_because_of_growth) {
   const testing::TempFolder folder;

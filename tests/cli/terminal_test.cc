@@ -157,11 +157,12 @@ TEST_F(TerminalOutput, GeneratedTextStandsAlone) {
   const std::string generate = "\"$MEGALITH\" generate --model " + (golden_dir() / "hf" / "llama").string() +
                                " --ids --prompt '[5, 17, 3]' --max_new_tokens 40 --use_cpu";
   const std::string text = in_folder(generate).out, line = in_folder(generate + " --json").out;
-  const std::string json = on_terminal(80, generate + " --json", at_once), stream = on_terminal(80, generate, at_once);
-  expect_contains(json, "\r\x1b[2Kgenerating: ");
-  const size_t at = json.find(line.substr(0, line.size() - 1));
-  ASSERT_NE(at, std::string::npos) << json;
-  EXPECT_TRUE(json.substr(0, at).ends_with("\x1b[2K")) << json;
+  const std::string as_json = on_terminal(80, generate + " --json", at_once),
+                    stream = on_terminal(80, generate, at_once);
+  expect_contains(as_json, "\r\x1b[2Kgenerating: ");
+  const size_t at = as_json.find(line.substr(0, line.size() - 1));
+  ASSERT_NE(at, std::string::npos) << as_json;
+  EXPECT_TRUE(as_json.substr(0, at).ends_with("\x1b[2K")) << as_json;
   EXPECT_EQ(stream.find("generating: "), std::string::npos) << stream;
   expect_contains(stream, text.substr(0, text.size() - 1));
   expect_contains(in_folder(generate, at_once).err, "generating: ");

@@ -7,6 +7,7 @@ namespace megalith::hf {
 namespace {
 
 TEST(FuzzEntries, SafetensorsHeader) { testing::run_fuzz_entry("safetensors_header", fuzz::safetensors_header); }
+TEST(FuzzEntries, Pickle) { testing::run_fuzz_entry("pickle", fuzz::pickle); }
 TEST(FuzzEntries, JsonConfig) { testing::run_fuzz_entry("json_config", fuzz::json_config); }
 
 }  // namespace

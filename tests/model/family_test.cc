@@ -22,7 +22,7 @@ model::ModelConfig read(const json& config) {
   return model::read_model_config(io::parse_json_file(config.dump(), "config.json"));
 }
 
-std::string error_of(const json& config) {
+std::string refusal_of(const json& config) {
   try {
     read(config);
   } catch (const Error& error) {
@@ -34,11 +34,11 @@ std::string error_of(const json& config) {
 TEST(Family, UnknownTypesAreNamedWithTheSupportedOnes) {
   json config = llama();
   config["model_type"] = "mamba";
-  const std::string message = error_of(config);
+  const std::string message = refusal_of(config);
   expect_contains(message, "\"mamba\"");
   for (const char* name : {"gpt2", "llama", "mistral", "qwen2", "qwen3", "seed_oss"}) expect_contains(message, name);
   config.erase("model_type");
-  expect_contains(error_of(config), "model_type");
+  expect_contains(refusal_of(config), "model_type");
 }
 
 TEST(Family, WrongFieldsAreNamed) {
@@ -50,7 +50,7 @@ TEST(Family, WrongFieldsAreNamed) {
   for (const auto& [key, value] : bad) {
     json config = llama();
     config[key] = value;
-    const std::string message = error_of(config);
+    const std::string message = refusal_of(config);
     expect_contains(message, "config.json");
     expect_contains(message, fmt::format("\"{}\"", key));
   }
@@ -59,7 +59,7 @@ TEST(Family, WrongFieldsAreNamed) {
 TEST(Family, HeadsThatDoNotShareAreRefused) {
   json config = llama();
   config["num_key_value_heads"] = 3;
-  expect_contains(error_of(config), "8 attention heads cannot share 3 key/value heads");
+  expect_contains(refusal_of(config), "8 attention heads cannot share 3 key/value heads");
 }
 
 TEST(Family, RopeInBothSpellings) {
@@ -79,9 +79,9 @@ TEST(Family, RopeInBothSpellings) {
   config["partial_rotary_factor"] = 0.5;
   EXPECT_EQ(read(config).rope->rotary_dim, 4);
   config["rope_scaling"] = {{"rope_type", "longrope"}};
-  expect_contains(error_of(config), "rope_type");
+  expect_contains(refusal_of(config), "rope_type");
   config["rope_scaling"] = {{"rope_type", "linear"}};
-  expect_contains(error_of(config), "rope_scaling.factor");
+  expect_contains(refusal_of(config), "rope_scaling.factor");
 }
 
 TEST(Family, WindowsOfLayers) {
@@ -91,9 +91,9 @@ TEST(Family, WindowsOfLayers) {
   config["layer_types"] = {"full_attention", "sliding_attention", "full_attention", "sliding_attention"};
   EXPECT_EQ(read(config).windows, (std::vector<int64_t>{0, 16, 0, 16}));
   config["layer_types"] = {"full_attention"};
-  expect_contains(error_of(config), "layer_types");
+  expect_contains(refusal_of(config), "layer_types");
   config["layer_types"] = {"full_attention", "linear_attention", "full_attention", "full_attention"};
-  expect_contains(error_of(config), "layer_types");
+  expect_contains(refusal_of(config), "layer_types");
   config.erase("layer_types");
   config["use_sliding_window"] = true;
   config["max_window_layers"] = 3;
@@ -111,7 +111,7 @@ TEST(Family, RoutersWithSigmoidScoresMultiplyInFp32) {
 TEST(Family, QuantisedWeightsAreRefused) {
   json config = llama();
   config["quantization_config"] = {{"quant_method", "fp8"}};
-  expect_contains(error_of(config), "quantization_config");
+  expect_contains(refusal_of(config), "quantization_config");
 }
 
 TEST(Family, ForeignKeysSurviveAnExport) {

@@ -17,6 +17,7 @@
 #include "tests/model/model_support.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
+#include "tests/support/json_file.h"
 #include "tests/support/temp_folder.h"
 
 namespace megalith::testing {
@@ -25,8 +26,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using Tensors = std::map<std::string, at::Tensor>;
-
-json json_file(const fs::path& path) { return json::parse(std::ifstream(path)); }
 
 void write_folder(const fs::path& folder, const json& config, const Tensors& tensors) {
   fs::create_directories(folder);
@@ -45,7 +44,7 @@ void write_both(const std::string& name, const hf::ScaleBlock& block, const fs::
                 const fs::path& plain) {
   const model::ModelConfig config = model::read_model_config(golden_folder(name));
   const hf::TensorMapping mapping(model::name_map(config), model::global_tensors(config));
-  const auto in_fp8 = model::fp8_block_names(config, mapping);
+  const auto in_fp8 = model::fp8_block_names(config, model::global_tensors(config), mapping);
   const hf::WeightFiles files(golden_folder(name));
   Tensors scaled, values;
   for (const std::string& each : files.names()) {
@@ -130,7 +129,7 @@ TEST(Fp8Blocks, ConvertReadsAndWritesThem) {
   EXPECT_TRUE(std::ranges::any_of(others, is_gate));
 }
 
-// What DeepSeek keeps in fp8, and what not.
+// Expects the choice of DeepSeek.
 TEST(Fp8Blocks, OnlyLinearLayersAreQuantized) {
   const TempFolder temp;
   model::convert_checkpoint(golden_folder("deepseek_v3"), temp / "made", {.dtype = at::kBFloat16, .fp8_blocks = true});

@@ -17,6 +17,7 @@
 #include "tests/model/model_support.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
+#include "tests/support/json_file.h"
 #include "tests/support/temp_folder.h"
 
 namespace megalith::testing {
@@ -25,8 +26,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using Tensors = std::map<std::string, at::Tensor>;
-
-json json_file(const fs::path& path) { return json::parse(std::ifstream(path)); }
 
 // A copy of a golden model with other tensors or another config.json.
 void write_variant(const std::string& name, const fs::path& target, const std::function<void(Tensors&)>& change,

@@ -529,6 +529,8 @@ TEST(PlannedMemory, KnowsAdaptersOfTowers) {
     expect_adapters_as_planned(name, {}, 1, {.language_model = true});
     expect_adapters_as_planned(name, {"--lora_target=q_proj,v_proj"}, 1, {});
   }
+  // Frozen experts without an update keep no inputs.
+  expect_adapters_as_planned("qwen3_moe", {"--lora_target=q_proj,v_proj"}, 1, {});
   expect_adapters_as_planned("qwen2_5_vl", {"--bf16=true", "--tp=2", "--sequence_parallel"}, 2, {});
   expect_adapters_as_planned("qwen2_vl", {"--lora_dropout=0.1"}, 1, {});
 }

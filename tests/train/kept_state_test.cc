@@ -104,6 +104,8 @@ TEST(KeptState, KeepsMainParametersAndAdapters) {
   TrainerCase adapter = layout(1, 1, 2);
   adapter.args.run.finetuning_type = config::FinetuningType::kLora;
   EXPECT_EQ(continued_step(adapter, {1}), kInterrupted);
+  adapter.args.lora.quantization_bit = 4;  // the base is read from its folder again
+  EXPECT_EQ(continued_step(adapter, {1}), kInterrupted);
 }
 
 TEST(KeptState, NeedsNobodyElseIfAllRanksSurvive) { EXPECT_EQ(continued_step(layout(2, 1, 1), {}), kInterrupted); }

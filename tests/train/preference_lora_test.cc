@@ -7,6 +7,7 @@
 #include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/resolve/trainer_settings.h"
 #include "tests/support/close.h"
+#include "tests/support/temp_folder.h"
 #include "tests/train/preference_case.h"
 
 namespace megalith::testing {
@@ -70,6 +71,32 @@ TEST(GoldenPreferenceLora, hf_preference_lora) {
     expect_close(*run.lines.front().find("rewards/margins"), expected.at("rewards_margin"), "margin", 5e-5);
     expect_close(*run.lines.front().find("rewards/accuracies"), expected.at("rewards_accuracy"), "accuracy");
   }
+}
+
+// The reference is the base below the adapter, which may be in 4 bits: as on a dense base of the same numbers.
+TEST(PreferenceLora, TheReferenceMayBeInFourBits) {
+  const GoldenPairs golden = read_golden_pairs();
+  TrainerCase plain = preference_case("dense", static_cast<int>(golden.pairs->size()), 1, 1);
+  plain.args.run.finetuning_type = config::FinetuningType::kLora;
+  plain.args.preference = *golden_preference(golden.json, "sigmoid");
+  plain.args.run.max_steps = 2;
+  TrainerCase how = plain;
+  how.name = "in 4 bits";
+  how.args.lora.quantization_bit = 4;
+  const TempFolder folder;
+  const config::TrainingArguments args = how.effective();
+  const auto adapter = golden_dir() / "hf" / golden.json.at("lora").at("adapter").get<std::string>();
+  run_ranks(1, [&](const Rank& rank) {
+    parallel::ParallelContext context(rank.world, layout::RankGrid(config::grid_shape(args, rank.size)));
+    const model::VirtualModels models =
+        model::with_adapter(golden.policy, run::model_settings(args, context.device()), context, {.trained = adapter});
+    model::save_pretrained(models, folder / "numbers", {.dtype = at::kFloat});
+  });
+  GoldenPairs numbers = golden;
+  numbers.policy = folder / "numbers";
+  const RunLog kept = run_with_adapter(golden, how), dense = run_with_adapter(numbers, plain);
+  EXPECT_EQ(kept.numbers("loss").size(), 2);
+  EXPECT_EQ(kept.numbers("loss"), dense.numbers("loss"));
 }
 
 }  // namespace

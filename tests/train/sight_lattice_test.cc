@@ -213,6 +213,21 @@ TEST_P(SightLattice, EqualsOneRank) {
   fmt::print("{} layouts compared\n", compared);
 }
 
+// Dropout of updates in towers draws the same numbers when a block runs again.
+TEST_P(SightLattice, RecomputedAdaptersDrawTheSameNumbers) {
+  const std::vector<data::Sequence> rows = rows_with_media(false, hears() ? folder_.path() : fs::path());
+  TrainerCase how = layout(1, false, 1, 1, 1, 1, false);
+  how.args.run.finetuning_type = config::FinetuningType::kLora;
+  how.args.lora.target = {"all"};
+  how.args.lora.dropout = 0.3;
+  how.args.optimizer.learning_rate = 1;
+  const std::vector<data::Sequence> eval{rows.front()};
+  const RunLog expected = run_training(folder_ / "model", how, rows, eval);
+  how.args.recompute.granularity = config::RecomputeGranularity::kFull;
+  const RunLog again = run_training(folder_ / "model", how, rows, eval);
+  for (const char* number : {"loss", "grad_norm"}) EXPECT_EQ(again.numbers(number), expected.numbers(number)) << number;
+}
+
 using Weights = std::map<std::string, at::Tensor>;
 
 // Returns the weights after one step on `rows`, under the names of files.

@@ -311,6 +311,17 @@ at::Tensor GptModel::run_offloaded(at::Tensor x, const nn::LayerInput& input, co
   return x;
 }
 
+// Products in fp8 and routers record values and loads of passes that are part of a step, which they tell by the
+// gradient mode: models with those run all layers in it.
+bool GptModel::is_below_trained(const at::Tensor& x, const VisualRows& visual, size_t first, size_t count) const {
+  if (!trained_layers_ || options_.fp8 || config_.moe || x.requires_grad()) return false;
+  if (visual.deepstack.defined() && visual.deepstack.requires_grad()) return false;
+  for (size_t i = first; i < first + count; ++i)
+    for (const nn::Parameter* parameter : parts_[1 + i])
+      if (parameter->value.requires_grad()) return false;
+  return true;
+}
+
 at::Tensor GptModel::run_layers(at::Tensor x, const nn::LayerInput& input, const VisualRows& visual) const {
   if (offload_ && input.training && at::GradMode::is_enabled()) return run_offloaded(std::move(x), input, visual);
   const RecomputePlan& plan = options_.recompute;
@@ -334,7 +345,12 @@ at::Tensor GptModel::run_layers(at::Tensor x, const nn::LayerInput& input, const
     const size_t count = std::min(on ? step : 1, layers_.size() - i);
     const bool twice =
         on && (plan.layers == RecomputePlan::Layers::kUniform || i < static_cast<size_t>(plan.num_layers));
-    x = twice ? recomputed(x, i, count) : run_group(x, input, visual, i, count);
+    if (is_below_trained(x, visual, i, count)) {
+      const at::NoGradGuard no_grad;  // or recomputation would give the result a gradient
+      x = run_group(x, input, visual, i, count);
+    } else {
+      x = twice ? recomputed(x, i, count) : run_group(x, input, visual, i, count);
+    }
     i += count;
   }
   return x;

@@ -113,6 +113,8 @@ class GptModel {
   // Layers first … first + count - 1 of the chunk, without recomputation.
   at::Tensor run_group(const at::Tensor& x, const nn::LayerInput& input, const VisualRows& visual, size_t first,
                        size_t count) const;
+  // Whether a group of layers lies below all that a choice of layers trains, so that it needs no autograd.
+  bool is_below_trained(const at::Tensor& x, const VisualRows& visual, size_t first, size_t count) const;
   // All layers, with the activations of the first ones in host memory.
   at::Tensor run_offloaded(at::Tensor x, const nn::LayerInput& input, const VisualRows& visual) const;
 

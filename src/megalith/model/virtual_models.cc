@@ -55,8 +55,10 @@ std::vector<nn::Parameter*> VirtualModels::parameters() const {
 // A fused parameter (q, k and v) is several tensors here, under the names that files and checkpoints use.
 std::vector<parallel::ShardedTensor> VirtualModels::sharded() const {
   std::vector<parallel::ShardedTensor> all;
-  for (const nn::Parameter* parameter : parameters())
+  for (const nn::Parameter* parameter : parameters()) {
+    if (parameter->attached.four_bit) continue;
     for (auto& part : parameter->sharded()) all.push_back(std::move(part));
+  }
   return all;
 }
 

@@ -47,8 +47,7 @@ std::string new_rows_of(const RunPlan& plan) {
 // Loads in the layout of the policy, so that the same micro-batches run through both.
 std::unique_ptr<train::ReferenceModel> load_reference(const PreferencePlan& plan, const RunSettings& run,
                                                       parallel::ParallelContext& context) {
-  model::ModelSettings settings = settings_on(run.model, context.device());
-  settings.options.four_bit.reset();  // for weights below an adapter, and the reference has none
+  const model::ModelSettings settings = reference_settings(settings_on(run.model, context.device()));
   model::VirtualModels models =
       plan.fresh ? model::AutoModel::from_config(model::read_model_config(plan.folder), settings, context)
                  : model::AutoModel::from_pretrained(plan.folder.string(), settings, context);

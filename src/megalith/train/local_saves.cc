@@ -35,8 +35,8 @@ namespace {
 namespace fs = std::filesystem;
 using checkpoint::FileRecord;
 
-constexpr const char* kState = "texts.state";
-constexpr const char* kProgress = "texts.progress";
+constexpr const char* kStateText = "texts.state";
+constexpr const char* kProgressText = "texts.progress";
 constexpr const char* kRng = "texts.rng";
 constexpr int64_t kBlockBytes = 64 << 20;  // a file travels in blocks of this size
 
@@ -180,7 +180,7 @@ void LocalSaves::write_own(OptimizedModel& model, const StateTexts& texts, const
   const at::NoGradGuard no_grad;
   const std::vector<parallel::ShardedTensor> tensors = state_tensors(model);
   const std::vector<std::pair<const char*, const std::string*>> strings{
-      {kState, &texts.state}, {kProgress, &texts.progress}, {kRng, &texts.rng}};
+      {kStateText, &texts.state}, {kProgressText, &texts.progress}, {kRng, &texts.rng}};
   std::vector<hf::WeightSpec> specs;
   std::vector<std::string> names;
   for (const parallel::ShardedTensor& part : tensors) {
@@ -312,8 +312,8 @@ ResumePoint LocalSaves::read(int64_t step) const {
     if (auto piece = checkpoint::PieceName::parse(info.name))
       parts.push_back({piece->tensor, piece->global_shape, piece->offset, file.tensor(info.name)});
   const StateTexts texts{.step = step,
-                         .state = as_text(file.tensor(kState)),
-                         .progress = as_text(file.tensor(kProgress)),
+                         .state = as_text(file.tensor(kStateText)),
+                         .progress = as_text(file.tensor(kProgressText)),
                          .rng = as_text(file.tensor(kRng))};
   return resume_point(texts, std::move(parts), file.path().string());
 }

@@ -49,9 +49,11 @@ std::string format_in_words(const data::DatasetDescription& dataset) {
   using data::Formatting;
   const data::Columns& columns = dataset.columns;
   if (dataset.formatting == Formatting::kPretokenized)
-    return dataset.ranking ? "pairs of tokens (columns chosen_input_ids and rejected_input_ids)"
-                           : "tokens (column input_ids)";
+    return dataset.ranking           ? "pairs of tokens (columns chosen_input_ids and rejected_input_ids)"
+           : columns.kto_tag.empty() ? "tokens (column input_ids)"
+                                     : "tokens with verdicts (columns input_ids and kto_tag)";
   if (dataset.ranking) return fmt::format("preference pairs (columns {} and {})", columns.chosen, columns.rejected);
+  if (!columns.kto_tag.empty()) return fmt::format("answers with verdicts (column {})", columns.kto_tag);
   if (dataset.formatting != Formatting::kAlpaca) return fmt::format("conversations (column {})", columns.messages);
   if (columns.response.empty()) return fmt::format("documents (column {})", columns.prompt);
   return fmt::format("questions and answers (columns {} and {})", columns.prompt, columns.response);
@@ -82,7 +84,10 @@ int64_t look_at_file(const fs::path& path, const TokenCounter& counter, int64_t&
 
 }  // namespace
 
-Task DataLook::usual_task() const { return documents ? Task::kPretrain : pairs ? Task::kPreference : Task::kSft; }
+Task DataLook::usual_task() const {
+  if (verdicts) return Task::kKto;
+  return documents ? Task::kPretrain : pairs ? Task::kPreference : Task::kSft;
+}
 
 DataLook look_at_data(const std::vector<std::string>& names, const fs::path& model_folder) {
   const auto datasets = data::find_datasets(names, ".");
@@ -96,6 +101,7 @@ DataLook look_at_data(const std::vector<std::string>& names, const fs::path& mod
                        dataset.name, words);
     look.in_words = words;
     look.pairs = dataset.ranking;
+    look.verdicts = !dataset.columns.kto_tag.empty();
     look.documents = words.starts_with("documents");
     for (const fs::path& file : dataset.files) look.records += look_at_file(file, counter, read, tokens, look);
   }

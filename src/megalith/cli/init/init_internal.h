@@ -24,8 +24,8 @@ struct Machine {
 Machine look_at_machine(const std::optional<int64_t>& gpus, const std::optional<std::string>& gpu);
 
 // The tasks that init writes files for.
-enum class Task { kPretrain, kSft, kLora, kPreference };
-// Parses "pretrain", "sft", "lora" or "preference". Throws ConfigError.
+enum class Task { kPretrain, kSft, kLora, kPreference, kKto };
+// Parses "pretrain", "sft", "lora", "preference" or "kto". Throws ConfigError.
 Task task_of(const std::string& name);
 std::string_view to_string(Task task);
 
@@ -33,7 +33,7 @@ std::string_view to_string(Task task);
 struct DataLook {
   std::vector<std::string> names;  // files and folders, as the user gave them
   std::string in_words;            // "conversations (column messages)"
-  bool documents = false, pairs = false;
+  bool documents = false, pairs = false, verdicts = false;
   int64_t records = 0;           // exact for small files, otherwise by their size
   int64_t longest_tokens = 0;    // among the records that were read
   double tokens_per_record = 0;  // mean of them

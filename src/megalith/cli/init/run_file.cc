@@ -21,7 +21,26 @@ namespace megalith::cli {
 namespace {
 
 constexpr std::array kTasks{std::pair("pretrain", Task::kPretrain), std::pair("sft", Task::kSft),
-                            std::pair("lora", Task::kLora), std::pair("preference", Task::kPreference)};
+                            std::pair("lora", Task::kLora), std::pair("preference", Task::kPreference),
+                            std::pair("kto", Task::kKto)};
+
+// Whether answers are compared with those of a reference model.
+bool compares_answers(Task task) { return task == Task::kPreference || task == Task::kKto; }
+
+config::Stage stage_of(Task task) {
+  switch (task) {
+    case Task::kPretrain:
+      return config::Stage::kPretrain;
+    case Task::kPreference:
+      return config::Stage::kDpo;
+    case Task::kKto:
+      return config::Stage::kKto;
+    case Task::kSft:
+    case Task::kLora:
+      break;
+  }
+  return config::Stage::kSft;
+}
 
 // Collects lines `name: value   # comment`, and remembers them as words for the parser.
 class FileText {
@@ -105,12 +124,10 @@ bool holds_out(const InitRequest& request, int64_t length) {
 
 config::TrainingArguments arguments_for(const InitRequest& request, int64_t length) {
   config::TrainingArguments args = config::default_arguments(config::Dialect::kTrain);
-  args.run.stage = request.task == Task::kPretrain     ? config::Stage::kPretrain
-                   : request.task == Task::kPreference ? config::Stage::kDpo
-                                                       : config::Stage::kSft;
+  args.run.stage = stage_of(request.task);
   args.run.finetuning_type =
       request.task == Task::kLora ? config::FinetuningType::kLora : config::FinetuningType::kFull;
-  args.preference.precompute_ref_log_probs = request.task == Task::kPreference;
+  args.preference.precompute_ref_log_probs = compares_answers(request.task);
   args.precision.bf16 = request.machine.cluster.cuda;
   args.data.cutoff_len = static_cast<int>(length);
   return args;
@@ -134,14 +151,17 @@ plan::Candidate fastest_layout(const InitRequest& request, int64_t length, int64
 }
 
 void check_task(const InitRequest& request) {
-  const bool wants_documents = request.task == Task::kPretrain, wants_pairs = request.task == Task::kPreference;
+  const bool wants_documents = request.task == Task::kPretrain, wants_pairs = request.task == Task::kPreference,
+             wants_verdicts = request.task == Task::kKto;
   const bool tokens = request.data.in_words.starts_with("tokens");
-  check<ConfigError>(tokens || (wants_documents == request.data.documents && wants_pairs == request.data.pairs),
+  check<ConfigError>(tokens || (wants_documents == request.data.documents && wants_pairs == request.data.pairs &&
+                                wants_verdicts == request.data.verdicts),
                      "task {} does not suit the data, which holds {}; leave --task out, or give data with {}",
                      to_string(request.task), request.data.in_words,
-                     wants_documents ? "a column text"
-                     : wants_pairs   ? "columns chosen and rejected"
-                                     : "conversations (messages, conversations, or instruction and output)");
+                     wants_documents  ? "a column text"
+                     : wants_pairs    ? "columns chosen and rejected"
+                     : wants_verdicts ? "an answer and a column kto_tag"
+                                      : "conversations (messages, conversations, or instruction and output)");
   check<ConfigError>(request.has_weights || request.task == Task::kPretrain || request.task == Task::kSft,
                      "{} has no weights (*.safetensors): task {} starts from a trained model", request.model_name,
                      to_string(request.task));
@@ -166,12 +186,10 @@ void add_model_and_data(const InitRequest& request, int64_t length, FileText& fi
 
 void add_task(const InitRequest& request, FileText& file) {
   file.section("Task");
-  file.add("stage",
-           request.task == Task::kPretrain     ? "pt"
-           : request.task == Task::kPreference ? "dpo"
-                                               : "sft",
+  file.add("stage", std::string(config::choice_name(stage_of(request.task))),
            request.task == Task::kPretrain     ? "next-token prediction on documents"
            : request.task == Task::kPreference ? "direct preference optimization"
+           : request.task == Task::kKto        ? "Kahneman-Tversky optimization: answers with verdicts"
                                                : "the answers of conversations are learned");
   file.add("do_train", "true");
   if (request.task == Task::kLora) {
@@ -179,7 +197,7 @@ void add_task(const InitRequest& request, FileText& file) {
     file.add("lora_alpha", "32");
     file.add("lora_target", "all");
   }
-  if (request.task == Task::kPreference) {
+  if (compares_answers(request.task)) {
     file.add("pref_beta", "0.1");
     file.add("precompute_ref_log_probs", "true", "the reference runs once, before training");
   }
@@ -200,17 +218,17 @@ void add_layout(const InitRequest& request, const plan::Candidate& candidate, Fi
 
 void add_training(const InitRequest& request, int64_t length, int64_t batch, FileText& file) {
   file.section("Training");
-  const char* rate = request.task == Task::kLora         ? "1.0e-4"
-                     : request.task == Task::kPreference ? "1.0e-6"
-                     : request.has_weights               ? "1.0e-5"
-                                                         : "3.0e-4";
-  file.add("num_train_epochs", request.task == Task::kPretrain || request.task == Task::kPreference ? "1" : "3",
+  const char* rate = request.task == Task::kLora      ? "1.0e-4"
+                     : compares_answers(request.task) ? "1.0e-6"
+                     : request.has_weights            ? "1.0e-5"
+                                                      : "3.0e-4";
+  file.add("num_train_epochs", request.task == Task::kPretrain || compares_answers(request.task) ? "1" : "3",
            fmt::format("passes over the data; a step has {} {}", batch, batch == 1 ? "sequence" : "sequences"));
   file.add("learning_rate", rate, "the first thing to try other values of");
   file.add("lr_scheduler_type", "cosine");
   file.add("warmup_ratio", "0.03");
   if (request.task == Task::kPretrain) file.add("weight_decay", "0.1");
-  if (request.task != Task::kPreference)
+  if (!compares_answers(request.task))
     file.add("calculate_per_token_loss", "true", "every token counts the same, in every layout");
   file.add("logging_steps", "1");
   if (holds_out(request, length)) file.add("eval_strategy", "epoch");
@@ -222,7 +240,7 @@ void add_training(const InitRequest& request, int64_t length, int64_t batch, Fil
 
 Task task_of(const std::string& name) {
   const auto* found = std::ranges::find(kTasks, name, [](const auto& row) { return std::string(row.first); });
-  check<ConfigError>(found != kTasks.end(), "task is \"{}\"; it must be pretrain, sft, lora or preference", name);
+  check<ConfigError>(found != kTasks.end(), "task is \"{}\"; it must be pretrain, sft, lora, preference or kto", name);
   return found->second;
 }
 

@@ -145,11 +145,11 @@ void add_distillation(OptionList& list) {
   auto distillation = list.part(&TrainingArguments::distillation);
   distillation
       .add("teacher_model_name_or_path", &DistillationConfig::teacher,
-           "teacher: a model with the same vocabulary, whose distributions stages pt and sft train towards")
+           "model with the same vocabulary whose distributions stages pt and sft train towards")
       .train_only();
   distillation
       .add("kd_loss", &DistillationConfig::loss,
-           "divergence from the teacher: KL(teacher || model), KL(model || teacher), or jsd between them")
+           "divergence: KL(teacher, model), KL(model, teacher), or jsd, which lies between them")
       .train_only();
   distillation
       .add("kd_beta", &DistillationConfig::beta, "jsd: the share of the teacher in the mixture of both distributions")

@@ -159,7 +159,7 @@ at::Tensor AudioTower::forward(const at::Tensor& features, const std::vector<int
     const VisionBlock& block = *each;
     const auto run = [&block, indices](const TensorList& kept) { return block.forward(kept[0], {}, indices->windows); };
     const bool twice = recompute && at::GradMode::is_enabled() && (x.requires_grad() || block.trains());
-    x = twice ? nn::recompute(run, {x}, nullptr) : run({x});
+    x = twice ? nn::recompute(run, {x}, block.random_numbers()) : run({x});
   }
   return projector_->forward(x);
 }

@@ -61,6 +61,9 @@ ExpertsFootprint::ExpertsFootprint(const FootprintScope& scope, const MoeShape& 
   down_update_ = scope.add_update({{"0.down", shape.hidden}}, width, count, /*expert=*/true);
 }
 
+// A frozen product without an update does not read its input in backward.
+bool ExpertsFootprint::keeps_input(const UpdateSize& update) const { return !rank_.frozen || update.any(); }
+
 void ExpertsFootprint::exchange(LayerWalk& walk) const {
   walk.take(row_bytes(), Use::kCommunication);
   walk.cut();
@@ -99,8 +102,11 @@ void ExpertsFootprint::forward(LayerWalk& walk, bool keep) const {
     if (travels_) walk.give(rows, Use::kCommunication);
   }
   if (!keep) return walk.give(2 * rows + b * (up_ + width_));
-  if (local_) walk.give(2 * rows);  // inputs are copied again in backward, outputs were weighted before `down`
-  if (remakes_activation_) walk.give(b * width_);
+  if (local_)
+    walk.give(2 * rows);  // inputs are copied again in backward, outputs were weighted before `down`
+  else if (!keeps_input(up_update_))
+    walk.give(rows);
+  if (remakes_activation_ || !keeps_input(down_update_)) walk.give(b * width_);
   walk.take(map_bytes());
 }
 
@@ -115,12 +121,13 @@ void ExpertsFootprint::backward(LayerWalk& walk, bool /*wanted*/) const {
     if (sorted_) walk.touch(rows);
   }
   // The down projection.
+  const bool reads_rows = keeps_input(up_update_), reads_activation = keeps_input(down_update_);
   if (remakes_activation_) walk.touch(b * width_, Use::kWorkspace);
   walk.weight_grad(width_ * rank_.h);
   take_hidden_grad(walk, down_update_, rows_);
   walk.take(b * width_);
   give_hidden(walk, down_update_, rows_, b * width_);
-  walk.give_or_defer(rows + (remakes_activation_ ? 0 : b * width_));
+  walk.give_or_defer(rows + (remakes_activation_ || !reads_activation ? 0 : b * width_));
   // The activation.
   walk.take(b * up_);
   walk.give(b * width_);
@@ -129,12 +136,12 @@ void ExpertsFootprint::backward(LayerWalk& walk, bool /*wanted*/) const {
   else
     walk.give(b * up_);
   // The up projection.
-  if (local_ && !walk.defers()) walk.take(rows);
+  if (local_ && reads_rows && !walk.defers()) walk.take(rows);
   walk.weight_grad(up_ * rank_.h);
   take_hidden_grad(walk, up_update_, rows_);
   walk.take(rows);
   give_hidden(walk, up_update_, rows_, rows);
-  walk.give_or_defer((local_ && walk.defers() ? 0 : rows) + b * up_);
+  walk.give_or_defer((!reads_rows || (local_ && walk.defers()) ? 0 : rows) + b * up_);
   if (!gathers_ && travels_) {
     if (sorted_) walk.touch(rows);
     exchange(walk);

@@ -24,6 +24,7 @@ class ExpertsFootprint : public PartFootprint {
   double row_bytes() const { return rows_ * rank_.h * rank_.bytes; }
   double gathered_bytes() const { return members_ * rank_.stream(); }
   // Rows that arrive beside those that leave; another pass may run meanwhile.
+  bool keeps_input(const UpdateSize& update) const;
   void exchange(LayerWalk& walk) const;
 
   const RankSizes& rank_;

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "megalith/base/error.h"
+#include "megalith/nn/parameter/low_rank.h"
 #include "megalith/nn/recompute.h"
 #include "megalith/nn/tensor_parallel/embedding.h"
 #include "megalith/ops/attention/attention.h"
@@ -95,6 +96,12 @@ at::Tensor VisionBlock::forward(const at::Tensor& x, const ops::RopeAngles& angl
   const auto [middle_residual, z] = ops::norm_fork(middle, mlp_norm_.weights());
   if (!shape_.gated_mlp) return plain_mlp(z, up_, down_, shape_.activation, middle_residual);
   return down_.forward(ops::gated_activation(up_.forward(z), shape_.activation), middle_residual);
+}
+
+parallel::RngTracker* VisionBlock::random_numbers() const {
+  for (const ReplicatedLinear* linear : {&qkv_, &proj_, &up_, &down_})
+    if (const auto& update = linear->weight().attached.update; update && update->dropout > 0) return update->rng;
+  return nullptr;
 }
 
 VisionMerger::VisionMerger(const ParameterScope& scope, const VisionShape& shape, bool norm_merged,
@@ -185,7 +192,7 @@ VisionRows VisionTower::forward(const at::Tensor& pixels, const std::vector<Imag
       return block.forward(kept[0], indices->angles, full ? indices->frames : indices->windows);
     };
     const bool twice = recompute && at::GradMode::is_enabled() && (x.requires_grad() || block.trains());
-    x = twice ? nn::recompute(run, {x}, nullptr) : run({x});
+    x = twice ? nn::recompute(run, {x}, block.random_numbers()) : run({x});
     const auto level = std::ranges::find(shape_.deepstack_blocks, number);
     if (level != shape_.deepstack_blocks.end())
       out.deepstack.push_back(in_order(deepstack_[level - shape_.deepstack_blocks.begin()]->forward(x)));

@@ -22,6 +22,7 @@
 #include "megalith/nn/tensor_parallel/tensor_parallel.h"
 #include "megalith/nn/vision/vision_indices.h"
 #include "megalith/nn/vision/vision_shape.h"
+#include "megalith/parallel/rng_tracker.h"
 
 namespace megalith::nn {
 
@@ -36,6 +37,8 @@ class VisionBlock {
   at::Tensor forward(const at::Tensor& x, const ops::RopeAngles& angles, const ops::SequenceLayout& sequences) const;
   // Returns whether any of its parameters, or an update of them, is trained.
   bool trains() const;
+  // Returns the random numbers that dropout of an update draws; nullptr without one.
+  parallel::RngTracker* random_numbers() const;
 
  private:
   VisionShape shape_;

@@ -195,7 +195,14 @@ model::ModelOverrides model_overrides(const config::TrainingArguments& args) {
   return overrides;
 }
 
+model::ModelSettings reference_settings(model::ModelSettings policy) {
+  policy.options.four_bit.reset();
+  policy.options.trained_layers.reset();
+  return policy;
+}
+
 model::ModelSettings teacher_settings(model::ModelSettings student) {
+  student = reference_settings(std::move(student));
   student.overrides = {.mtp_layers = 0, .towers = {.vision = false, .audio = false}};
   student.new_tokens.clear();
   return student;
