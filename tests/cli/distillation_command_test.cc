@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/cli/run_losses.h"
 #include "tests/support/expect.h"
 #include "tests/support/golden.h"
 #include "tests/support/subprocess.h"
@@ -58,17 +59,9 @@ class DistillationCommand : public ::testing::Test {
     return run_process(words, {{"XDG_CACHE_HOME", path("cache")}});
   }
 
-  std::vector<json> lines(const std::string& output) const {
-    std::vector<json> all;
-    std::ifstream file(folder_ / output / "metrics.jsonl");
-    for (std::string line; std::getline(file, line);)
-      if (const json parsed = json::parse(line); parsed.contains("loss")) all.push_back(parsed);
-    return all;
-  }
+  std::vector<json> lines(const std::string& output) const { return logged_lines(folder_ / output); }
   std::vector<double> numbers(const std::string& output, const std::string& key) const {
-    std::vector<double> all;
-    for (const json& line : lines(output)) all.push_back(line.at(key));
-    return all;
+    return logged_numbers(folder_ / output, key);
   }
 
   TempFolder folder_;

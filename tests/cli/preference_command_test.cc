@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tests/cli/run_losses.h"
 #include "tests/support/expect.h"
 #include "tests/support/golden.h"
 #include "tests/support/subprocess.h"
@@ -96,17 +97,9 @@ class PreferenceCommand : public ::testing::Test {
     return run_process(words, {{"XDG_CACHE_HOME", path("cache")}, {"MEGALITH_PROGRESS_MS", "0"}});
   }
 
-  std::vector<json> lines(const std::string& output) const {
-    std::vector<json> all;
-    std::ifstream file(folder_ / output / "metrics.jsonl");
-    for (std::string line; std::getline(file, line);)
-      if (const json parsed = json::parse(line); parsed.contains("loss")) all.push_back(parsed);
-    return all;
-  }
+  std::vector<json> lines(const std::string& output) const { return logged_lines(folder_ / output); }
   std::vector<double> numbers(const std::string& output, const std::string& key) const {
-    std::vector<double> all;
-    for (const json& line : lines(output)) all.push_back(line.at(key));
-    return all;
+    return logged_numbers(folder_ / output, key);
   }
 
   TempFolder folder_;

@@ -12,15 +12,23 @@
 
 namespace megalith::testing {
 
-inline std::vector<double> losses_in(const std::filesystem::path& folder) {
-  std::vector<double> all;
+// Returns the lines that have a loss.
+inline std::vector<nlohmann::json> logged_lines(const std::filesystem::path& folder) {
+  std::vector<nlohmann::json> all;
   std::ifstream file(folder / "metrics.jsonl");
-  for (std::string line; std::getline(file, line);) {
-    const auto values = nlohmann::json::parse(line);
-    if (values.contains("loss")) all.push_back(values.at("loss").get<double>());
-  }
+  for (std::string line; std::getline(file, line);)
+    if (const auto parsed = nlohmann::json::parse(line); parsed.contains("loss")) all.push_back(parsed);
   return all;
 }
+
+// Returns a number of each of these lines.
+inline std::vector<double> logged_numbers(const std::filesystem::path& folder, const std::string& key) {
+  std::vector<double> all;
+  for (const nlohmann::json& line : logged_lines(folder)) all.push_back(line.at(key).get<double>());
+  return all;
+}
+
+inline std::vector<double> losses_in(const std::filesystem::path& folder) { return logged_numbers(folder, "loss"); }
 
 // Prints the first and the last loss, and returns by how much the loss has fallen.
 inline double report_losses(const std::filesystem::path& folder, const std::string& name) {

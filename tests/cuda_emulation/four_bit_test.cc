@@ -29,29 +29,6 @@ TEST(FourBitKernels, QuantizeLikeTheCpu) {
       }
 }
 
-// `matrix` outlives the result.
-FourBitArrays arrays_of(const FourBitMatrix& matrix) {
-  const FourBitTensor& numbers = matrix.numbers;
-  FourBitArrays arrays{};
-  std::ranges::copy(numbers.values, arrays.values);
-  arrays.codes = numbers.codes.const_data_ptr<uint8_t>();
-  if (numbers.nested.defined()) {
-    arrays.scale_codes = numbers.scales.const_data_ptr<uint8_t>();
-    arrays.nested = numbers.nested.const_data_ptr<float>();
-    arrays.map = numbers.map.const_data_ptr<float>();
-  } else {
-    arrays.scales = numbers.scales.const_data_ptr<float>();
-  }
-  arrays.offset = numbers.offset;
-  arrays.block = numbers.block;
-  arrays.columns = matrix.where.columns;
-  arrays.first_row = matrix.where.first_row;
-  arrays.first_column = matrix.where.first_column;
-  arrays.whole_columns = matrix.where.whole_columns;
-  arrays.scales_per_row = matrix.scales_per_row;
-  return arrays;
-}
-
 // Widths for whole words of codes, and others; whole rows and cut ones.
 TEST(FourBitKernels, ReadLikeTheCpu) {
   Random random;

@@ -11,6 +11,8 @@
 #include "megalith/run/resolve/model_settings.h"
 #include "megalith/train/preference/kto_objective.h"
 #include "megalith/train/preference/reference_model.h"
+#include "tests/support/temp_folder.h"
+#include "tests/train/resume_case.h"
 
 namespace megalith::testing {
 
@@ -140,6 +142,29 @@ RunLog run_preferences(const TrainerCase& how, const PairRun& run) {
     if (r.rank.rank == 0) result = std::move(mine);
   });
   return result;
+}
+
+void expect_continues(TrainerCase how, const std::function<void(const TrainerRank&, train::TrainerSetup&)>& change,
+                      const std::vector<std::string>& keys) {
+  const TempFolder whole, rest;
+  const auto into = [&](const TempFolder& out) {
+    const config::TrainingArguments before = how.args;
+    how.args = resume_arguments(out.path(), 6, 3);
+    how.args.ddp = before.ddp;
+    how.args.batch = before.batch;
+    how.args.parallel = before.parallel;
+    how.args.run.stage = before.run.stage;
+    how.args.layer.hidden_dropout = 0.2;
+    how.args.optimizer.use_distributed_optimizer = true;
+  };
+  into(whole);
+  const train::TrainerState expected = run_resumable(how, {.change = change});
+  into(rest);
+  const train::TrainerState actual = run_resumable(how, {.checkpoint = whole / "checkpoint-3", .change = change});
+  expect_same_tensors(rest / "checkpoint-6", whole / "checkpoint-6", /*with_rng=*/true);
+  ASSERT_EQ(actual.log_history.size(), expected.log_history.size());
+  for (size_t i = 0; i < expected.log_history.size(); ++i)
+    for (const std::string& key : keys) EXPECT_EQ(actual.log_history[i].find(key), expected.log_history[i].find(key));
 }
 
 }  // namespace megalith::testing

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,5 +47,10 @@ struct PairRun {
 };
 // Trains and evaluates, with the log of rank 0. Stage kto takes answers with verdicts.
 RunLog run_preferences(const TrainerCase& how, const PairRun& run);
+
+// Trains six steps with dropout, then the last three again from the checkpoint after the third. Expects the bits of all
+// states, and the same values of `keys` in each line. `change` completes the set-up.
+void expect_continues(TrainerCase how, const std::function<void(const TrainerRank&, train::TrainerSetup&)>& change,
+                      const std::vector<std::string>& keys);
 
 }  // namespace megalith::testing

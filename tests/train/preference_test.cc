@@ -282,7 +282,6 @@ TEST(PreferenceLayouts, EvaluationOfFivePairs) {
 TEST(PreferenceResume, ContinuesBitForBit) {
   const GoldenPairs golden = read_golden_pairs();
   const auto pairs = random_pairs(20, 200);
-  const TempFolder whole, rest;
   TrainerCase how = preference_case("tp 2 dp 2", 8, 2, 2);
   how.tp = 2;
   const auto change = [&](const TrainerRank& r, train::TrainerSetup& setup) {
@@ -291,23 +290,7 @@ TEST(PreferenceResume, ContinuesBitForBit) {
     setup.objective = std::make_unique<train::PreferenceObjective>(
         run::preference_settings(r.args.preference), r.models.context(), reference_on(r, golden.reference));
   };
-  const auto into = [&](const TempFolder& out) {
-    const config::TrainingArguments before = how.args;
-    how.args = resume_arguments(out.path(), 6, 3);
-    how.args.ddp = before.ddp;
-    how.args.batch = before.batch;
-    how.args.run.stage = before.run.stage;
-    how.args.layer.hidden_dropout = 0.2;
-    how.args.optimizer.use_distributed_optimizer = true;
-  };
-  into(whole);
-  const train::TrainerState expected = run_resumable(how, {.change = change});
-  into(rest);
-  const train::TrainerState actual = run_resumable(how, {.checkpoint = whole / "checkpoint-3", .change = change});
-  expect_same_tensors(rest / "checkpoint-6", whole / "checkpoint-6", /*with_rng=*/true);
-  ASSERT_EQ(actual.log_history.size(), expected.log_history.size());
-  for (size_t i = 0; i < expected.log_history.size(); ++i)
-    for (const std::string& key : kKeys) EXPECT_EQ(actual.log_history[i].find(key), expected.log_history[i].find(key));
+  expect_continues(how, change, kKeys);
 }
 
 TEST(PreferenceObjective, SaysWhatItLacks) {

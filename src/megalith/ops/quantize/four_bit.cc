@@ -80,6 +80,26 @@ FourBitTensor moved_to(FourBitTensor tensor, at::Device device) {
   return tensor;
 }
 
+// Returns the codes of a rectangle, row by row, two per byte.
+at::Tensor cut_codes(const FourBitTensor& whole, const FourBitRectangle& where) {
+  const int64_t first = where.first_row * where.whole_columns, count = where.rows * where.columns;
+  if (where.columns == where.whole_columns && first % 2 == 0)
+    return whole.codes.narrow(0, first / 2, divided_up(count, 2)).clone();
+  // One code per byte, of the rows of the rectangle alone.
+  const int64_t begin = first / 2, end = divided_up(first + where.rows * where.whole_columns, 2);
+  const at::Tensor bytes = whole.codes.narrow(0, begin, end - begin);
+  const at::Tensor each = at::stack({bytes.bitwise_right_shift(4), bytes.bitwise_and(15)}, 1).view(-1);
+  at::Tensor codes = each.narrow(0, first - 2 * begin, where.rows * where.whole_columns)
+                         .view({where.rows, where.whole_columns})
+                         .narrow(1, where.first_column, where.columns)
+                         .reshape(-1);
+  if (count % 2 != 0) codes = at::constant_pad_nd(codes, {0, 1});
+  codes = codes.view({-1, 2});
+  return codes.select(1, 0).bitwise_left_shift(4).bitwise_or(codes.select(1, 1));
+}
+
+}  // namespace
+
 FourBitArrays arrays_of(const FourBitMatrix& matrix) {
   const FourBitTensor& numbers = matrix.numbers;
   FourBitArrays arrays{};
@@ -101,26 +121,6 @@ FourBitArrays arrays_of(const FourBitMatrix& matrix) {
   arrays.scales_per_row = matrix.scales_per_row;
   return arrays;
 }
-
-// Returns the codes of a rectangle, row by row, two per byte.
-at::Tensor cut_codes(const FourBitTensor& whole, const FourBitRectangle& where) {
-  const int64_t first = where.first_row * where.whole_columns, count = where.rows * where.columns;
-  if (where.columns == where.whole_columns && first % 2 == 0)
-    return whole.codes.narrow(0, first / 2, divided_up(count, 2)).clone();
-  // One code per byte, of the rows of the rectangle alone.
-  const int64_t begin = first / 2, end = divided_up(first + where.rows * where.whole_columns, 2);
-  const at::Tensor bytes = whole.codes.narrow(0, begin, end - begin);
-  const at::Tensor each = at::stack({bytes.bitwise_right_shift(4), bytes.bitwise_and(15)}, 1).view(-1);
-  at::Tensor codes = each.narrow(0, first - 2 * begin, where.rows * where.whole_columns)
-                         .view({where.rows, where.whole_columns})
-                         .narrow(1, where.first_column, where.columns)
-                         .reshape(-1);
-  if (count % 2 != 0) codes = at::constant_pad_nd(codes, {0, 1});
-  codes = codes.view({-1, 2});
-  return codes.select(1, 0).bitwise_left_shift(4).bitwise_or(codes.select(1, 1));
-}
-
-}  // namespace
 
 double four_bit_bytes(const FourBitFormat& format) {
   const double scale = format.double_quantization ? 1 + 4.0 / static_cast<double>(kNestedBlock) : 4;

@@ -7,6 +7,8 @@
 
 namespace megalith::ops {
 
+struct FourBitMatrix;  // four_bit.h
+
 // Code of a number between -1 and 1: how many of 15 limits are less than it, and which code that is. For fp4 the limits
 // are those of the magnitude (7 of them), and a negative number has the bit 8.
 inline constexpr float kNf4Limits[15] = {
@@ -34,6 +36,9 @@ struct FourBitArrays {
   int64_t first_row, first_column, whole_columns;
   int64_t scales_per_row;
 };
+
+// Returns the addresses in a matrix, which outlives them.
+FourBitArrays arrays_of(const FourBitMatrix& matrix);
 
 // The part of the rectangle that is read.
 struct FourBitSlice {
