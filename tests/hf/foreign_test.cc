@@ -78,6 +78,20 @@ TEST(Pickle, CodeIsRefusedByNameAndNotRun) {
   EXPECT_FALSE(fs::exists(mark));
 }
 
+// torch.save writes protocol 2, in which modules have the names of Python 2; enums may be attributes of their class.
+TEST(Pickle, NamesOfPythonTwoAreKnown) {
+  for (const char* program : {"\x80\x02"
+                              "c__builtin__\nset\n]\x85R.",
+                              "\x80\x02"
+                              "c__builtin__\nlong\n.",
+                              "\x80\x02"
+                              "c__builtin__\ngetattr\nctorch\nint8\nU\x01x\x86R."})
+    EXPECT_NO_THROW(read_pickle(program, "x.pkl")) << program;
+  expect_contains(pickle_error("\x80\x02"
+                               "c__builtin__\neval\n."),
+                  "eval");
+}
+
 TEST(Pickle, DamageIsNamed) {
   expect_contains(pickle_error(""), "x.pkl: not a pickle that torch writes: 1 bytes are needed where 0 are left");
   expect_contains(pickle_error("\x80\x04."), "0 values on the stack");

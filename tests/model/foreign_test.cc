@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
+#include "megalith/hf/foreign/pickle_reader.h"
 #include "megalith/hf/weight_files.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/foreign/convert_foreign.h"
@@ -154,6 +155,18 @@ TEST(ForeignCheckpoints, AMissingRankIsNamed) {
       [&] { model::convert_foreign_checkpoint(temp / "ranks", temp / "out", {.config = kData / "qwen2"}); },
       {"tensor-parallel rank 1 of pipeline rank 1"});
   EXPECT_FALSE(fs::exists(temp / "out"));
+}
+
+// Norms kept as w - 1 have the names and shapes of others.
+TEST(MegatronModels, ArgumentsThatAreNotReadAreFound) {
+  const auto found = [](const std::string& value) {
+    const std::string name = "apply_layernorm_1p";
+    const std::string program = std::string("\x80\x04}\x8c\x04", 5) + "args}\x8c" +
+                                std::string(1, static_cast<char>(name.size())) + name + value + "ss.";
+    return model::find_unread_arguments(hf::read_pickle(program, "x.pkl")->root());
+  };
+  EXPECT_EQ(found("\x88"), std::vector<std::string>{"apply_layernorm_1p"});
+  EXPECT_TRUE(found("\x89").empty());
 }
 
 }  // namespace

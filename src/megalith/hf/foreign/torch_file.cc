@@ -101,8 +101,10 @@ TorchFile::TorchFile(std::shared_ptr<const io::MappedFile> file, uint64_t offset
                    order == zip_.members().end() ? "" : io::in_quotes(order->second));
 }
 
-std::optional<TorchTensor> TorchFile::describe(const PickleValue& value) const {
-  if (value.is_made_by("torch._utils._rebuild_parameter") && value.at(0)) return describe(*value.at(0));
+std::optional<TorchTensor> TorchFile::describe(const PickleValue& given) const {
+  const PickleValue* inner = &given;
+  while (inner->is_made_by("torch._utils._rebuild_parameter") && inner->at(0)) inner = inner->at(0);
+  const PickleValue& value = *inner;
   const bool by_bytes = value.is_made_by("torch._utils._rebuild_tensor_v3");
   if (!by_bytes && !value.is_made_by("torch._utils._rebuild_tensor_v2")) return std::nullopt;
   const PickleValue *storage = value.at(0), *offset = value.at(1);

@@ -36,7 +36,7 @@ class TorchFile {
 
   // Returns the description of a tensor or parameter; std::nullopt for other values. Throws DataError when it is one
   // that cannot be read: of another layout, or beyond the end of its storage.
-  std::optional<TorchTensor> describe(const PickleValue& value) const;
+  std::optional<TorchTensor> describe(const PickleValue& given) const;
   // Returns its elements: a view of the file, read-only as those of SafetensorsFile, which keeps the file mapped. Where
   // the file does not align them, a copy.
   at::Tensor tensor(const TorchTensor& described) const;

@@ -140,18 +140,22 @@ Plan plan_by_file_names(const std::shared_ptr<const hf::DcpFolder>& folder, cons
 
 Plan plan_by_modules(const std::shared_ptr<const MegatronModel>& model, const ModelConfig& config,
                      const hf::TensorMapping& mapping, const ForeignOptions& options, const fs::path& folder) {
+  check<ConfigError>(model->unread_arguments().empty(),
+                     "{} was trained with {}, which keeps norms or rotary weights in a form that is not read here;"
+                     " convert it with Megatron's own tools",
+                     folder.string(), list_in_words(model->unread_arguments(), 8));
   Plan plan;
   Problems problems;
   std::set<std::string> used, planned;
   for (const hf::GlobalTensor& ours : global_tensors(config)) {
     const MegatronSource source = megatron_source(*model, config, ours);
+    const bool is_new = used.insert(source.name).second;  // q, k and v share a tensor, and so do gate and up
     if (!model->has(source.name)) {
-      problems.missing.push_back(source.name);
+      if (is_new) problems.missing.push_back(source.name);
       continue;
     }
-    used.insert(source.name);
     if (const std::string problem = model->problem(source.name, source.shape, source.parts); !problem.empty()) {
-      problems.misshapen.push_back(problem);
+      if (is_new) problems.misshapen.push_back(problem);
       continue;
     }
     const hf::FileTensor& file = mapping.file_of(ours.name);

@@ -1,3 +1,5 @@
+// Every tensor of the folder is expanded into the names of single layers and experts. Each name has a place: the stored
+// tensor, and its index in the dimensions that are stacked. Nothing is read until whole() copies one place.
 #include "megalith/model/foreign/megatron_dcp.h"
 
 #include <ATen/ATen.h>
@@ -6,6 +8,7 @@
 #include <algorithm>
 
 #include "megalith/base/error.h"
+#include "megalith/hf/foreign/torch_file.h"
 
 namespace megalith::model {
 
@@ -13,6 +16,8 @@ namespace {
 
 constexpr std::string_view kLayerNames = "decoder.layers.", kJoinedExperts = ".experts.experts.",
                            kOneExpert = ".experts.";
+
+constexpr int64_t kMostStacked = 1 << 20;  // layers times experts
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -36,6 +41,8 @@ bool has_megatron_names(const hf::DcpFolder& folder) {
 }
 
 MegatronDcp::MegatronDcp(const hf::DcpFolder& folder) : folder_(folder) {
+  const auto common = folder.folder() / "common.pt";
+  if (std::filesystem::exists(common)) unread_ = find_unread_arguments(hf::TorchFile(common).root());
   for (const auto& [name, tensor] : folder.tensors()) {
     if (is_optimizer(name))
       ++optimizer_tensors_;
@@ -53,6 +60,8 @@ void MegatronDcp::add(const std::string& stored, const hf::DcpTensor& tensor) {
   const auto expand = [&](size_t dim, const auto& rename) {
     std::vector<std::pair<std::string, std::vector<int64_t>>> expanded;
     const int64_t size = dim < tensor.shape.size() ? tensor.shape[dim] : 0;
+    check<DataError>(size <= kMostStacked && std::ssize(found) * size <= kMostStacked, "{}: {} is a stack of {}",
+                     folder_.folder().string(), stored, size);
     for (const auto& [each, index] : found)
       for (int64_t i = 0; i < size; ++i) {
         std::vector<int64_t> deeper = index;
@@ -105,10 +114,10 @@ std::vector<int64_t> MegatronDcp::shape_of(const Place& place) const {
 
 std::string MegatronDcp::problem(const std::string& name, const std::vector<int64_t>& shape, int64_t /*parts*/) const {
   std::vector<int64_t> found = shape_of(places_.at(name)), expected = shape;
-  if (!found.empty() && !expected.empty() && expected[0] == -1) expected[0] = found[0];
+  if (!found.empty() && !expected.empty() && expected[0] < 0 && found[0] >= -expected[0]) expected[0] = found[0];
   if (found == expected) return "";
-  return fmt::format("{}: [{}] in the checkpoint, [{}] in the model", name, fmt::join(found, ", "),
-                     fmt::join(shape, ", "));
+  return fmt::format("{}: [{}] in the checkpoint, {} in the model", name, fmt::join(found, ", "),
+                     expected_in_words(shape));
 }
 
 at::Tensor MegatronDcp::whole(const std::string& name, const std::vector<int64_t>& /*shape*/, int64_t /*parts*/) const {

@@ -24,6 +24,7 @@ class MegatronDcp : public MegatronModel {
   at::ScalarType dtype(const std::string& name) const override;
   std::string problem(const std::string& name, const std::vector<int64_t>& shape, int64_t parts) const override;
   at::Tensor whole(const std::string& name, const std::vector<int64_t>& shape, int64_t parts) const override;
+  std::vector<std::string> unread_arguments() const override { return unread_; }
   int64_t optimizer_tensors() const override { return optimizer_tensors_; }
 
  private:
@@ -36,6 +37,7 @@ class MegatronDcp : public MegatronModel {
   std::vector<int64_t> shape_of(const Place& place) const;
 
   const hf::DcpFolder& folder_;
+  std::vector<std::string> unread_;
   std::map<std::string, Place> places_;
   int64_t optimizer_tensors_ = 0;
 };

@@ -133,7 +133,7 @@ std::optional<Part> layer_part(const ModelConfig& config, const std::string& nam
 // Rows that fill the vocabulary up to a size that tensor-parallel ranks can share are left out.
 Part vocabulary_part(const std::string& name, const hf::GlobalTensor& ours) {
   std::vector<int64_t> shape = ours.shape;
-  shape[0] = -1;
+  shape[0] = -shape[0];  // or more: padding
   return {{name}, shape, 1, [rows = ours.shape[0]](const at::Tensor& whole) { return whole.narrow(0, 0, rows); }};
 }
 

@@ -26,6 +26,8 @@ using hf::PickleValue;
 
 constexpr std::string_view kFolderPrefix = "mp_rank_", kLayers = "decoder.layers.", kExperts = ".mlp.experts.";
 
+constexpr int64_t kMostNumber = 1 << 30;  // bounds numbers in names
+
 using NamedTensors = std::map<std::string, at::Tensor>;
 
 // The tensors of one chunk of a model.
@@ -50,7 +52,7 @@ std::optional<std::pair<int64_t, size_t>> number_at(const std::string& name, siz
   size_t end = begin;
   while (end < name.size() && name[end] >= '0' && name[end] <= '9') ++end;
   const auto number = parse_int(std::string_view(name).substr(begin, end - begin));
-  if (!number) return std::nullopt;
+  if (!number || *number > kMostNumber) return std::nullopt;
   return std::pair{*number, end};
 }
 
@@ -88,8 +90,9 @@ std::vector<MegatronRanks::RankFile> MegatronRanks::find_files(size_t& numbers) 
     std::vector<int64_t> ranks;
     for (const std::string& word : split(name.substr(kFolderPrefix.size()), '_'))
       ranks.push_back(parse_int(word).value_or(-1));
-    check<DataError>(ranks.size() <= 3 && std::ranges::all_of(ranks, [](int64_t rank) { return rank >= 0; }),
-                     "{}: not the name of a folder that Megatron writes", entry.path().string());
+    check<DataError>(
+        ranks.size() <= 3 && std::ranges::all_of(ranks, [](int64_t rank) { return rank >= 0 && rank <= kMostNumber; }),
+        "{}: not the name of a folder that Megatron writes", entry.path().string());
     check<DataError>(files.empty() || ranks.size() == numbers,
                      "{}: folders of two layouts, {} and {}; remove those that do not belong to the checkpoint",
                      folder_.string(), files.empty() ? "" : files[0].folder, name);
@@ -110,6 +113,7 @@ void MegatronRanks::open(RankFile& file) {
   const bool old_name = !fs::exists(inside / "model_optim_rng.pt") && fs::exists(inside / "model_rng.pt");
   file.file = std::make_unique<hf::TorchFile>(inside / (old_name ? "model_rng.pt" : "model_optim_rng.pt"));
   const PickleValue& root = file.file->root();
+  if (unread_.empty()) unread_ = find_unread_arguments(root);
   if (root.find("optimizer") || fs::exists(inside / "distrib_optim.pt")) ++optimizer_files_;
   std::vector<const PickleValue*> models;
   if (const PickleValue* only = root.find("model")) models.push_back(only);
@@ -208,8 +212,11 @@ void MegatronRanks::add(const RankFile& file, const std::string& name, const at:
   }
   const size_t at = name.find(kExperts);
   const std::string block = name.substr(0, at + kExperts.size()), rest = name.substr(at + kExperts.size());
+  check<DataError>(experts % expert_ranks == 0, "{}: {} experts are not shared evenly by {} ranks", file.file->name(),
+                   experts, expert_ranks);
   const int64_t own = experts / expert_ranks, first = file.ep * own;
   const auto add_expert = [&](int64_t expert, const std::string& tensor, const at::Tensor& part) {
+    check<DataError>(expert < own, "{}: {} is expert {} of a rank that has {}", file.file->name(), name, expert, own);
     pieces_[fmt::format("{}{}.{}", block, first + expert, tensor)].emplace(file.tp, part);
   };
   constexpr std::string_view kLocal = "local_experts.";
@@ -220,9 +227,9 @@ void MegatronRanks::add(const RankFile& file, const std::string& name, const at:
     add_expert(expert->first, rest.substr(expert->second + 1), value);
   } else if (rest == "weight1" || rest == "weight2") {  // all experts of the rank, as [in, out] each
     const bool is_fc1 = rest == "weight1";
-    check<DataError>(value.dim() == 2 && own > 0 && value.numel() % (own * value.size(is_fc1 ? 0 : 1)) == 0,
+    check<DataError>(value.dim() == 2 && value.numel() > 0 && value.size(is_fc1 ? 1 : 0) % own == 0,
                      "{}: {} does not hold {} experts", file.file->name(), name, own);
-    const at::Tensor stack = is_fc1 ? value.view({own, value.size(0), -1}) : value.view({own, -1, value.size(1)});
+    const at::Tensor stack = is_fc1 ? value.reshape({own, value.size(0), -1}) : value.reshape({own, -1, value.size(1)});
     for (int64_t expert = 0; expert < own; ++expert)
       add_expert(expert, is_fc1 ? "linear_fc1.weight" : "linear_fc2.weight", stack[expert].t());
   } else {  // linear_fc1.weight3
@@ -248,12 +255,13 @@ std::optional<MegatronRanks::Join> MegatronRanks::join_of(const Pieces& pieces, 
   const at::IntArrayRef own = pieces.begin()->second.sizes();
   if (own.size() != shape.size()) return std::nullopt;
   // The vocabulary is split whenever there are ranks to share it.
-  const bool any_rows = !shape.empty() && shape[0] == -1;
+  const bool any_rows = !shape.empty() && shape[0] < 0;
   if (!any_rows && own == at::IntArrayRef(shape)) return Join{.replicated = true};
   if (std::ssize(pieces) != tp_) return std::nullopt;
   std::optional<Join> join;
   for (size_t d = 0; d < shape.size(); ++d) {
     if (d == 0 && any_rows) {
+      if (own[0] < (-shape[0] + tp_ - 1) / tp_) return std::nullopt;
       join = Join{.dim = 0};
     } else if (own[d] != shape[d]) {
       if (join || own[d] * tp_ != shape[d]) return std::nullopt;
@@ -268,8 +276,8 @@ std::optional<MegatronRanks::Join> MegatronRanks::join_of(const Pieces& pieces, 
 std::string MegatronRanks::problem(const std::string& name, const std::vector<int64_t>& shape, int64_t parts) const {
   const Pieces& pieces = pieces_.at(name);
   if (join_of(pieces, shape, parts)) return "";
-  return fmt::format("{}: [{}] in each of {} tensor-parallel ranks, [{}] in the model", name,
-                     fmt::join(pieces.begin()->second.sizes(), ", "), pieces.size(), fmt::join(shape, ", "));
+  return fmt::format("{}: [{}] in each of {} tensor-parallel ranks, {} in the model", name,
+                     fmt::join(pieces.begin()->second.sizes(), ", "), pieces.size(), expected_in_words(shape));
 }
 
 at::Tensor MegatronRanks::whole(const std::string& name, const std::vector<int64_t>& shape, int64_t parts) const {

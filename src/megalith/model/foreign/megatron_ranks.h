@@ -29,6 +29,7 @@ class MegatronRanks : public MegatronModel {
   at::ScalarType dtype(const std::string& name) const override;
   std::string problem(const std::string& name, const std::vector<int64_t>& shape, int64_t parts) const override;
   at::Tensor whole(const std::string& name, const std::vector<int64_t>& shape, int64_t parts) const override;
+  std::vector<std::string> unread_arguments() const override { return unread_; }
   int64_t optimizer_tensors() const override { return optimizer_files_; }
 
  private:
@@ -50,6 +51,7 @@ class MegatronRanks : public MegatronModel {
 
   std::filesystem::path folder_;
   int64_t tp_ = 1;
+  std::vector<std::string> unread_;
   std::map<std::string, Pieces> pieces_;
   int64_t optimizer_files_ = 0;
 };
