@@ -183,7 +183,9 @@ py::list items_of(std::span<const data::Sample> samples, const ItemKeeper* keepe
       items.append(keeper->take_item(sample));
       continue;
     }
-    check<ConfigError>(!sample.rejected, "a data_collator cannot take preference pairs from files; leave it out");
+    check<ConfigError>(
+        sample.second() == nullptr,
+        "a data_collator cannot take preference pairs, or answers with verdicts, from files; leave it out");
     items.append(item_of(sample.row, ""));
   }
   return items;

@@ -885,6 +885,7 @@ TEST(PlannedMemory, KnowsChosenLayers) {
                {"qwen3", {"--bf16=true", "--freeze_trainable_layers=-2"}, 1},
                {"llama", {"--freeze_trainable_layers=3", "--recompute_granularity=full"}, 1},
                {"qwen2", {"--tp=2", "--sequence_parallel", "--bf16=true", "--freeze_trainable_layers=4"}, 2},
+               {"qwen3_moe", {"--recompute_granularity=full", "--moe_token_dispatcher_type=alltoall"}, 1},
                {"llama", {"--pp=2"}, 2}});
 }
 

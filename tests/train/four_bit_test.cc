@@ -9,6 +9,7 @@
 #include "megalith/hf/weight_files.h"
 #include "megalith/hf/weight_writer.h"
 #include "megalith/model/adapter.h"
+#include "megalith/model/convert/convert.h"
 #include "megalith/model/exchange/weights_in_memory.h"
 #include "megalith/model/four_bit/four_bit_weights.h"
 #include "megalith/model/pretrained.h"
@@ -199,6 +200,14 @@ TEST(FourBitRun, ReadsModelsThatBitsandbytesQuantized) {
     const std::vector<double> split = losses_on(folder / "model", how);
     for (size_t i = 0; i < split.size(); ++i) expect_close(split[i], expected[i], fmt::format("tp 2, loss {}", i));
   }
+}
+
+// Weights in fp8 are multiplied by their scales first.
+TEST(FourBitRun, ReadsFp8WithScales) {
+  const TempFolder folder;
+  model::convert_checkpoint(golden_folder("llama"), folder / "fp8", {.fp8_blocks = true});
+  model::convert_checkpoint(folder / "fp8", folder / "numbers", {});
+  EXPECT_EQ(losses_on(folder / "fp8", quantized_case(4)), losses_on(folder / "numbers", quantized_case(4)));
 }
 
 // The base is not written: checkpoints hold the adapter, and runs continue from them.

@@ -79,6 +79,20 @@ TEST(FreezeRun, GivesTheSameLossesInEveryLayout) {
   }
 }
 
+// Layers below the trained ones are not run twice, also where routers count in the gradient mode.
+TEST(FreezeRun, RecomputationChangesNoLoss) {
+  for (const char* model : {"llama", "qwen3_moe"}) {
+    const auto loss = [&](std::optional<config::RecomputeGranularity> granularity) {
+      const TempFolder out;
+      TrainerCase how;
+      how.args = freeze_arguments(out.path(), 3, 3);
+      how.args.recompute.granularity = granularity;
+      return last_loss(run_resumable(how, {.model = model}));
+    };
+    EXPECT_EQ(loss(config::RecomputeGranularity::kFull), loss(std::nullopt)) << model;
+  }
+}
+
 TEST(FreezeRun, ContinuesBitForBit) {
   const TempFolder whole, rest;
   const auto run = [&](const TempFolder& out, std::optional<fs::path> checkpoint) {

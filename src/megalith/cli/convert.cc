@@ -138,9 +138,9 @@ int run_convert(Words words) {
   if (verified) return verify(*source, json);
   // Optimizer state is copied as it is, so nothing that would change a weight may be asked for.
   if (reshard) {
-    check<ConfigError>(!options.dtype && !vocab && !adapter && !fp8_blocks,
-                       "reshard copies tensors as they are: leave out number formats, fp8_blocks, vocab_size and"
-                       " adapter_path");
+    check<ConfigError>(!options.dtype && !vocab && !adapter && !fp8_blocks && !described,
+                       "reshard copies tensors as they are: leave out number formats, fp8_blocks, vocab_size,"
+                       " adapter_path and config_path");
     const auto copy = checkpoint::copy_checkpoint(*source, *target, {options.max_shard_bytes, overwrite});
     const auto files = std::ranges::count_if(
         copy.files, [](const checkpoint::FileRecord& file) { return file.name.ends_with(".safetensors"); });

@@ -29,6 +29,7 @@ bool ModelCommand::parse(Words words, std::vector<config::CommandOption> own, co
   args_ = parsed.args;
   // finetuning_type defaults to lora in `train`; here there is an adapter only if one is named.
   if (args_.lora.adapter_name_or_path.empty()) args_.run.finetuning_type = config::FinetuningType::kFull;
+  args_.freeze = {};  // nothing is trained
   if (!model_) model_ = args_.source.model_name_or_path;
   check<ConfigError>(model_.has_value(),
                      "--model is missing: a folder with config.json and safetensors files, or a hub"

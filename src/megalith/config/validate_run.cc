@@ -147,7 +147,7 @@ void check_quantization(const TrainingArguments& args, Problems& problems) {
     return;
   }
   problems.require(args.run.finetuning_type == FinetuningType::kLora,
-                   "quantization_bit keeps frozen weights in 4 bits, but finetuning_type full trains them; set"
+                   "quantization_bit keeps frozen weights in 4 bits, on which only an adapter can be trained; set"
                    " finetuning_type lora");
   problems.require(!args.precision.fp8,
                    "quantization_bit and fp8 exclude each other: weights in 4 bits are multiplied in the dtype of the"
@@ -186,7 +186,7 @@ void check_distillation(const TrainingArguments& args, Problems& problems) {
                    "kd_beta belongs to kd_loss jsd, not {}", choice_name(how.loss));
 }
 
-// The same for options of finetuning_type freeze; which modules there are, the model says.
+// The same for options of finetuning_type freeze. Names of modules are checked later, against the model.
 void check_frozen_layers(const TrainingArguments& args, Problems& problems) {
   const FreezeConfig &freeze = args.freeze, defaults;
   if (args.run.finetuning_type != FinetuningType::kFreeze) {

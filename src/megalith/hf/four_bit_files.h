@@ -36,7 +36,7 @@ struct FourBitEntry {
   std::vector<std::string> parts(std::string_view state) const;
 };
 
-// Whether a tensor of this name describes a weight in 4 bits, and the name of that weight; empty if it does not.
+// Returns the name of the weight in 4 bits that a tensor of this name describes; empty if it describes none.
 std::string four_bit_name(std::string_view state);
 // Reads the description of a weight; `state` is its bytes. Throws DataError for one that cannot be read, such as of
 // another block size of scales.

@@ -311,10 +311,8 @@ at::Tensor GptModel::run_offloaded(at::Tensor x, const nn::LayerInput& input, co
   return x;
 }
 
-// Products in fp8 and routers record values and loads of passes that are part of a step, which they tell by the
-// gradient mode: models with those run all layers in it.
 bool GptModel::is_below_trained(const at::Tensor& x, const VisualRows& visual, size_t first, size_t count) const {
-  if (!trained_layers_ || options_.fp8 || config_.moe || x.requires_grad()) return false;
+  if (!trained_layers_ || x.requires_grad()) return false;
   if (visual.deepstack.defined() && visual.deepstack.requires_grad()) return false;
   for (size_t i = first; i < first + count; ++i)
     for (const nn::Parameter* parameter : parts_[1 + i])
@@ -346,7 +344,10 @@ at::Tensor GptModel::run_layers(at::Tensor x, const nn::LayerInput& input, const
     const bool twice =
         on && (plan.layers == RecomputePlan::Layers::kUniform || i < static_cast<size_t>(plan.num_layers));
     if (is_below_trained(x, visual, i, count)) {
-      const at::NoGradGuard no_grad;  // or recomputation would give the result a gradient
+      // Not recomputed, which would give the result a gradient. Products in fp8 and routers tell by the gradient mode
+      // whether a pass is part of a step; nothing here requires a gradient either way.
+      std::optional<at::NoGradGuard> no_grad;
+      if (!options_.fp8 && !config_.moe) no_grad.emplace();
       x = run_group(x, input, visual, i, count);
     } else {
       x = twice ? recomputed(x, i, count) : run_group(x, input, visual, i, count);

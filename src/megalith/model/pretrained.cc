@@ -236,7 +236,6 @@ void load_common_weights(const VirtualModels& models, const fs::path& folder, co
 std::string config_json(const ModelConfig& config, at::ScalarType dtype) {
   check<ConfigError>(config.source != nullptr, "a model without a Hugging Face configuration cannot be exported");
   io::Json json = *config.source;
-  json.erase("quantization_config");  // describes files in 4 bits; exports hold the numbers themselves
   const std::string type = torch_name(dtype);
   if (json.contains("dtype")) {
     json["dtype"] = type;
@@ -248,7 +247,7 @@ std::string config_json(const ModelConfig& config, at::ScalarType dtype) {
   if (!family.names.carried.empty()) set_nested_dtypes(json, type);
   io::Json* text = &json;
   for (const std::string& key : config.text_keys) text = &text->at(key);
-  // The weights are written as they are trained (config.scale_block).
+  // Whatever the files that were read hold (fp8 with scales, 4 bits), numbers of the dtype above are written.
   json.erase("quantization_config");
   text->erase("quantization_config");
   (*text)["vocab_size"] = config.vocab_size;

@@ -33,7 +33,8 @@ namespace fs = std::filesystem;
 void check_kind(const fs::path& checkpoint, bool lora) {
   const bool adapter = peft::is_adapter_folder(checkpoint);
   check<ConfigError>(adapter == lora, "the checkpoint {} holds {}; continue it with finetuning_type {}",
-                     checkpoint.string(), adapter ? "an adapter" : "a whole model", adapter ? "lora" : "full");
+                     checkpoint.string(), adapter ? "an adapter" : "a whole model",
+                     adapter ? "lora" : "full or freeze");
 }
 
 // Describes the rows that a model has beyond its files, on which its outputs depend; empty if there are none.

@@ -154,8 +154,9 @@ void check_task(const InitRequest& request) {
   const bool wants_documents = request.task == Task::kPretrain, wants_pairs = request.task == Task::kPreference,
              wants_verdicts = request.task == Task::kKto;
   const bool tokens = request.data.in_words.starts_with("tokens");
-  check<ConfigError>(tokens || (wants_documents == request.data.documents && wants_pairs == request.data.pairs &&
-                                wants_verdicts == request.data.verdicts),
+  // Tokens do not tell whether they were documents.
+  check<ConfigError>((tokens || wants_documents == request.data.documents) && wants_pairs == request.data.pairs &&
+                         wants_verdicts == request.data.verdicts,
                      "task {} does not suit the data, which holds {}; leave --task out, or give data with {}",
                      to_string(request.task), request.data.in_words,
                      wants_documents  ? "a column text"

@@ -131,7 +131,7 @@ OpenedTokens open_part(const fs::path& folder, const DataRequest& request) {
   OpenedTokens tokens = open_token_folder(folder);
   const bool pairs = request.data.kind == SampleKind::kPreference;
   check<DataError>(tokens.info.pairs == pairs, "{} holds {}preference pairs, and stage {} needs {}", folder.string(),
-                   tokens.info.pairs ? "" : "no ", pairs ? "dpo" : "pt or sft", pairs ? "them" : "single samples");
+                   tokens.info.pairs ? "" : "no ", pairs ? "dpo" : "pt, sft or kto", pairs ? "them" : "single samples");
   const bool feedback = request.data.kind == SampleKind::kFeedback;
   check<DataError>(tokens.info.feedback == feedback, "{} holds {}answers with verdicts, and stage {} needs {}",
                    folder.string(), tokens.info.feedback ? "" : "no ", feedback ? "kto" : "pt, sft or dpo",

@@ -34,9 +34,10 @@ nn::TowerTraining tower_training(const ModelOptions& options, const nn::UpdateSi
 }
 
 // Whether a run trains this weight of the language model, which has no low-rank update.
-bool trains_whole(const ModelConfig& config, const ModelOptions& options, const char* weight) {
+bool trains_whole(const ModelConfig& config, const ModelOptions& options, const std::optional<TrainedLayers>& choice,
+                  const char* weight) {
   if (options.freeze.language_model) return false;
-  if (options.trained_layers) return TrainedLayers(*options.trained_layers, config).trains(weight);
+  if (choice) return choice->trains(weight);
   return !options.adapter || peft::is_saved(peft::module_of(module_names(config), weight), *options.adapter);
 }
 
@@ -60,8 +61,8 @@ ModelFootprint::ModelFootprint(const ModelConfig& config, const ModelOptions& op
       choice_(choice_of(config, options)),
       vocab_rows_(layout::padded_vocab_size(config.vocab_size, options.vocab_multiple, static_cast<int>(rank.tp)) /
                   rank.tp),
-      trains_embedding_(trains_whole(config, options, "embedding.weight")),
-      trains_head_(config.tied_embeddings ? trains_embedding_ : trains_whole(config, options, "head.weight")),
+      trains_embedding_(trains_whole(config, options, choice_, "embedding.weight")),
+      trains_head_(config.tied_embeddings ? trains_embedding_ : trains_whole(config, options, choice_, "head.weight")),
       trains_final_bias_(options.adapter && !options.freeze.language_model &&
                          peft::trains_bias(module_names(config), "final_norm.bias", *options.adapter)),
       final_norm_(norm_shape(config)),

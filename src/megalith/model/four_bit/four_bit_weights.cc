@@ -20,13 +20,13 @@ bool all_finite(const at::Tensor& values) {
 }
 
 // Returns a tensor of the files in 4 bits, as a matrix [outputs, inputs].
-ops::FourBitTensor quantized(const hf::WeightFiles& files, const std::string& name, bool transposed,
-                             const nn::Parameter& parameter, std::vector<hf::NonFiniteValues>& found) {
+ops::FourBitTensor quantized(const hf::TensorMapping& mapping, const hf::WeightFiles& files, const std::string& name,
+                             bool transposed, const nn::Parameter& parameter, std::vector<hf::NonFiniteValues>& found) {
   if (auto stored = files.four_bit(name)) {
     check<ConfigError>(!transposed, "{} is stored in 4 bits and transposed, which is not supported", name);
     return *std::move(stored);
   }
-  const at::Tensor source = files.tensor(name);
+  const at::Tensor source = mapping.values_in(files, name, parameter.value.scalar_type());
   const at::Tensor matrix = transposed ? source.t() : source;
   const at::Tensor weight = matrix.to(parameter.value.options().requires_grad(false)).contiguous();
   if (!all_finite(weight))
@@ -55,7 +55,7 @@ void load_four_bit(const nn::Parameter& parameter, const hf::TensorMapping& mapp
     if (const std::string next = mapping.name_in(files, file.name); next != name) {
       if (!name.empty()) files.release(name);
       name = next;
-      whole = quantized(files, name, file.transposed, parameter, found);
+      whole = quantized(mapping, files, name, file.transposed, parameter, found);
     }
     const size_t row = file.transposed ? 1 : 0, column = 1 - row;
     const ops::FourBitRectangle where{.first_row = place.offset[row],
@@ -71,8 +71,7 @@ void load_four_bit(const nn::Parameter& parameter, const hf::TensorMapping& mapp
 std::string not_in_four_bit(const ModelConfig& config) {
   if (!config.moe) return "";
   return "quantization_bit 4: the weights of experts, which transformers stacks into tensors that are not linear "
-         "layers,"
-         " stay in the dtype of the model, as in bitsandbytes";
+         "layers, stay in the dtype of the model, as in bitsandbytes";
 }
 
 }  // namespace megalith::model

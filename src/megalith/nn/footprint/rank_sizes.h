@@ -57,7 +57,7 @@ struct RankSizes {
   int64_t tp_slices = 0;        // slices of each product; 0 = by its size
   bool discards_norms = false;  // outputs of norms are freed after forward and recomputed in backward
   bool accumulates = false;     // several micro-batches: gradients are added to those in the buffer
-  bool frozen = false;          // adapters are trained, weights are not
+  bool frozen = false;          // weights are not trained: adapters are, or other layers
   double adapter_dropout = 0;   // probability; above 0 a mask is kept per update
   ImageSizes images{};
   SoundSizes sounds{};

@@ -23,8 +23,9 @@ class ExpertsFootprint : public PartFootprint {
   // Bytes of all rows [r, h], and of the tokens of all members, as all-gather dispatch holds them.
   double row_bytes() const { return rows_ * rank_.h * rank_.bytes; }
   double gathered_bytes() const { return members_ * rank_.stream(); }
-  // Rows that arrive beside those that leave; another pass may run meanwhile.
+  // Whether a product with such an update reads its input in backward.
   bool keeps_input(const UpdateSize& update) const;
+  // Rows that arrive beside those that leave; another pass may run meanwhile.
   void exchange(LayerWalk& walk) const;
 
   const RankSizes& rank_;

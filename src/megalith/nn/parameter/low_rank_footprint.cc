@@ -68,7 +68,8 @@ void give_hidden(LayerWalk& walk, const UpdateSize& update, double rows, double 
   walk.trained_grad(static_cast<double>(update.a));
   if (update.magnitudes > 0) {
     walk.touch(4 * rows * static_cast<double>(update.largest_part), Use::kWorkspace);
-    walk.give(2 * unscaled_bytes(walk, update, rows) + scale_bytes(update));
+    walk.give_or_defer(2 * unscaled_bytes(walk, update, rows));  // read by the gradients of magnitudes and of B
+    walk.give(scale_bytes(update));
   }
   walk.give(2 * hidden_bytes(walk, update, rows) + masked);
 }

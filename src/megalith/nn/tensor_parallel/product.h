@@ -5,8 +5,8 @@
 //   DenseProduct      x Wᵀ                    dy W                W
 //   Fp8Product        the same with factors cast to fp8           W
 //   FourBitProduct    the same with W kept in 4 bits              W   (frozen)
-//   LowRankProduct    x Wᵀ + s (x Aᵀ) Bᵀ      dy W + s (dy B) A   W, A, B   (x Wᵀ and dy W may be in fp8)
-//   DoraProduct       c ∘ (x Wᵀ + s (x Aᵀ) Bᵀ)   (c ∘ dy) W + s ((c ∘ dy) B) A   A, B, m   (c = m / norms of rows)
+//   LowRankProduct    x Wᵀ + s (x Aᵀ) Bᵀ      dy W + s (dy B) A   W, A, B   (x Wᵀ and dy W may be in fp8 or 4 bits)
+//   DoraProduct       c ∘ (x Wᵀ + s (x Aᵀ) Bᵀ)   (c ∘ dy) W + s ((c ∘ dy) B) A   W, A, B, m   (c = m / norms of rows)
 //   GroupedProduct    x_n W_nᵀ of every group of rows             W   (moe/grouped_product.h)
 //
 // All of them defer weight gradients if the weight has a queue that records (zero-bubble schedules). So a layer that

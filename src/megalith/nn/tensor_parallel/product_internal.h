@@ -32,7 +32,7 @@ ProductPtr low_rank_product(ProductPtr base, const LowRank& update, std::shared_
 ProductPtr dora_product(const Parameter& weight, ProductPtr base, const LowRank& update,
                         std::shared_ptr<const LowRankFactors> factors, const ProductInput& input);
 
-// Return the gradients of A and B, each computed now or left in its parameter's queue. dy.dy is the gradient of the
+// Returns the gradients of A and B, each computed now or left in its parameter's queue. dy.dy is the gradient of the
 // output of `update`, `hidden` and `mask` are those of forward; saved.x and `make_x` as in Product::grad_weights.
 std::vector<at::Tensor> factor_grads(const LowRank& update, const std::shared_ptr<const LowRankFactors>& factors,
                                      const OutputGrad& dy, const at::Tensor& hidden, const at::Tensor& mask,

@@ -84,6 +84,7 @@ TrainingArguments for_evaluation(TrainingArguments args) {
   args.logging.generate_samples_prompts.reset();
   args.logging.log_histograms_interval.reset();
   if (args.lora.adapter_name_or_path.empty()) args.run.finetuning_type = config::FinetuningType::kFull;
+  args.freeze = {};  // nothing is trained
   return args;
 }
 

@@ -22,8 +22,8 @@ struct LogProbs {
   at::Tensor student, teacher;
 };
 
-// Returns this rank's valid columns of logits / T. Never the memory of the logits if they are written to later: every
-// use of the result makes a new tensor.
+// Returns this rank's valid columns of logits / T. May share memory with them, so callers
+// must not write to it.
 at::Tensor scaled_columns(const at::Tensor& logits, const ops::VocabRange& range, at::ScalarType type,
                           double temperature) {
   const at::Tensor columns = logits.narrow(1, 0, range.end - range.begin).to(type);

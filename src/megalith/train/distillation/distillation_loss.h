@@ -43,9 +43,9 @@ struct DistillationTerms {
 };
 
 // Computes the terms of tokens with `labels`, int64 [c]. With `grad`, the gradient that backward will pass for every
-// total, overwrites the student's logits by grad · d(Σ total)/d(logits); padding columns get 0. Three all-reduces over
-// tp besides those of the cross-entropy: twice [2, c], then [1, c], or [2, c] with jsd. Makes about six fp32 copies of
-// the logits, so that callers pass slices. All ranks of `tp` call it.
+// total, overwrites the student's logits with grad · d(Σ total)/d(logits); padding columns get 0. Three all-reduces
+// over tp besides those of the cross-entropy: twice [2, c], then [1, c], or [2, c] with jsd. Makes about six fp32
+// copies of the logits, so that callers pass slices. All ranks of `tp` call it.
 DistillationTerms distillation_terms_(const LogitPair& logits, const at::Tensor& labels, const ops::VocabRange& range,
                                       const comm::Group& tp, const ops::CrossEntropyOptions& lm,
                                       const DistillationSettings& how, std::optional<double> grad);
