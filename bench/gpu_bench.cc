@@ -14,7 +14,8 @@
 //               the bf16 one
 //   …-lora      trains an adapter of rank 16 on all linear layers; compared with our own full step, as --peft's script
 //               compares its two
-//   …-qlora     trains such an adapter on weights in 4 bits; compared with the adapter on weights in bf16
+//   …-qlora     trains such an adapter on weights in 4 bits; compared with the adapter on weights in bf16, and with
+//               --peft's script on bitsandbytes' weights
 //   …-graphs    runs with cuda_graph_impl local; compared with the same run without. Those of several ranks share the
 //               GPU, as in tests/nccl: the ratio counts, not the rate
 //   …-muon      updates weight matrices with Muon; compared with AdamW: 1 - ratio is the share of its step that Muon
@@ -391,7 +392,40 @@ void run_adapter(const Settings& s, const Case& c) {
   print(line);
 }
 
-// Compares runs with and without graphs, with packed and full rows, with Muon and AdamW, or with weights in 4 bits.
+// Compares an adapter on weights in 4 bits with one on weights in bf16, and with peft's on bitsandbytes' weights.
+void run_quantized(const Settings& s, const Case& c) {
+  Case dense = c;
+  dense.options.clear();
+  const TempFolder folder;
+  write_inputs(c, folder);
+  std::map<std::string, std::vector<double>> rates, gib;
+  json line{{"bench", "gpu"}, {"case", c.name}};
+  const auto keep = [&](const std::string& prefix, const Measured& run) {
+    rates[prefix].push_back(run.tokens_per_second);
+    gib[prefix].push_back(run.peak_gib);
+  };
+  for (int round = 0; round < s.rounds; ++round) {
+    keep("", run_ours(s, c, folder));
+    keep("without_", run_ours(s, dense, folder));
+    if (s.peft.empty()) continue;
+    const std::vector<std::string> words{(folder / "config.json").string(), std::to_string(c.batch),
+                                         std::to_string(c.length), "16", "nf4"};
+    try {
+      const json row = run_script(s.peft, words, "lora_ms");
+      keep("peft_", {1000.0 * c.batch * c.length / row.at("lora_ms").get<double>(), row.at("peak_gib")});
+    } catch (const std::runtime_error& error) {
+      line["peft_error"] = error.what();
+    }
+  }
+  for (const auto& [prefix, all] : rates) {
+    line[prefix + "tokens_per_second"] = median(all);
+    line[prefix + "peak_gib"] = median(gib[prefix]);
+    if (!prefix.empty()) line[prefix + "ratio"] = median(rates[""]) / median(all);
+  }
+  print(line);
+}
+
+// Compares runs with and without graphs, with packed and full rows, or with Muon and AdamW.
 void run_both(const Settings& s, const Case& c) {
   const WithAndWithout ours = run_with_and_without(s, c);
   print({{"bench", "gpu"},
@@ -444,8 +478,9 @@ int main(int argc, char** argv) try {
       megalith::bench::run_profile(settings, each);
     else if (each.name.ends_with("-lora"))
       megalith::bench::run_adapter(settings, each);
-    else if (each.name.ends_with("-graphs") || each.name.ends_with("-packed") || each.name.ends_with("-muon") ||
-             each.name.ends_with("-qlora"))
+    else if (each.name.ends_with("-qlora"))
+      megalith::bench::run_quantized(settings, each);
+    else if (each.name.ends_with("-graphs") || each.name.ends_with("-packed") || each.name.ends_with("-muon"))
       megalith::bench::run_both(settings, each);
     else
       megalith::bench::run(settings, each);

@@ -1,9 +1,11 @@
-"""The peer of gpu_bench's adapter case: steps of AdamW on a Hugging Face llama on a GPU, every weight or an adapter of peft.
+"""The peer of gpu_bench's adapter cases: steps of AdamW on a Hugging Face llama on a GPU, every weight or an adapter of peft.
 
-  gpu_lora.py config.json BATCH LENGTH RANK
+  gpu_lora.py config.json BATCH LENGTH RANK [nf4]
 
 One JSON line: the median milliseconds of a step that trains every weight (bf16, fp32 main parameters) and of one that
-trains an adapter of all linear layers (bf16 weights, fp32 adapter), both eager with PyTorch's fused AdamW.
+trains an adapter of all linear layers (bf16 weights, fp32 adapter), both eager with PyTorch's fused AdamW. With nf4 only
+the adapter is trained, on bitsandbytes' weights in 4 bits (double quantization, products in bf16); then the rest is
+left out. The line also has the peak of the allocator in GiB, of the adapter's steps.
 """
 import json
 import os
@@ -21,6 +23,7 @@ with open(sys.argv[1]) as file:
     settings = json.load(file)
 settings.pop("model_type")
 batch, length, rank = map(int, sys.argv[2:5])
+four_bit = sys.argv[5:] == ["nf4"]
 ids = torch.randint(50257, (batch, length), device="cuda")
 
 
@@ -44,10 +47,32 @@ class MainWeights:
             main.grad = None
 
 
+def quantize(model):
+    """Replaces the linear layers but the head by bitsandbytes' ones, as from_pretrained does with a quantization_config."""
+    import bitsandbytes
+
+    for name, old in list(model.named_modules()):
+        if not isinstance(old, torch.nn.Linear) or name == "lm_head":
+            continue
+        new = bitsandbytes.nn.Linear4bit(old.in_features, old.out_features, bias=old.bias is not None,
+                                         compute_dtype=torch.bfloat16, compress_statistics=True, quant_type="nf4")
+        new.load_state_dict(old.state_dict())
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, new.cuda())
+        old.weight = None
+    model.is_loaded_in_4bit = True  # read by peft
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+
+
 def milliseconds(lora):
     torch.manual_seed(0)
+    torch.set_default_dtype(torch.bfloat16)
     with torch.device("cuda"):
-        model = LlamaForCausalLM(LlamaConfig(**settings, use_cache=False)).to(torch.bfloat16)
+        model = LlamaForCausalLM(LlamaConfig(**settings, use_cache=False))
+    torch.set_default_dtype(torch.float32)
+    if four_bit:
+        quantize(model)
     if lora:
         model = get_peft_model(model, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"))
     trained = [p for p in model.train().parameters() if p.requires_grad]
@@ -64,6 +89,10 @@ def milliseconds(lora):
     return statistics.median(times[WARM_UP:])
 
 
-full = milliseconds(False)
-torch.cuda.empty_cache()
-print(json.dumps({"full_ms": full, "lora_ms": milliseconds(True)}))
+row = {}
+if not four_bit:
+    row["full_ms"] = milliseconds(False)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+row["lora_ms"] = milliseconds(True)
+print(json.dumps(row | {"peak_gib": torch.cuda.max_memory_allocated() / 2**30}))

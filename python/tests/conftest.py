@@ -11,6 +11,11 @@ import pytest
 
 # Before torch is imported: several threads on a busy machine mostly wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# The tests run on the CPU, also on a machine with a GPU, which several ranks would have to share and which a forked process
+# cannot use. test_cuda.py runs its scripts with ON_THE_GPU.
+ON_THE_GPU = {"MEGALITH_TEST_GPU": "1", "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0")}
+if "MEGALITH_TEST_GPU" not in os.environ:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests" / "data" / "golden" / "hf" / "llama"
