@@ -101,6 +101,60 @@ TEST_F(DistillationCommand, MovesTowardsTheTeacherInEveryLayout) {
   EXPECT_NEAR(evaluated(golden("preference/ref")), 0, 1e-6);
 }
 
+// The teacher runs once, in another layout; training with its files is training beside it.
+TEST_F(DistillationCommand, FilesTakeTheTeachersPlace) {
+  const Words data{"--stage=sft", "--use_cpu", "--model_name_or_path=" + golden("llama"),
+                   "--dataset=" + path("texts.jsonl")};
+  const auto write = [&](const std::string& name, const Words& more) {
+    Words words{MEGALITH_PROGRAM, "distill", teacher(), "--teacher_logits_path=" + path(name)};
+    words.insert(words.end(), data.begin(), data.end());
+    words.insert(words.end(), more.begin(), more.end());
+    return run_process(words, {{"XDG_CACHE_HOME", path("cache")}});
+  };
+  const auto whole = write("whole", {"--kd_top_k=512", "--nproc=4", "--tp=2", "--pp=2"});
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  expect_contains(whole.err, "the 512 likeliest tokens of 23 labelled tokens in 4 texts are in");
+  const Words loss{"--kd_loss=reverse_kl", "--kd_ratio=0.8"};
+  const auto with = [&](const std::string& source, Words more) {
+    more.push_back(source);
+    more.insert(more.end(), loss.begin(), loss.end());
+    return more;
+  };
+  const auto beside = train("beside", with(teacher(), {}));
+  ASSERT_EQ(beside.exit_code, 0) << beside.err;
+  const auto files = train("files", with("--teacher_logits_path=" + path("whole"), {"--nproc=2", "--tp=2"}));
+  ASSERT_EQ(files.exit_code, 0) << files.err;
+  for (const char* key : {"loss", "kd_loss", "lm_loss"}) {
+    ASSERT_EQ(numbers("files", key).size(), 4U);
+    for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(numbers("files", key)[i], numbers("beside", key)[i], 2e-5) << key;
+  }
+  // Few tokens in 16 bits, with the tail of another temperature.
+  const auto few = write("few", {"--kd_top_k=8", "--kd_temperature=2", "--dtype=fp16"});
+  ASSERT_EQ(few.exit_code, 0) << few.err;
+  const auto taught = train("taught", {"--teacher_logits_path=" + path("few"), "--kd_temperature=2", "--kd_top_k=4"});
+  ASSERT_EQ(taught.exit_code, 0) << taught.err;
+  EXPECT_LT(numbers("taught", "kd_loss").back(), numbers("taught", "kd_loss").front());
+  const auto evaluated =
+      run_process({MEGALITH_PROGRAM, "eval", "--use_cpu", "--model=" + golden("preference/ref"),
+                   "--teacher_logits_path=" + path("few"), "--eval_dataset=" + path("texts.jsonl"), "--json"},
+                  {{"XDG_CACHE_HOME", path("cache")}});
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  EXPECT_NEAR(json::parse(evaluated.out).at("eval_kd_loss").get<double>(), 0, 1e-4);
+  const auto refused = [](const ProcessResult& result, const std::string& part) {
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    expect_contains(result.err, part);
+  };
+  refused(write("few", {}), "exists already");
+  refused(write("other", {"--dtype=fp8"}), "dtype is \"fp8\"; it must be fp32, bf16 or fp16");
+  refused(train("bad", {"--teacher_logits_path=" + path("few"), "--kd_temperature=3"}), "at temperature 1 and 2 only");
+  refused(train("bad", {"--teacher_logits_path=" + path("few"), "--kd_top_k=9"}), "keep the 8 likeliest tokens");
+  refused(train("bad", {"--teacher_logits_path=" + path("few"), teacher()}), "leave out one of them");
+  refused(train("bad", {"--teacher_logits_path=" + path("nowhere")}), "holds no index.json");
+  refused(train("bad", {"--teacher_logits_path=" + path("few"), "--cutoff_len=7"}),
+          "cutoff_len is 7, and was 2048 when the files were written");
+  EXPECT_FALSE(fs::exists(folder_ / "bad" / "metrics.jsonl"));
+}
+
 TEST_F(DistillationCommand, BadInputIsRefusedBeforeAnyWork) {
   const auto refused = [&](const Words& more, const std::string& part) {
     const auto result = train("bad", more);

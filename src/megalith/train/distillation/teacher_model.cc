@@ -57,6 +57,14 @@ const model::GptModel& TeacherModel::last_chunk() const { return frozen_.models(
 
 ops::VocabRange TeacherModel::vocab_range() const { return last_chunk().vocab_range(); }
 
+comm::Group TeacherModel::tp() const { return last_chunk().tensor_parallel().group; }
+
+int64_t TeacherModel::vocab_size() const { return frozen_.models().config().vocab_size; }
+
+int TeacherModel::group_size(int count) const { return frozen_.runner().evaluation_group(count); }
+
+bool TeacherModel::counts_for_replica() const { return frozen_.runner().counts_for_replica(); }
+
 at::Tensor TeacherModel::hidden(int microbatch) const {
   const at::Tensor& kept = keeper_.of(microbatch);
   check(kept.defined(),

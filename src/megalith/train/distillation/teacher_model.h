@@ -36,6 +36,15 @@ class TeacherModel {
   at::Tensor logits(const at::Tensor& rows) const;
   // Returns the token ids of these columns.
   ops::VocabRange vocab_range() const;
+  // Returns the ranks that share the columns.
+  comm::Group tp() const;
+
+  // For every stage. Returns the number of ids of the teacher's vocabulary.
+  int64_t vocab_size() const;
+  // Returns the smallest number of micro-batches >= count that run() accepts.
+  int group_size(int count) const;
+  // True on exactly one rank per data-parallel replica, on the last stage.
+  bool counts_for_replica() const;
 
  private:
   class Keeper;

@@ -25,6 +25,7 @@ class FrozenModel {
   void run(std::span<const data::MicroBatch> batches) { runner_.evaluate(batches); }
 
   const model::VirtualModels& models() const { return models_; }
+  const MicrobatchRunner& runner() const { return runner_; }
 
  private:
   model::VirtualModels models_;
