@@ -1,6 +1,6 @@
 // `megalith score`: computes losses (and logits) of given tokens, in any layout.
 #include <ATen/ATen.h>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
 
@@ -23,6 +23,9 @@ Reads input_ids [b, s] and, if present, attention_mask and labels [b, s] (unshif
 token that the mask keeps is one). Writes token_losses [b, s] (entry t is the loss of the label at t+1), loss (their
 mean over labeled tokens) and, with --logits, logits [b, s, v].
 
+For a model that scores sequences (…ForSequenceClassification: a reward model, a classifier) it reads input_ids and, if
+present, attention_mask, writes logits [b, labels], the scores of each sequence, and prints them.
+
 For a model that sees, the file may hold pixel_values [patches, numbers] with image_grid_thw [images, 3] and
 pixel_values_videos with video_grid_thw [videos, 3] and second_per_grid_ts [videos], as processors of transformers
 return them, in the order in which the rows use them. The ids have a placeholder for each row of the tower. Positions
@@ -37,7 +40,7 @@ audio_feature_lengths [sounds].
                                        ranks and how they share the model, as in `megalith train`; replicas share the
                                        sequences
   --bf16 | --fp16                      number format (default fp32)
-  --json                               print {"loss", "num_label_tokens", "perplexity"}
+  --json                               print {"loss", "num_label_tokens", "perplexity"}, or {"logits"}
 )";
 
 // Fields of a batch file. Each returns an undefined tensor if the file has none of that name.
@@ -108,6 +111,32 @@ inference::ScoreBatch read_batch(const std::string& path) {
   return batch;
 }
 
+// One line per sequence, or a list per sequence.
+void print_scores(const at::Tensor& scores, bool json) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (int64_t row = 0; row < scores.size(0); ++row) {
+    const at::Tensor mine = scores[row].contiguous();
+    const std::vector<float> numbers(mine.const_data_ptr<float>(), mine.const_data_ptr<float>() + mine.numel());
+    if (json)
+      all.push_back(numbers);
+    else
+      fmt::print("sequence {}: {:.6f}\n", row, fmt::join(numbers, " "));
+  }
+  if (json) fmt::print("{}\n", nlohmann::ordered_json{{"logits", all}}.dump());
+}
+
+void print_total(const inference::ScoreTotal& total, bool json) {
+  if (json) {
+    fmt::print("{}\n", nlohmann::ordered_json{{"loss", total.loss},
+                                              {"num_label_tokens", total.num_label_tokens},
+                                              {"perplexity", std::exp(total.loss)}}
+                           .dump());
+  } else {
+    fmt::print("loss {:.6f} over {} tokens, perplexity {:.4f}\n", total.loss, total.num_label_tokens,
+               std::exp(total.loss));
+  }
+}
+
 }  // namespace
 
 int run_score(Words words) {
@@ -124,23 +153,23 @@ int run_score(Words words) {
   // A file and not stdout: logits of one batch may have gigabytes.
   check<ConfigError>(input && output, "score needs --input FILE and --output FILE");
   const inference::ScoreBatch batch = read_batch(*input);
+  check<ConfigError>(command.model().num_labels == 0 || (!logits && !batch.labels.defined()),
+                     "the model scores sequences, whose scores are its logits: leave out --logits, and labels in {}",
+                     *input);
   inference::check_token_ids(batch.input_ids, command.model());
   inference::place_media(batch.input_ids, batch.attention_mask, batch.media, command.model());
   command.keep_towers({.vision = batch.media.sees(), .audio = batch.media.hears()});
   return command.run([&](model::VirtualModels& models) {
     // Every rank computes its sequences, and the file is written by all of them together.
     const int64_t rows = command.args().batch.eval_micro_batch_size.value_or(8);
-    const auto total = inference::score_to_file(models, batch, *output, {.rows = rows, .logits = logits});
-    if (models.context().rank() != 0) return;
-    if (json) {
-      fmt::print("{}\n", nlohmann::ordered_json{{"loss", total.loss},
-                                                {"num_label_tokens", total.num_label_tokens},
-                                                {"perplexity", std::exp(total.loss)}}
-                             .dump());
-    } else {
-      fmt::print("loss {:.6f} over {} tokens, perplexity {:.4f}\n", total.loss, total.num_label_tokens,
-                 std::exp(total.loss));
+    const bool prints = models.context().rank() == 0;
+    if (models.config().num_labels > 0) {
+      const at::Tensor scores = inference::score_sequences_to_file(models, batch, *output, rows);
+      if (prints) print_scores(scores, json);
+      return;
     }
+    const auto total = inference::score_to_file(models, batch, *output, {.rows = rows, .logits = logits});
+    if (prints) print_total(total, json);
   });
 }
 

@@ -66,6 +66,7 @@ void check_requests(const model::VirtualModels& models, std::span<const TextRequ
                        "{} prompt tokens and max_new_tokens {} exceed the {} positions of the model; use fewer",
                        request.prompt.size(), options.max_new_tokens, config.max_positions);
   }
+  check_predicts(config);
   check<ConfigError>(predicts_tokens(models),
                      "the head of {} models does not predict tokens, so they cannot generate text", config.family);
 }
@@ -235,6 +236,14 @@ std::vector<std::vector<int64_t>> gather(const std::vector<Text>& texts, size_t 
 }
 
 }  // namespace
+
+void check_predicts(const model::ModelConfig& config) {
+  check<ConfigError>(
+      config.num_labels == 0,
+      "the model scores sequences (num_labels {}) and predicts no tokens, so it cannot generate text; use"
+      " `megalith score`, or the language model",
+      config.num_labels);
+}
 
 std::vector<std::vector<int64_t>> generate_texts(const model::VirtualModels& models,
                                                  std::span<const TextRequest> requests, const SamplingOptions& options,

@@ -48,6 +48,9 @@ std::vector<std::vector<int64_t>> generate_texts(const model::VirtualModels& mod
                                                  std::span<const TextRequest> requests, const SamplingOptions& options,
                                                  const TextReader& reader = {});
 
+// Throws ConfigError for a model that scores sequences, which has no next token.
+void check_predicts(const model::ModelConfig& config);
+
 // Called with each new token as soon as it is known; returning false ends the text.
 using OnToken = std::function<bool(int64_t id)>;
 

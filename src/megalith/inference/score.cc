@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <vector>
 
@@ -29,6 +30,7 @@ namespace fs = std::filesystem;
 struct Rows {
   at::Tensor input_ids, attention_mask, labels;
   MediaBatch media;
+  at::Tensor last{};  // int64 [b]: the column that gives the row its score; undefined if the model predicts tokens
 };
 
 // Rows in the form that a forward pass takes, and the map back. Sequences and their total are padded so that they can
@@ -99,10 +101,20 @@ FlatRows flatten(const Rows& rows, int64_t length, int64_t total) {
   return flat;
 }
 
+// Returns the last columns that the mask keeps and that are not padding; 0 for a row without any.
+at::Tensor last_columns(const ScoreBatch& batch, const model::ModelConfig& config) {
+  at::Tensor kept = at::ones_like(batch.input_ids, at::kBool);
+  if (batch.attention_mask.defined()) kept = batch.attention_mask.ne(0);
+  const io::Json* pad = model::config_value(config, "pad_token_id");
+  if (pad != nullptr && pad->is_number_integer()) kept = kept.logical_and(batch.input_ids.ne(pad->get<int64_t>()));
+  return (at::arange(batch.input_ids.size(1), at::kLong) * kept).argmax(1);
+}
+
 // Finds the media. Without labels, every token that is neither padding nor a placeholder is its own label.
 Rows rows_of(const ScoreBatch& batch, const model::ModelConfig& config) {
   Rows rows{batch.input_ids, batch.attention_mask, batch.labels,
             place_media(batch.input_ids, batch.attention_mask, batch.media, config)};
+  if (config.num_labels > 0) rows.last = last_columns(batch, config);
   if (rows.labels.defined()) return rows;
   rows.labels = rows.input_ids;
   if (rows.attention_mask.defined()) rows.labels = rows.labels.masked_fill(rows.attention_mask.eq(0), -100);
@@ -182,6 +194,11 @@ class Scorer {
       return at::zeros(shape, at::kFloat).index_copy_(0, flat.cells, tokens.index_select(0, flat.tokens));
     };
     ScoredRows result;
+    if (rows.last.defined()) {
+      const at::Tensor scores = in_cells(chunk.forward(input));  // [b s, n]
+      result.scores = scores.index_select(0, at::arange(b, at::kLong) * s + rows.last);
+      return result;
+    }
     if (logits_) {
       const at::Tensor logits = nn::all_gather_columns(chunk.forward(input), chunk.tensor_parallel().group, "logits");
       result.logits = in_cells(logits.narrow(1, 0, chunk.vocab().size)).view({b, s, -1});
@@ -199,7 +216,73 @@ class Scorer {
 
 Rows row_range(const Rows& rows, int64_t first, int64_t count) {
   const auto part = [&](const at::Tensor& t) { return t.defined() ? t.narrow(0, first, count) : t; };
-  return {part(rows.input_ids), part(rows.attention_mask), part(rows.labels), rows.media.rows(first, count)};
+  return {part(rows.input_ids), part(rows.attention_mask), part(rows.labels), rows.media.rows(first, count),
+          part(rows.last)};
+}
+
+// Scores all rows, those of this rank's replica in turns of `at_a_time`. `take` gets the number of the first row of
+// each part, the part and its scores, on the last stage.
+void score_all(const model::VirtualModels& models, const Rows& batch, const Scorer& scorer, int64_t at_a_time,
+               const std::function<void(int64_t, const Rows&, const ScoredRows&)>& take) {
+  const parallel::ParallelContext& context = models.context();
+  const comm::Group dp = context.dp();
+  const int64_t b = batch.input_ids.size(0), stride = at_a_time * dp.size();
+  TaskProgress progress("scoring", TaskProgress::Unit::kCount, b, "sequences", context.rank() == 0);
+  // All ranks run the same number of micro-batches, because they may share experts. A rank without rows left repeats
+  // the first ones and discards the result.
+  for (int64_t next = 0; next < b;) {
+    const int group = scorer.group((b - next + stride - 1) / stride);
+    std::vector<Rows> parts;
+    std::vector<int64_t> first_rows;
+    for (int i = 0; i < group; ++i, next += stride) {
+      // Rows are dealt out in turns: micro-batch i gives each data-parallel rank `at_a_time` consecutive ones.
+      first_rows.push_back(next + at_a_time * dp.rank());
+      const int64_t first = first_rows.back() < b ? first_rows.back() : 0;
+      parts.push_back(row_range(batch, first, std::min(at_a_time, b - first)));
+    }
+    scorer.run(parts, [&](size_t number, const ScoredRows& rows) {
+      if (first_rows[number] < b) take(first_rows[number], parts[number], rows);
+    });
+    progress.set(std::min(next, b));
+  }
+}
+
+// A result: one safetensors file. Its shapes are known beforehand, so all ranks write into it in place, under another
+// name until it is complete. Collective.
+class ResultFile {
+ public:
+  ResultFile(const parallel::ParallelContext& context, const fs::path& output, const std::vector<hf::WeightSpec>& specs)
+      : output_(output),
+        everyone_(context.world().world()),
+        first_rank_(context.rank() == 0),
+        staged_(output.string() + ".tmp", "score", {.owner = first_rank_, .overwrite = true}),
+        writer_(staged_.path(), specs, {.max_shard_bytes = UINT64_MAX}) {
+    if (first_rank_) writer_.create_files();
+    everyone_.barrier("score: file made");
+  }
+  hf::WeightWriter& writer() { return writer_; }
+  void finish() {
+    writer_.sync();
+    everyone_.barrier("score: written");
+    if (first_rank_) fs::rename(staged_.path() / writer_.file_names().at(0), output_);
+  }
+
+ private:
+  const fs::path output_;
+  const comm::Group everyone_;
+  const bool first_rank_;
+  io::StagedFolder staged_;
+  hf::WeightWriter writer_;
+};
+
+// Ranks of one tp and cp group have the same results on the last stage; one of them writes and counts.
+bool writes_results(const parallel::ParallelContext& context) {
+  return context.place().tp_rank == 0 && context.place().cp_rank == 0;
+}
+
+void check_scored(const ScoreBatch& given, const model::ModelConfig& config, int64_t rows) {
+  check<ConfigError>(rows > 0, "per_device_eval_batch_size is {}; it must be positive", rows);
+  check_token_ids(given.input_ids, config);
 }
 
 }  // namespace
@@ -220,62 +303,57 @@ ScoredRows score_rows(const model::VirtualModels& models, const ScoreBatch& rows
 ScoreTotal score_to_file(const model::VirtualModels& models, const ScoreBatch& given, const fs::path& output,
                          const ScoreOptions& options) {
   const at::NoGradGuard no_grad;
-  check<ConfigError>(options.rows > 0, "per_device_eval_batch_size is {}; it must be positive", options.rows);
-  check_token_ids(given.input_ids, models.config());
+  check_scored(given, models.config(), options.rows);
+  check<ConfigError>(models.config().num_labels == 0,
+                     "the model scores sequences and predicts no tokens, so tokens have no losses");
   check<ConfigError>(!options.logits || predicts_tokens(models),
                      "the head of {} models does not compute logits; score without them", models.config().family);
   const Rows batch = rows_of(given, models.config());
   const int64_t b = batch.input_ids.size(0), s = batch.input_ids.size(1);
   parallel::ParallelContext& context = models.context();
-  const comm::Group everyone = context.world().world(), dp = context.dp();
-  const bool first_rank = context.rank() == 0;
-
-  // The result is one safetensors file. Its shapes are known beforehand, so all ranks write into it in place.
   std::vector<hf::WeightSpec> specs{{"token_losses", hf::Dtype::kF32, {b, s}}, {"loss", hf::Dtype::kF32, {}}};
   if (options.logits) specs.push_back({"logits", hf::Dtype::kF32, {b, s, models.config().vocab_size}});
-  const fs::path staging = output.string() + ".tmp";
-  io::StagedFolder staged(staging, "score", {.owner = first_rank, .overwrite = true});
-  hf::WeightWriter writer(staged.path(), specs, {.max_shard_bytes = UINT64_MAX});
-  if (first_rank) writer.create_files();
-  everyone.barrier("score: file made");
-  // Ranks of one tp and cp group have the same results on the last stage; one of them writes and counts.
-  const bool writes = context.place().tp_rank == 0 && context.place().cp_rank == 0;
+  ResultFile file(context, output, specs);
   at::Tensor sums = at::zeros({2}, at::kDouble);  // loss, labeled tokens
-  // All ranks run the same number of micro-batches, because they may share experts. A rank without rows left repeats
-  // the first ones and discards the result.
-  const Scorer scorer(models, options.logits);
-  const int64_t stride = options.rows * dp.size();
-  TaskProgress progress("scoring", TaskProgress::Unit::kCount, b, "sequences", first_rank);
-  for (int64_t next = 0; next < b;) {
-    const int group = scorer.group((b - next + stride - 1) / stride);
-    std::vector<Rows> parts;
-    std::vector<int64_t> first_rows;
-    for (int i = 0; i < group; ++i, next += stride) {
-      // Rows are dealt out in turns: micro-batch i gives each data-parallel rank `rows` consecutive ones.
-      first_rows.push_back(next + options.rows * dp.rank());
-      const int64_t first = first_rows.back() < b ? first_rows.back() : 0;
-      parts.push_back(row_range(batch, first, std::min(options.rows, b - first)));
-    }
-    scorer.run(parts, [&](size_t number, const ScoredRows& rows) {
-      const int64_t first = first_rows[number];
-      if (first >= b || !writes) return;
-      sums[0] += rows.token_losses.sum(at::kDouble);
-      sums[1] += parts[number].labels.narrow(1, 1, s - 1).ne(-100).sum();
-      writer.write("token_losses", {first, 0}, rows.token_losses);
-      if (options.logits) writer.write("logits", {first, 0, 0}, rows.logits);
-    });
-    progress.set(std::min(next, b));
-  }
+  score_all(models, batch, Scorer(models, options.logits), options.rows,
+            [&](int64_t first, const Rows& part, const ScoredRows& rows) {
+              if (!writes_results(context)) return;
+              sums[0] += rows.token_losses.sum(at::kDouble);
+              sums[1] += part.labels.narrow(1, 1, s - 1).ne(-100).sum();
+              file.writer().write("token_losses", {first, 0}, rows.token_losses);
+              if (options.logits) file.writer().write("logits", {first, 0, 0}, rows.logits);
+            });
   sums = sums.to(context.device());
-  everyone.all_reduce(sums, comm::ReduceOp::kSum, "score: loss");
+  context.world().world().all_reduce(sums, comm::ReduceOp::kSum, "score: loss");
   sums = sums.cpu();
   ScoreTotal total{0, sums[1].to(at::kLong).item<int64_t>()};
   if (total.num_label_tokens > 0) total.loss = sums[0].item<double>() / static_cast<double>(total.num_label_tokens);
-  if (first_rank) writer.write("loss", {}, at::scalar_tensor(total.loss, at::kFloat));
-  writer.sync();
-  everyone.barrier("score: written");
-  if (first_rank) fs::rename(staged.path() / writer.file_names().at(0), output);
+  if (context.rank() == 0) file.writer().write("loss", {}, at::scalar_tensor(total.loss, at::kFloat));
+  file.finish();
   return total;
+}
+
+at::Tensor score_sequences_to_file(const model::VirtualModels& models, const ScoreBatch& given, const fs::path& output,
+                                   int64_t rows) {
+  const at::NoGradGuard no_grad;
+  const model::ModelConfig& config = models.config();
+  check_scored(given, config, rows);
+  check<ConfigError>(config.num_labels > 0, "the model predicts tokens and has no scores of sequences");
+  const Rows batch = rows_of(given, config);
+  parallel::ParallelContext& context = models.context();
+  const int64_t b = batch.input_ids.size(0);
+  ResultFile file(context, output, {{"logits", hf::Dtype::kF32, {b, config.num_labels}}});
+  at::Tensor all = at::zeros({b, config.num_labels}, at::kFloat);
+  score_all(models, batch, Scorer(models, /*logits=*/false), rows,
+            [&](int64_t first, const Rows& /*part*/, const ScoredRows& scored) {
+              if (!writes_results(context)) return;
+              all.narrow(0, first, scored.scores.size(0)).copy_(scored.scores);
+              file.writer().write("logits", {first, 0}, scored.scores);
+            });
+  all = all.to(context.device());
+  context.world().world().all_reduce(all, comm::ReduceOp::kSum, "score: scores");
+  file.finish();
+  return all.cpu();
 }
 
 }  // namespace megalith::inference

@@ -37,15 +37,24 @@ struct ScoreTotal {
 
 // Writes token_losses [b, s], loss [] and, on request, logits [b, s, v], all fp32. Entry t of a row's losses belongs to
 // the label at t+1; it is 0 if that is ignored, and at the end. Every rank scores and writes its share of the rows. The
-// file appears only once it is complete. All ranks call it. Throws like place_media.
+// file appears only once it is complete. All ranks call it. Throws like place_media, and ConfigError for a model that
+// scores sequences.
 ScoreTotal score_to_file(const model::VirtualModels& models, const ScoreBatch& batch,
                          const std::filesystem::path& output, const ScoreOptions& options);
+
+// For a model that scores sequences (model/families/scores.h): writes logits [b, n], the n scores of each row, fp32,
+// and returns them on every rank. They are those of the last token that the mask keeps and that is not the padding of
+// config.json (pad_token_id), as in transformers. Collective and complete like score_to_file. Throws ConfigError for
+// other models.
+at::Tensor score_sequences_to_file(const model::VirtualModels& models, const ScoreBatch& batch,
+                                   const std::filesystem::path& output, int64_t rows);
 
 // The same numbers for some rows, for callers that do not want a file. Padding on the right is computed like any token
 // (it does not affect those before it); other padding is skipped, and its entries are 0.
 struct ScoredRows {
   at::Tensor token_losses;  // fp32 [b, s]
   at::Tensor logits;        // fp32 [b, s, v]; undefined unless requested
+  at::Tensor scores{};      // fp32 [b, n], of a model that scores sequences; the other two are undefined then
 };
 // Returns the scores on the ranks of the last pipeline stage, equal on all of a replica; elsewhere the tensors are
 // undefined. Every rank calls it, with rows of its replica.

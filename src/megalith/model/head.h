@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <vector>
 
 #include "megalith/model/families/model_config.h"
@@ -50,5 +51,11 @@ class Head {
   // Returns the transformer layers that belong to the head.
   virtual std::vector<const TransformerBlock*> blocks() const { return {}; }
 };
+
+// Makes the head of models that score sequences (families/scores.h) in place of one that predicts tokens: final norm
+// and a linear layer whose outputs are the scores of the sequence that ends with a token. Its parameters in `root` are
+// final_norm and score.weight. forward returns fp32 [t, labels], equal on all tp ranks, and throws ConfigError for
+// targets.
+std::unique_ptr<Head> make_score_head(const nn::ParameterScope& root, const HeadSite& site);
 
 }  // namespace megalith::model

@@ -239,7 +239,7 @@ TEST(TokenizedData, pairs_share_their_prompt) {
   EXPECT_EQ(tokenizer::Tokenizer::bytes().decode(sample.rejected->ids), "SUSER: Q ASSISTANT:bad<|eos|>");
   EXPECT_EQ(std::ranges::count(sample.rejected->labels, kIgnoredLabel), std::ssize(std::string("SUSER: Q ASSISTANT:")));
   request.data.kind = SampleKind::kConversation;
-  expect_contains(tokenizing_error(request), "which only stage dpo trains on");
+  expect_contains(tokenizing_error(request), "which only stages dpo and rm train on");
 }
 
 std::string rated(int count) {

@@ -361,7 +361,9 @@ std::string incomplete(const Conversation& conversation, SampleKind kind) {
   const bool single = kind == SampleKind::kConversation || kind == SampleKind::kFeedback;
   if (single && conversation.responses.size() != 1) return "no answer, or more than one";
   if (kind == SampleKind::kFeedback && !conversation.desirable) return "no verdict on the answer (kto_tag)";
-  if (kind == SampleKind::kPreference && conversation.responses.size() < 2) return "chosen or rejected is missing";
+  if (kind == SampleKind::kLabelled && conversation.responses.empty() && conversation.prompt.size() != 1)
+    return "several turns without an answer at the end";
+  if (is_pair(kind) && conversation.responses.size() < 2) return "chosen or rejected is missing";
   for (const Message& response : conversation.responses)
     if (response.role == Role::kUser || response.role == Role::kObservation) return "an answer is not the assistant's";
   return "";
@@ -418,7 +420,7 @@ Sample pretokenized_sample(const Json& record, SampleKind kind, const std::strin
             .rejected = std::nullopt,
             .feedback = Feedback{verdict_of(*verdict, "kto_tag", place), {}}};
   }
-  if (kind != SampleKind::kPreference) return {pretokenized_row(record, "", place), std::nullopt};
+  if (!is_pair(kind)) return {pretokenized_row(record, "", place), std::nullopt};
   return {pretokenized_row(record, "chosen_", place), pretokenized_row(record, "rejected_", place)};
 }
 

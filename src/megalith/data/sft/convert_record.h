@@ -10,9 +10,12 @@
 
 namespace megalith::data {
 
-// The kind of sample that records become, in stages pt, sft, dpo and kto. It decides which records are complete. The
-// numbers are part of the names of caches.
-enum class SampleKind { kDocument, kConversation, kPreference, kFeedback };
+// The kind of sample that records become, in stages pt, sft, dpo, kto, rm and cls. It decides which records are
+// complete. The numbers are part of the names of caches.
+enum class SampleKind { kDocument, kConversation, kPreference, kFeedback, kScoredPair, kLabelled };
+// Whether such samples are pairs of a chosen and a rejected answer, and whether rows are scored (scored_rows.h).
+constexpr bool is_pair(SampleKind kind) { return kind == SampleKind::kPreference || kind == SampleKind::kScoredPair; }
+constexpr bool is_scored(SampleKind kind) { return kind == SampleKind::kScoredPair || kind == SampleKind::kLabelled; }
 
 // The result of convert_record. Exactly one of the two is set.
 struct ConvertedRecord {

@@ -37,7 +37,9 @@ Columns read_columns(const io::JsonFields& fields) {
                                       {"images", &Columns::images},
                                       {"videos", &Columns::videos},
                                       {"audios", &Columns::audios},
-                                      {"kto_tag", &Columns::kto_tag}});
+                                      {"kto_tag", &Columns::kto_tag},
+                                      {"margin", &Columns::margin},
+                                      {"label", &Columns::label}});
 }
 
 // "tags": {"role_tag": "role", …}; roles that are not listed do not occur in the dataset.
@@ -184,6 +186,8 @@ DatasetDescription infer_format(const Json& first_record, const std::string& pla
   columns.videos = when("videos");
   columns.audios = when("audios");
   columns.kto_tag = when("kto_tag");
+  columns.margin = when("margin");
+  columns.label = when("label");
   result.tags = openai_tags();
   if (has("input_ids") || has("chosen_input_ids")) {
     result.formatting = Formatting::kPretokenized;

@@ -32,6 +32,8 @@ struct Columns {
   std::string messages = "conversations";
   std::string history, system, tools, chosen, rejected, images, videos, audios;
   std::string kto_tag;  // true or false: whether the answer is desirable (stage kto)
+  std::string margin;   // by how much the reward of the chosen answer is to be larger (stage rm)
+  std::string label;    // class, classes or number of the text (stage cls)
   bool operator==(const Columns&) const = default;
 };
 

@@ -1,7 +1,9 @@
-// One encoder serves the stages pt, sft, dpo and kto, from text or from ids:
+// One encoder serves the stages pt, sft, dpo, kto, rm and cls, from text or from ids:
 //
 //   record -> convert_record -> Conversation -> encode_* -> Sample -> rows (packing, per batch)
 //          -> pretokenized_sample -------------------------^        (and mismatched answers)
+//
+// Scored rows (scored_rows.h) are encoded like others first.
 //
 // Encoding works record by record and on many threads; packing needs the whole batch and runs on one. Lengths: the
 // collator drops one token of a row (the last is only a label), so an unpacked sample may have cutoff_len + 1 tokens; a
@@ -155,10 +157,17 @@ RowPlan row_plan(const SftSettings& settings) {
               .packing = packing,
               .neat = settings.packing == Packing::kNeat};
     case SampleKind::kPreference:
+    case SampleKind::kScoredPair:
       check<ConfigError>(!packing,
                          "packing is not for preference pairs: leave packing, neat_packing and sequence_packing "
-                         "out with stage dpo");
+                         "out with stage {}",
+                         settings.kind == SampleKind::kPreference ? "dpo" : "rm");
       return {.kind = settings.kind, .cutoff = settings.cutoff_len + 1};
+    case SampleKind::kLabelled:
+      check<ConfigError>(settings.packing != Packing::kPlain,
+                         "packing would make texts of a row one text, and stage cls scores each: use neat_packing");
+      return {
+          .kind = settings.kind, .cutoff = settings.cutoff_len + (packing ? 0 : 1), .packing = packing, .neat = true};
     case SampleKind::kFeedback:
       check<ConfigError>(!packing,
                          "packing is not for answers with verdicts: leave packing, neat_packing and sequence_packing "
@@ -261,14 +270,14 @@ void RecordEncoder::check_vocabulary() const {
 
 // Called once per dataset, before any record is read.
 void RecordEncoder::check_dataset(const DatasetDescription& dataset) const {
-  const bool pairs = options_.plan.kind == SampleKind::kPreference;
+  const bool pairs = is_pair(options_.plan.kind);
   check<ConfigError>(
       !pairs || dataset.ranking,
-      "stage dpo needs preference pairs, and dataset {} has none. Give chosen and rejected answers and set "
+      "stage {} needs preference pairs, and dataset {} has none. Give chosen and rejected answers and set "
       "\"ranking\": true in its entry of dataset_info.json",
-      dataset.name);
+      options_.plan.kind == SampleKind::kScoredPair ? "rm" : "dpo", dataset.name);
   check<ConfigError>(pairs || !dataset.ranking,
-                     "dataset {} holds preference pairs (\"ranking\": true), which only stage dpo trains on",
+                     "dataset {} holds preference pairs (\"ranking\": true), which only stages dpo and rm train on",
                      dataset.name);
   const bool verdicts = options_.plan.kind == SampleKind::kFeedback;
   check<ConfigError>(!verdicts || (!dataset.columns.kto_tag.empty() && !dataset.ranking),
@@ -280,14 +289,20 @@ void RecordEncoder::check_dataset(const DatasetDescription& dataset) const {
                      "dataset {} holds answers with verdicts (kto_tag), which only stage kto trains on: other stages "
                      "would learn the undesirable ones, too",
                      dataset.name);
+  const bool labelled = options_.plan.kind == SampleKind::kLabelled;
+  check<ConfigError>(!labelled || !dataset.columns.label.empty(),
+                     "stage cls needs a label for each record, and dataset {} has none. Name its column: \"columns\": "
+                     "{{\"label\": …}} in its entry of dataset_info.json",
+                     dataset.name);
   if (dataset.formatting == Formatting::kPretokenized) return;
   check<ConfigError>(
       tokenizer_.has_value(),
       "dataset {} holds text, and there is no tokenizer. Set model_name_or_path to a folder with one, or "
       "give data with input_ids",
       dataset.name);
+  const bool texts = labelled && dataset.formatting == Formatting::kAlpaca && dataset.columns.response.empty();
   check<ConfigError>(
-      turns_ != nullptr || options_.plan.kind == SampleKind::kDocument,
+      turns_ != nullptr || texts || options_.plan.kind == SampleKind::kDocument,
       "dataset {} holds conversations, and no template says how they become text: the tokenizer has no chat "
       "template of its own. Set template to the model's, for example --template qwen",
       dataset.name);
@@ -308,12 +323,38 @@ void RecordEncoder::check_ids(const Sequence& row, const std::string& place) con
   }
 }
 
+// As tokenizer(text) of transformers: the tokenizer's bos, but no end.
+Sequence RecordEncoder::encode_labelled(const Conversation& conversation, const EncodeSettings& settings,
+                                        bool* cut) const {
+  if (!conversation.responses.empty()) return encode_conversation(conversation, *turns_, settings, cut);
+  Sequence row;
+  if (tokens_.documents_get_bos) row.ids.push_back(*tokens_.bos);
+  const std::vector<int32_t> text = tokenizer_->encode(conversation.prompt.front().content);
+  row.ids.insert(row.ids.end(), text.begin(), text.end());
+  *cut |= std::ssize(row.ids) > settings.cutoff;
+  row.ids.resize(std::min(row.ids.size(), static_cast<size_t>(settings.cutoff)));
+  row.labels = row.ids;
+  return row;
+}
+
+// The last step: everything before it sees rows like those of other stages.
+void RecordEncoder::mark_rows(Sample& sample, const io::Json& record, const Columns& columns,
+                              const std::string& place) const {
+  if (!sample.rejected)
+    return mark_scored(sample.row, label_in(record, columns.label, options_.labels, place), options_.score_pad, place);
+  const float margin = margin_in(record, columns.margin, place);
+  mark_scored(sample.row, label_of_number(margin), options_.score_pad, place);
+  mark_scored(*sample.rejected, label_of_number(0), options_.score_pad, place);
+}
+
 Sample RecordEncoder::encode_text(const Conversation& conversation, bool* cut) const {
-  const EncodeSettings settings{options_.plan.cutoff, options_.train_on_prompt, options_.mask_history, pads_.all()};
+  const EncodeSettings settings{options_.plan.text_cutoff(), options_.train_on_prompt, options_.mask_history,
+                                pads_.all()};
   switch (options_.plan.kind) {
     case SampleKind::kConversation:
       return {encode_conversation(conversation, *turns_, settings, cut), std::nullopt};
     case SampleKind::kPreference:
+    case SampleKind::kScoredPair:
       check_answers(conversation);
       return encode_preference(conversation, *turns_, settings, cut);
     case SampleKind::kFeedback:
@@ -321,6 +362,8 @@ Sample RecordEncoder::encode_text(const Conversation& conversation, bool* cut) c
       return {.row = encode_answer(conversation, *turns_, settings, cut),
               .rejected = std::nullopt,
               .feedback = Feedback{*conversation.desirable, {}}};
+    case SampleKind::kLabelled:
+      return {encode_labelled(conversation, settings, cut), std::nullopt};
     case SampleKind::kDocument:
       break;
   }
@@ -375,7 +418,7 @@ EncodedRecord RecordEncoder::encode(const io::Json& record, const DatasetDescrip
     }
     result.sample = pretokenized_sample(record, options_.plan.kind, place);
     if (!has_tokens(*result.sample)) return {std::nullopt, "no tokens"};
-    const auto limit = static_cast<size_t>(options_.plan.cutoff);
+    const auto limit = static_cast<size_t>(options_.plan.text_cutoff());
     const bool blocks = options_.plan.kind == SampleKind::kDocument && options_.plan.packing;  // cut in pack_documents
     for (Sequence* row : {&result.sample->row, result.sample->rejected ? &*result.sample->rejected : nullptr}) {
       if (row == nullptr || blocks || row->ids.size() <= limit) continue;
@@ -396,9 +439,11 @@ EncodedRecord RecordEncoder::encode(const io::Json& record, const DatasetDescrip
   if (!result.sample) return result;
   check_ids(result.sample->row, place);
   if (result.sample->feedback) check_answer(result.sample->row, result.cut, options_.plan.cutoff - 1, place);
-  if (!result.sample->rejected) return result;
-  check_ids(*result.sample->rejected, place);
-  check_answers(*result.sample, result.cut, options_.plan.cutoff - 1, place);
+  if (result.sample->rejected) {
+    check_ids(*result.sample->rejected, place);
+    check_answers(*result.sample, result.cut, options_.plan.cutoff - 1, place);
+  }
+  if (is_scored(options_.plan.kind)) mark_rows(*result.sample, record, dataset.columns, place);
   return result;
 }
 
@@ -456,11 +501,14 @@ std::vector<Sample> RecordEncoder::rows(std::vector<EncodedRecord> batch, BuildR
 std::string RecordEncoder::description() const {
   const RowPlan& plan = options_.plan;
   return fmt::format(
-      "kind {} cutoff {} packing {} neat {} prompt {} history {} bos {} eos {} pad {} end \"{}\" {} {}{}{}",
+      "kind {} cutoff {} packing {} neat {} prompt {} history {} bos {} eos {} pad {} end \"{}\" {} {}{}{}{}",
       static_cast<int>(plan.kind), plan.cutoff, plan.packing, plan.neat, options_.train_on_prompt,
       options_.mask_history, tokens_.bos.value_or(-1), tokens_.eos, tokens_.pad, tokens_.document_end,
       tokens_.documents_get_bos, turns_ ? turns_->description() : "no template",
-      tokens_.documents_are_plain ? " plain documents" : "", options_.media ? media_words(*options_.media) : "");
+      tokens_.documents_are_plain ? " plain documents" : "", options_.media ? media_words(*options_.media) : "",
+      is_scored(plan.kind) ? fmt::format(" labels {} of {}, padding {}", choice_name(options_.labels.problem),
+                                         options_.labels.num_labels, options_.score_pad.value_or(-1))
+                           : std::string());
 }
 
 }  // namespace megalith::data

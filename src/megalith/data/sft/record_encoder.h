@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "megalith/data/scored_rows.h"
 #include "megalith/data/sft/convert_record.h"
 #include "megalith/data/sft/encode.h"
 #include "megalith/data/sft/media_text.h"
@@ -21,6 +22,8 @@ struct RowPlan {
   bool packing = false;
   bool neat = false;  // samples of a row do not attend to one another
 
+  // Returns the most tokens of a text: a scored row has one more.
+  int64_t text_cutoff() const { return cutoff - (is_scored(kind) ? 1 : 0); }
   // Whether rows depend on all records of a batch: packed ones, and those with the answers of other records.
   bool needs_batch() const { return packing || kind == SampleKind::kFeedback; }
 };
@@ -78,6 +81,9 @@ struct RecordEncoderOptions {
   bool documents_are_plain = false;      // split_special_tokens for documents; conversations: TemplateOptions
   std::optional<int64_t> vocab_size;     // vocabulary size of the model; larger ids are refused
   std::optional<MediaSettings> media{};  // std::nullopt: the model takes no media, and records with some are refused
+  LabelForm labels{};                    // the labels that stage cls takes
+  // The padding that transformers finds the last token of a text by (mark_scored); std::nullopt if there is none.
+  std::optional<int32_t> score_pad{};
 };
 
 // Immutable and thread-safe. encode() is called from many threads; rows() needs a whole batch, and its result depends
@@ -114,6 +120,9 @@ class RecordEncoder {
   void check_media() const;
   void check_vocabulary() const;
   void check_ids(const Sequence& row, const std::string& place) const;
+  // A text, or a conversation with an answer, which gets a label later.
+  Sequence encode_labelled(const Conversation& conversation, const EncodeSettings& settings, bool* cut) const;
+  void mark_rows(Sample& sample, const io::Json& record, const Columns& columns, const std::string& place) const;
 
   RecordEncoderOptions options_;
   std::shared_ptr<const TurnEncoder> turns_;

@@ -119,7 +119,7 @@ std::shared_ptr<const Dataset> held_out_samples(const Plan& plan) {
   for (const Sample& sample : plan.encoder->rows(std::move(batch), report)) table.append(sample);
   check<DataError>(report.samples > 0, "the records held out by val_size give no samples ({}){}", report.text(),
                    problems.in_words());
-  return dataset_of(std::move(table), {.pairs = plan.encoder->plan().kind == SampleKind::kPreference,
+  return dataset_of(std::move(table), {.pairs = is_pair(plan.encoder->plan().kind),
                                        .pieces_attend = plan.encoder->plan().packing && !plan.encoder->plan().neat,
                                        .feedback = plan.encoder->plan().kind == SampleKind::kFeedback});
 }

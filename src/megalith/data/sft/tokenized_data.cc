@@ -36,7 +36,7 @@ class Build {
       : request_(request), encoder_(encoder), records_(records), shows_progress_(shows_progress) {}
 
   TokenTableInfo run(const std::vector<RecordRef>& refs, const std::function<void(const TokenTable&)>& take) {
-    TokenTableInfo info{.pairs = encoder_.plan().kind == SampleKind::kPreference,
+    TokenTableInfo info{.pairs = is_pair(encoder_.plan().kind),
                         .pieces_attend = encoder_.plan().packing && !encoder_.plan().neat,
                         .feedback = encoder_.plan().kind == SampleKind::kFeedback};
     BuildReport report;
@@ -129,12 +129,13 @@ void write_folder(const fs::path& target, const DataRequest& request, const Reco
 // Opens one part and checks that it fits the run: tokens may come from a tokenized_path made for another one.
 OpenedTokens open_part(const fs::path& folder, const DataRequest& request) {
   OpenedTokens tokens = open_token_folder(folder);
-  const bool pairs = request.data.kind == SampleKind::kPreference;
+  const bool pairs = is_pair(request.data.kind);
   check<DataError>(tokens.info.pairs == pairs, "{} holds {}preference pairs, and stage {} needs {}", folder.string(),
-                   tokens.info.pairs ? "" : "no ", pairs ? "dpo" : "pt, sft or kto", pairs ? "them" : "single samples");
+                   tokens.info.pairs ? "" : "no ", pairs ? "dpo or rm" : "pt, sft, kto or cls",
+                   pairs ? "them" : "single samples");
   const bool feedback = request.data.kind == SampleKind::kFeedback;
   check<DataError>(tokens.info.feedback == feedback, "{} holds {}answers with verdicts, and stage {} needs {}",
-                   folder.string(), tokens.info.feedback ? "" : "no ", feedback ? "kto" : "pt, sft or dpo",
+                   folder.string(), tokens.info.feedback ? "" : "no ", feedback ? "kto" : "pt, sft, dpo, rm or cls",
                    feedback ? "them" : "others");
   check<DataError>(!request.vocab_size || tokens.info.max_id < *request.vocab_size,
                    "{} has the token id {}, which is outside of the model's vocabulary of {}. It was made with another "
@@ -193,6 +194,7 @@ std::string cache_key(const DataRequest& request, const RecordEncoder& encoder, 
     if (!c.videos.empty()) key.add("videos").add(c.videos);
     if (!c.audios.empty()) key.add("audios").add(c.audios);
     if (!c.kto_tag.empty()) key.add("kto_tag").add(c.kto_tag);
+    if (is_scored(data.kind)) key.add("margin").add(c.margin).add("label").add(c.label);
     for (const fs::path& file : dataset.files) key.add(file.extension().string()).add_file(file, read);
   }
   if (request.tokenizer) add_tokenizer(request, key);
@@ -235,7 +237,9 @@ std::shared_ptr<const RecordEncoder> make_record_encoder(const DataRequest& requ
                            .documents_are_plain = request.data.kind == SampleKind::kDocument &&
                                                   request.data.chat.options.split_special_tokens,
                            .vocab_size = request.vocab_size,
-                           .media = request.media},
+                           .media = request.media,
+                           .labels = request.labels,
+                           .score_pad = request.score_pad},
       std::move(turns), request.tokenizer);
 }
 

@@ -28,6 +28,8 @@ struct DataRequest {
   std::filesystem::path tokenizer_folder;
   std::map<std::string, std::string> changed_tokenizer_files{};  // text by name, of those that differ from the folder's
   std::optional<MediaSettings> media{};                          // std::nullopt: the model takes no images
+  LabelForm labels{};                                            // RecordEncoderOptions::labels
+  std::optional<int32_t> score_pad{};                            // RecordEncoderOptions::score_pad
   // If set, used instead of the result of make_turn_encoder (chat_encoder.h) for data.chat.
   std::shared_ptr<const TurnEncoder> turns;
   // Tokens are cached in a subfolder named by everything they depend on; not cached if empty. The same on all ranks.

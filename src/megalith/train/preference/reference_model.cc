@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "megalith/base/error.h"
 #include "megalith/model/adapter.h"
+#include "megalith/model/adapter_start.h"
 
 namespace megalith::train {
 
@@ -16,6 +18,9 @@ ReferenceModel::ReferenceModel(model::VirtualModels models, const StepSettings& 
 std::unique_ptr<ReferenceModel> ReferenceModel::below_adapter(model::VirtualModels& policy,
                                                               const StepSettings& settings,
                                                               std::optional<double> ld_alpha) {
+  check<ConfigError>(!model::has_start(policy),
+                     "below an adapter that started from principal parts (pissa_init) lies what these left of the"
+                     " weights, not the reference; load the reference on its own (ref_model)");
   return std::unique_ptr<ReferenceModel>(new ReferenceModel(nullptr, &policy, settings, ld_alpha));
 }
 
