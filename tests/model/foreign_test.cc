@@ -3,18 +3,23 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
 #include "megalith/hf/foreign/pickle_reader.h"
+#include "megalith/hf/safetensors_file.h"
 #include "megalith/hf/weight_files.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/foreign/convert_foreign.h"
+#include "megalith/model/foreign/foreign_optimizer.h"
 #include "megalith/model/foreign/megatron_dcp.h"
 #include "megalith/model/foreign/megatron_model.h"
 #include "megalith/model/foreign/megatron_names.h"
 #include "megalith/model/foreign/megatron_ranks.h"
+#include "megalith/model/virtual_models.h"
 #include "tests/support/close.h"
 #include "tests/support/expect.h"
 #include "tests/support/json_file.h"
@@ -93,6 +98,90 @@ TEST(MegatronModels, PartsArePutTogether) {
   }
   EXPECT_EQ(ranks.optimizer_tensors(), 4);
   EXPECT_EQ(stacked.optimizer_tensors(), 0);
+}
+
+// ---- The state of AdamW ----
+
+std::map<std::string, at::Tensor> optimizer_in(const fs::path& folder) {
+  const hf::SafetensorsFile file(folder / "optimizer.safetensors");
+  std::map<std::string, at::Tensor> tensors;
+  for (const hf::TensorInfo& info : file.tensors()) tensors[info.name] = file.tensor(info.name);
+  return tensors;
+}
+
+// torch and Megatron-Core have trained the same model on the same texts.
+TEST(ForeignOptimizers, TwoProgramsGiveTheSameState) {
+  const TempFolder temp;
+  std::map<std::string, at::Tensor> states[2];
+  for (const int i : {0, 1}) {
+    const std::string name = i == 0 ? "qwen2_adam_fsdp" : "qwen2_adam_torch_dist";
+    const auto report = model::convert_foreign_checkpoint(kData / name, temp / name, {.config = kData / "qwen2"});
+    EXPECT_EQ(report.step, 2) << name;
+    states[i] = optimizer_in(temp / name);
+  }
+  const auto trained = std::ranges::count_if(model::global_tensors(model::read_model_config(kData / "qwen2")),
+                                             [](const hf::GlobalTensor& tensor) { return !tensor.buffer; });
+  ASSERT_EQ(std::ssize(states[0]), 2 * trained);
+  ASSERT_EQ(states[1].size(), states[0].size());
+  for (const auto& [name, state] : states[0]) {
+    EXPECT_GT(state.abs().max().item<float>(), 0) << name;
+    expect_close(states[1].at(name), state, name, 1e-5);
+  }
+}
+
+// Bit for bit what the programs have stored, cut into our tensors.
+TEST(ForeignOptimizers, AreCopied) {
+  const TempFolder temp;
+  for (const char* name : {"qwen2_adam_fsdp", "qwen2_adam_torch_dist"})
+    model::convert_foreign_checkpoint(kData / name, temp / name, {.config = kData / "qwen2"});
+  const auto torch = optimizer_in(temp / "qwen2_adam_fsdp"), megatron = optimizer_in(temp / "qwen2_adam_torch_dist");
+  const hf::DcpFolder from_torch(kData / "qwen2_adam_fsdp"), from_megatron(kData / "qwen2_adam_torch_dist");
+  expect_identical(torch.at("optimizer.exp_avg_sq.layers.1.mlp.down.weight"),
+                   from_torch.read("optim.state.model.layers.1.mlp.down_proj.weight.exp_avg_sq"), "down");
+  const at::Tensor fc1 = from_megatron.read("optimizer.state.exp_avg.decoder.layers.mlp.linear_fc1.weight")[1];
+  expect_identical(megatron.at("optimizer.exp_avg.layers.1.mlp.gate.weight"), fc1.narrow(0, 0, 24), "gate");
+  expect_identical(megatron.at("optimizer.exp_avg.layers.1.mlp.up.weight"), fc1.narrow(0, 24, 24), "up");
+}
+
+// Weights in bf16 have main parameters, which round to them.
+TEST(ForeignOptimizers, MainParametersAreRead) {
+  const TempFolder temp;
+  const auto report =
+      model::convert_foreign_checkpoint(kData / "qwen2_adam_reshardable", temp / "out", {.config = kData / "qwen2"});
+  EXPECT_EQ(report.step, 2);
+  const auto state = optimizer_in(temp / "out");
+  const hf::WeightFiles weights(temp / "out");
+  const at::Tensor main = state.at("optimizer.main.layers.2.attention.o.weight");
+  EXPECT_FALSE(main.equal(main.to(at::kBFloat16).to(at::kFloat)));
+  expect_identical(main.to(at::kBFloat16), weights.tensor("model.layers.2.self_attn.o_proj.weight"), "o");
+  expect_identical(state.at("optimizer.main.head.weight").to(at::kBFloat16), weights.tensor("lm_head.weight"), "head");
+  EXPECT_TRUE(state.contains("optimizer.exp_avg.embedding.weight"));
+}
+
+TEST(ForeignOptimizers, OtherFormsAreNamed) {
+  const model::ModelConfig config = model::read_model_config(kData / "qwen2");
+  const auto mapping =
+      std::make_shared<const hf::TensorMapping>(model::name_map(config), model::global_tensors(config));
+  const auto reason = [&](const std::string& name) {
+    return model::find_foreign_optimizer(std::make_shared<const hf::DcpFolder>(kData / name), config, mapping, false)
+        .left_out_as;
+  };
+  expect_contains(reason("qwen2_adam_flat"), "--dist-ckpt-optim-fully-reshardable");
+  expect_contains(reason("qwen2_dcp"), "exp_avg");
+  expect_contains(reason("qwen2_torch_dist"), "exp_avg");
+  EXPECT_EQ(reason("qwen2_adam_fsdp"), "");
+  // A state that lacks a tensor is not used in part.
+  nlohmann::json fields = json_file(kData / "qwen2" / "config.json");
+  fields["num_hidden_layers"] = 5;
+  fields.erase("layer_types");  // one per layer
+  const TempFolder folder;
+  std::ofstream(folder / "config.json") << fields;
+  const model::ModelConfig deeper = model::read_model_config(folder.path());
+  const auto other = std::make_shared<const hf::TensorMapping>(model::name_map(deeper), model::global_tensors(deeper));
+  const auto found = model::find_foreign_optimizer(
+      std::make_shared<const hf::DcpFolder>(kData / "qwen2_adam_torch_dist"), deeper, other, false);
+  expect_contains(found.left_out_as, "decoder.layers.4.");
+  expect_contains(found.left_out_as, "is missing");
 }
 
 TEST(ForeignCheckpoints, AreFound) {

@@ -101,8 +101,8 @@ std::vector<FileRecord> file_records(const fs::path& folder) {
 }
 
 // A model of another program gets checksums, and can then be verified and copied like a checkpoint.
-void add_manifest(const fs::path& folder) {
-  write_manifest(folder, {.step = 0, .layout = {}, .holds = {"model"}, .files = file_records(folder)});
+void add_manifest(const fs::path& folder, int64_t step, const std::vector<std::string>& holds) {
+  write_manifest(folder, {.step = step, .layout = {}, .holds = holds, .files = file_records(folder)});
 }
 
 // Checksums of the copy are computed from the new files, which also proves that they can be read.

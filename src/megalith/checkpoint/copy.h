@@ -16,8 +16,9 @@ FileRecord record_of(const std::filesystem::path& file);
 // Returns the records of every file in the folder except the manifest, sorted by name. Subfolders are left out.
 std::vector<FileRecord> file_records(const std::filesystem::path& folder);
 
-// Turns a model folder into a checkpoint of step 0 that holds only the model.
-void add_manifest(const std::filesystem::path& folder);
+// Turns a folder into a checkpoint: a model folder into one of step 0 that holds only the model.
+void add_manifest(const std::filesystem::path& folder, int64_t step = 0,
+                  const std::vector<std::string>& holds = {"model"});
 
 // Options of copy_checkpoint.
 struct CopyOptions {

@@ -118,15 +118,15 @@ std::string RunProgress::to_json() const {
                 {"consumed", data.position.consumed},
                 {"consumed_samples", data.consumed_samples},
                 {"sampler", sampler ? train::to_json(*sampler) : Json()}};
-  return Json{{"optimizer", Json::parse(optimizer)},
-              {"scheduler", Json::parse(scheduler)},
-              {"scaler", Json::parse(scaler)},
-              {"data", std::move(position)},
-              {"log", train::to_json(log)},
-              {"skipped_samples", skipped_samples},
-              {"epoch_end_pending", epoch_end_pending}}
-             .dump(2) +
-         "\n";
+  Json json{{"optimizer", Json::parse(optimizer)},
+            {"scheduler", Json::parse(scheduler)},
+            {"scaler", Json::parse(scaler)},
+            {"data", std::move(position)},
+            {"log", train::to_json(log)},
+            {"skipped_samples", skipped_samples},
+            {"epoch_end_pending", epoch_end_pending}};
+  if (of_other_program) json["of_other_program"] = true;
+  return json.dump(2) + "\n";
 }
 
 RunProgress RunProgress::from_json(std::string_view text, const std::string& file_name) {
@@ -143,6 +143,7 @@ RunProgress RunProgress::from_json(std::string_view text, const std::string& fil
   progress.log = log_of(fields.object("log"));
   progress.skipped_samples = count(fields, "skipped_samples");
   progress.epoch_end_pending = fields.required<bool>("epoch_end_pending");
+  progress.of_other_program = fields.optional<bool>("of_other_program").value_or(false);
   return progress;
 }
 

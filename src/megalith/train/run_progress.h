@@ -20,6 +20,9 @@ struct RunProgress {
   TrainingLog::Totals log;                      // sums of the incomplete log line, and of the whole run
   int64_t skipped_samples = 0;
   bool epoch_end_pending = false;  // the last step ended an epoch, but on_epoch_end has not been called yet
+  // The state is that of another program (foreign_start.h): scheduler and scaler are empty, and there are no
+  // random states.
+  bool of_other_program = false;
 
   // Returns the text of progress.json.
   std::string to_json() const;

@@ -11,6 +11,14 @@ Made with torch 2.11, transformers 5.22 and megatron-core 0.16.1, on CPUs over G
     qwen3_moe_torch_dist/        ep 2
     qwen3_moe_ranks/             ep 2, in the folders of mcore_adapter
 
+and with the state of AdamW after two steps of the model qwen2 on adam_ids(), at a constant rate of 0.01:
+
+    qwen2_adam_fsdp/             torch.distributed.checkpoint of torch.distributed.checkpoint.state_dict
+    qwen2_adam_torch_dist/       Megatron-Core, tp 2, the optimizer that is not distributed
+    qwen2_adam_reshardable/      bf16, dp 2, the distributed optimizer, fully_reshardable
+    qwen2_adam_flat/             the same, dp_reshardable
+    qwen2_adam_next/             the model of qwen2_adam_fsdp after a third step
+
 Before it saves, this script runs Megatron-Core's model and compares its logits with those of transformers, so that the
 weights are those of the same model.
 """
@@ -226,6 +234,126 @@ def save_dcp():
     dcp.save(state, checkpoint_id="qwen2_dcp")
 
 
+# ---- Optimizers ----
+
+ADAM = dict(lr=0.01, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+
+
+def adam_ids():
+    """Two texts, which every step sees."""
+    return torch.stack([torch.arange(12) * 3 + 3, (torch.arange(12) * 7 + 1) % VOCAB])
+
+
+def save_adam():
+    """Trains the model of transformers: two steps, saved with their state, and a third one."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    model = hf_model("qwen2").train()
+    decays = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() == 1]
+    optimizer = torch.optim.AdamW([dict(params=decays), dict(params=others, weight_decay=0.0)], **ADAM)
+    for step in range(3):
+        if step == 2:
+            weights, state = get_state_dict(model, optimizer)
+            dcp.save({"model": weights, "optim": state}, checkpoint_id="qwen2_adam_fsdp")
+        optimizer.zero_grad()
+        model(input_ids=adam_ids(), labels=adam_ids()).loss.backward()
+        optimizer.step()
+    model.save_pretrained("qwen2_adam_next")
+    for name in ("config.json", "generation_config.json"):
+        if os.path.exists(os.path.join("qwen2_adam_next", name)):
+            os.remove(os.path.join("qwen2_adam_next", name))
+
+
+def on_cpu(make):
+    def made(*args, **named):
+        if str(named.get("device", "")).startswith("cuda"):
+            named["device"] = "cpu"
+        return make(*args, **named)
+
+    return made
+
+
+def pretend_cuda():
+    """Megatron-Core's optimizers ask for tensors on a GPU, and for their names."""
+    for name in ("tensor", "zeros", "empty", "full", "zeros_like", "empty_like"):
+        setattr(torch, name, on_cpu(getattr(torch, name)))
+    real = torch.Tensor.type
+
+    def named(self, *args, **kwargs):
+        result = real(self, *args, **kwargs)
+        return result.replace("torch.", "torch.cuda.") if isinstance(result, str) else result
+
+    torch.Tensor.type = named
+    torch.Tensor.cuda = lambda self, *_, **__: self
+
+
+def run_adam(rank, world, port, name, tp, kind):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    pretend_cuda()
+    from megatron.core import dist_checkpointing
+    from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+
+    model, config, _ = megatron_model("qwen2", tp, 1, 1)
+    shards = kind != "plain"
+    half = dict(bf16=True, params_dtype=torch.bfloat16) if shards else {}
+    if shards:
+        config.bf16, config.params_dtype, model = True, torch.bfloat16, model.bfloat16()
+    model.train()
+    wrapped = DistributedDataParallel(config, DistributedDataParallelConfig(use_distributed_optimizer=shards), model)
+    optimizer = get_megatron_optimizer(
+        OptimizerConfig(
+            optimizer="adam", lr=ADAM["lr"], adam_beta1=ADAM["betas"][0], adam_beta2=ADAM["betas"][1],
+            adam_eps=ADAM["eps"], weight_decay=ADAM["weight_decay"], clip_grad=0.0, use_distributed_optimizer=shards,
+            **half,
+        ),
+        [wrapped],
+    )
+    for group in optimizer.param_groups:  # as OptimizerParamScheduler sets them
+        group["lr"] = ADAM["lr"]
+        group["weight_decay"] = ADAM["weight_decay"] * group["wd_mult"]
+    ids = adam_ids()
+    mask = torch.triu(torch.ones(12, 12), 1).bool()[None, None]
+    for _ in range(2):
+        wrapped.zero_grad_buffer()
+        optimizer.zero_grad()  # otherwise a gradient is still the buffer, and would be added to itself
+        logits = wrapped(ids, torch.arange(12).expand(2, 12), mask)
+        if tp > 1:
+            from megatron.core.tensor_parallel import gather_from_tensor_model_parallel_region
+
+            logits = gather_from_tensor_model_parallel_region(logits)
+        # The program of transformers has no padding of the vocabulary, so it takes no part here either.
+        logits = logits[:, :-1, :VOCAB].float().flatten(0, 1)
+        torch.nn.functional.cross_entropy(logits, ids[:, 1:].flatten()).backward()
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.main_grad.add_(parameter.grad)
+                parameter.grad = None
+        optimizer.step()
+    folder = f"qwen2_adam_{name}"
+    if rank == 0:
+        os.makedirs(folder)
+    dist.barrier()
+    weights = model.sharded_state_dict()
+    metadata = {"distrib_optim_sharding_type": kind} if shards else None
+    state = {**weights, "optimizer": optimizer.sharded_state_dict(weights, metadata=metadata), "iteration": 2}
+    dist_checkpointing.save(state, folder, TorchDistSaveShardedStrategy("torch_dist", 1, thread_count=1))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+# Of run_adam: ranks, name of the folder, tp, kind of state.
+ADAM_STEPS = {
+    "adam": (2, "torch_dist", 2, "plain"),
+    "adam_reshardable": (2, "reshardable", 1, "fully_reshardable"),
+    "adam_flat": (2, "flat", 1, "dp_reshardable"),
+}
+
 STEPS = {
     "dense": (4, "qwen2", 2, 2, 1),
     "experts": (2, "qwen3_moe", 1, 1, 2),
@@ -244,7 +372,7 @@ def main():
     torch.set_num_threads(1)
     queues = mp.get_context("fork")
     writer._get_write_results_queue = lambda: queues.Manager().Queue()
-    steps = sys.argv[1:] or ["models", *STEPS]
+    steps = sys.argv[1:] or ["models", "fsdp", *STEPS, *ADAM_STEPS]
     for number, step in enumerate(steps):
         if step == "models":
             for name in filter(os.path.isdir, os.listdir()):
@@ -253,8 +381,11 @@ def main():
                 save_hf(kind)
             save_dcp()
             continue
-        world, *how = STEPS[step]
-        mp.start_processes(run, args=(world, 29600 + number, *how), nprocs=world, start_method="fork")
+        if step == "fsdp":
+            save_adam()
+            continue
+        world, *how = (STEPS | ADAM_STEPS)[step]
+        mp.start_processes(run_adam if step in ADAM_STEPS else run, args=(world, 29600 + number, *how), nprocs=world, start_method="fork")
 
 
 if __name__ == "__main__":

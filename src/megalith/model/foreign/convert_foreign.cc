@@ -21,6 +21,7 @@
 #include "megalith/io/file_io.h"
 #include "megalith/io/staged_folder.h"
 #include "megalith/model/families/family.h"
+#include "megalith/model/foreign/foreign_optimizer.h"
 #include "megalith/model/foreign/megatron_dcp.h"
 #include "megalith/model/foreign/megatron_names.h"
 #include "megalith/model/foreign/megatron_ranks.h"
@@ -223,6 +224,39 @@ void write(const Plan& plan, const fs::path& folder, hf::WeightWriter& writer) {
   writer.write_index();
 }
 
+// Returns the state of the optimizer. Says why it is left out if there is one that cannot be used.
+std::optional<ForeignOptimizer> optimizer_of(const std::shared_ptr<const hf::DcpFolder>& dcp, const ModelConfig& config,
+                                             const std::shared_ptr<const hf::TensorMapping>& mapping, const Plan& plan,
+                                             const fs::path& folder) {
+  if (plan.left_out == 0) return std::nullopt;
+  const bool with_main =
+      std::ranges::any_of(plan.specs, [](const auto& spec) { return spec.dtype != hf::Dtype::kF32; });
+  ForeignOptimizer found{.tensors = {}, .step = 0, .left_out_as = "it is in files of single ranks"};
+  if (dcp) found = find_foreign_optimizer(dcp, config, mapping, with_main);
+  if (found.left_out_as.empty()) return found;
+  log_info(
+      "{}: the state of the optimizer and of the run ({} tensors or files) is left out: {}; only weights are"
+      " converted",
+      folder.string(), plan.left_out, found.left_out_as);
+  return std::nullopt;
+}
+
+void write_optimizer(const ForeignOptimizer& optimizer, const fs::path& folder, uint64_t max_shard_bytes) {
+  const at::NoGradGuard no_grad;
+  std::vector<hf::WeightSpec> specs;
+  for (const ForeignOptimizer::Tensor& tensor : optimizer.tensors)
+    specs.push_back({tensor.name, hf::Dtype::kF32, tensor.shape});
+  hf::WeightWriter writer(folder, specs, {.max_shard_bytes = max_shard_bytes, .stem = "optimizer"});
+  writer.create_files();
+  TaskProgress progress("converting the optimizer", TaskProgress::Unit::kCount, std::ssize(specs), "tensors");
+  for (const ForeignOptimizer::Tensor& tensor : optimizer.tensors) {
+    writer.write(tensor.name, tensor.load());
+    progress.add(1);
+  }
+  writer.sync();
+  writer.write_index();
+}
+
 }  // namespace
 
 std::optional<fs::path> find_foreign_checkpoint(const fs::path& path) {
@@ -237,7 +271,7 @@ std::optional<fs::path> find_foreign_checkpoint(const fs::path& path) {
   return is_release && is_checkpoint(folder) ? std::optional(folder) : std::nullopt;
 }
 
-ConvertReport convert_foreign_checkpoint(const fs::path& path, const fs::path& target, const ForeignOptions& options) {
+ForeignReport convert_foreign_checkpoint(const fs::path& path, const fs::path& target, const ForeignOptions& options) {
   const auto folder = find_foreign_checkpoint(path);
   check<DataError>(folder.has_value(), "{} is not a checkpoint of torch.distributed.checkpoint or Megatron",
                    path.string());
@@ -255,12 +289,10 @@ ConvertReport convert_foreign_checkpoint(const fs::path& path, const fs::path& t
     if (model) return std::ranges::any_of(model->names(), has);
     return std::ranges::any_of(dcp->tensors(), [&](const auto& each) { return has(each.first); });
   });
-  const hf::TensorMapping mapping(name_map(config), global_tensors(config));
-  const Plan plan = model ? plan_by_modules(model, config, mapping, options, *folder)
-                          : plan_by_file_names(dcp, config, mapping, options);
-  if (plan.left_out > 0)
-    log_info("{}: {} tensors and files of the optimizer and of the run are left out; only weights are converted",
-             folder->string(), plan.left_out);
+  const auto mapping = std::make_shared<const hf::TensorMapping>(name_map(config), global_tensors(config));
+  const Plan plan = model ? plan_by_modules(model, config, *mapping, options, *folder)
+                          : plan_by_file_names(dcp, config, *mapping, options);
+  const std::optional<ForeignOptimizer> optimizer = optimizer_of(dcp, config, mapping, plan, *folder);
 
   // From here on something is written, so all checks are above.
   io::StagedFolder staged(target, "convert", {.overwrite = options.overwrite});
@@ -268,9 +300,11 @@ ConvertReport convert_foreign_checkpoint(const fs::path& path, const fs::path& t
   write(plan, *folder, writer);
   io::write_text_file(staged.path() / "config.json", config_json(config, options.dtype.value_or(plan.dtype)));
   copy_assets(described, staged.path(), config);
+  if (optimizer) write_optimizer(*optimizer, staged.path(), options.max_shard_bytes);
   staged.commit();
-  return {static_cast<int64_t>(plan.specs.size()), writer.total_bytes(),
-          static_cast<int64_t>(writer.file_names().size())};
+  return {
+      {static_cast<int64_t>(plan.specs.size()), writer.total_bytes(), static_cast<int64_t>(writer.file_names().size())},
+      optimizer ? std::optional(optimizer->step) : std::nullopt};
 }
 
 }  // namespace megalith::model

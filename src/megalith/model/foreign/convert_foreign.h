@@ -22,12 +22,18 @@ struct ForeignOptions {
   bool overwrite = false;
 };
 
+// The result of convert_foreign_checkpoint.
+struct ForeignReport : ConvertReport {
+  std::optional<int64_t> step;  // set if the state of the optimizer was written, too: the updates it has made
+};
+
 // Writes the weights of the checkpoint that `path` leads to into `target`, as a model of the family and the sizes that
-// config.json says. The state of an optimizer is left out, and said to be. Needs memory for one tensor at a time.
+// config.json says, and the state of the optimizer in the form of docs/checkpoint-format.md where it can be read
+// (foreign_optimizer.h). Where it cannot, it is left out, and the log says why. Needs memory for one tensor at a time.
 // Throws ConfigError when config.json is nowhere or describes a model that cannot be read from such a checkpoint,
 // DataError listing every tensor that is missing, unexpected or of another shape. Checks all of this before it writes;
 // the target appears complete or not at all.
-ConvertReport convert_foreign_checkpoint(const std::filesystem::path& path, const std::filesystem::path& target,
+ForeignReport convert_foreign_checkpoint(const std::filesystem::path& path, const std::filesystem::path& target,
                                          const ForeignOptions& options);
 
 }  // namespace megalith::model

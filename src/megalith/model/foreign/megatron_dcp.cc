@@ -47,13 +47,17 @@ MegatronDcp::MegatronDcp(const hf::DcpFolder& folder) : folder_(folder) {
     if (is_optimizer(name))
       ++optimizer_tensors_;
     else if (!is_megatron_extra(name) && !name.starts_with("rng_state") && !name.starts_with("rerun_state"))
-      add(name, tensor);
+      add(name, name, tensor);
   }
 }
 
-void MegatronDcp::add(const std::string& stored, const hf::DcpTensor& tensor) {
+MegatronDcp::MegatronDcp(const hf::DcpFolder& folder, const std::string& prefix) : folder_(folder) {
+  for (const auto& [name, tensor] : folder.tensors())
+    if (name.starts_with(prefix)) add(name, name.substr(prefix.size()), tensor);
+}
+
+void MegatronDcp::add(const std::string& stored, std::string name, const hf::DcpTensor& tensor) {
   // Gate and up apart: X.weight_w and X.weight_v are the parts of X.weight, in this order.
-  std::string name = stored;
   const bool is_gate = name.ends_with("_w"), is_up = name.ends_with("_v");
   if (is_gate || is_up) name.resize(name.size() - 2);
   std::vector<std::pair<std::string, std::vector<int64_t>>> found{{name, {}}};

@@ -18,6 +18,9 @@ bool has_megatron_names(const hf::DcpFolder& folder);
 class MegatronDcp : public MegatronModel {
  public:
   explicit MegatronDcp(const hf::DcpFolder& folder);
+  // Reads tensors whose names are `prefix` and then those of weights, as if they were the weights: one kind of state of
+  // an optimizer.
+  MegatronDcp(const hf::DcpFolder& folder, const std::string& prefix);
 
   std::vector<std::string> names() const override;
   bool has(const std::string& name) const override { return places_.contains(name); }
@@ -33,7 +36,7 @@ class MegatronDcp : public MegatronModel {
     std::vector<std::string> stored;
     std::vector<int64_t> index;  // in the first dimensions
   };
-  void add(const std::string& stored, const hf::DcpTensor& tensor);
+  void add(const std::string& stored, std::string name, const hf::DcpTensor& tensor);
   std::vector<int64_t> shape_of(const Place& place) const;
 
   const hf::DcpFolder& folder_;

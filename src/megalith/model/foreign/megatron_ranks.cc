@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using hf::PickleValue;
 
-constexpr std::string_view kFolderPrefix = "mp_rank_", kLayers = "decoder.layers.", kExperts = ".mlp.experts.";
+constexpr std::string_view kFolderPrefix = "mp_rank_", kLayersOfRanks = "decoder.layers.", kExperts = ".mlp.experts.";
 
 constexpr int64_t kMostNumber = 1 << 30;  // bounds numbers in names
 
@@ -59,8 +59,8 @@ std::optional<std::pair<int64_t, size_t>> number_at(const std::string& name, siz
 int64_t layers_of(const NamedTensors& tensors) {
   int64_t layers = 0;
   for (const auto& [name, tensor] : tensors)
-    if (name.starts_with(kLayers))
-      if (const auto layer = number_at(name, kLayers.size())) layers = std::max(layers, layer->first + 1);
+    if (name.starts_with(kLayersOfRanks))
+      if (const auto layer = number_at(name, kLayersOfRanks.size())) layers = std::max(layers, layer->first + 1);
   return layers;
 }
 
@@ -189,9 +189,9 @@ void MegatronRanks::add_chunk(const RankFile& file, size_t chunk, int64_t first_
   const NamedTensors& tensors = file.chunks[chunk];
   for (const auto& [name, value] : tensors) {
     std::string global = name;
-    if (name.starts_with(kLayers))
-      if (const auto layer = number_at(name, kLayers.size()))
-        global = fmt::format("{}{}{}", kLayers, layer->first + first_layer, name.substr(layer->second));
+    if (name.starts_with(kLayersOfRanks))
+      if (const auto layer = number_at(name, kLayersOfRanks.size()))
+        global = fmt::format("{}{}{}", kLayersOfRanks, layer->first + first_layer, name.substr(layer->second));
     int64_t experts = 0;
     if (const size_t at = name.find(kExperts); at != std::string::npos) {
       const auto router = tensors.find(name.substr(0, at) + ".mlp.router.weight");
