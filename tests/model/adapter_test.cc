@@ -100,7 +100,7 @@ TEST_P(AdapterOf, EveryLayerInEveryLayout) {
   const TokenBatch batch = small_batch(200);
   // A tied embedding with an update looks up the updated rows and predicts with the old ones: no merged model does.
   write_random_adapter(folder, temp / "adapter", everything(config, !config.tied_embeddings));
-  model::convert_checkpoint(folder, temp / "merged", {.adapter = temp / "adapter"});
+  model::convert_checkpoint(folder, temp / "merged", {.adapters = {temp / "adapter"}});
   const RunResult merged = run_layout(temp / "merged", batch, {});
   const RunResult run = expect_same_in_layouts(folder, temp / "adapter", batch);
   expect_close(run.logits, merged.logits, "logits of the merged model", kTolerance);
@@ -110,7 +110,7 @@ TEST_P(AdapterOf, EveryLayerInEveryLayout) {
   if (!config.tied_embeddings) return;
   write_random_adapter(folder, temp / "tied", everything(config, true));
   expect_same_in_layouts(folder, temp / "tied", batch);
-  EXPECT_THROW(model::convert_checkpoint(folder, temp / "no", {.adapter = temp / "tied"}), ConfigError);
+  EXPECT_THROW(model::convert_checkpoint(folder, temp / "no", {.adapters = {temp / "tied"}}), ConfigError);
 }
 
 // Adapters name experts one by one, whatever the form of the files; merging finds them in the stacks.
@@ -125,7 +125,7 @@ TEST(AdapterOnStackedExperts, MergedEqualsSeparateInEveryLayout) {
     write_random_adapter(folder, temp / "adapter", everything(config, true));
     const hf::SafetensorsFile file(temp / "adapter" / "adapter_model.safetensors");
     EXPECT_TRUE(file.find("base_model.model.model.language_model.layers.0.mlp.experts.1.up_proj.lora_A.weight"));
-    model::convert_checkpoint(folder, temp / "merged", {.adapter = temp / "adapter"});
+    model::convert_checkpoint(folder, temp / "merged", {.adapters = {temp / "adapter"}});
     EXPECT_EQ(hf::WeightFiles(temp / "merged").names(), hf::WeightFiles(folder).names());
     const RunResult merged = run_layout(temp / "merged", batch, {});
     const RunResult run = expect_same_in_layouts(folder, temp / "adapter", batch);
@@ -180,7 +180,7 @@ TEST(AdapterOnModelsThatSee, HasTheNamesOfModulesOldOrNew) {
     for (const char* written : {"newer", "older"}) {
       SCOPED_TRACE(written);
       const fs::path merged = temp / (std::string(written) + "-merged");
-      model::convert_checkpoint(folder, merged, {.adapter = temp / written});
+      model::convert_checkpoint(folder, merged, {.adapters = {temp / written}});
       const hf::WeightFiles after(merged), before(folder);
       EXPECT_EQ(after.names(), before.names());
       expect_close(run_layout(merged, batch, {}).logits, run.logits, "logits of the merged model", kTolerance);
@@ -256,7 +256,38 @@ TEST(AdapterFiles, OfAnotherModelAreRefused) {
   const std::string shapes = refusal("qwen3", trained(llama));
   expect_contains(shapes, "of another shape");
   expect_contains(shapes, "self_attn.q_proj.lora_B.weight: [64, 8] in the file");
-  EXPECT_THROW(model::convert_checkpoint(golden_folder("qwen3"), TempFolder() / "x", {.adapter = llama}), DataError);
+  EXPECT_THROW(model::convert_checkpoint(golden_folder("qwen3"), TempFolder() / "x", {.adapters = {llama}}), DataError);
+}
+
+// In one pass, one after the other, and in a model: each sum is rounded to the dtype of the weights.
+TEST(AdapterFiles, SeveralAreMergedInOrder) {
+  const fs::path first = read_golden_adapter("llama_rslora").folder, second = read_golden_adapter("llama_r8").folder;
+  const TempFolder temp;
+  const fs::path base = temp / "base";
+  model::convert_checkpoint(golden_folder("llama"), base, {.dtype = at::kBFloat16});
+  model::convert_checkpoint(base, temp / "both", {.adapters = {first, second}});
+  model::convert_checkpoint(base, temp / "one", {.adapters = {first}});
+  model::convert_checkpoint(temp / "one", temp / "then", {.adapters = {second}});
+  run_ranks(2, [&](const Rank& r) {
+    parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 2, .tp = 2}));
+    model::ModelSettings settings;
+    settings.options.dtype = at::kBFloat16;
+    const auto models = model::with_adapter(base, settings, context, {.merged = {first}, .trained = second});
+    const model::WithMergedAdapter merged(models);
+    model::save_pretrained(models, temp / "live", {.dtype = at::kBFloat16});
+  });
+  const hf::WeightFiles before(base), both(temp / "both"), then(temp / "then"), live(temp / "live");
+  int64_t changed = 0;
+  for (const std::string& name : before.names()) {
+    expect_identical(both.tensor(name), then.tensor(name), name);
+    expect_close(both.tensor(name).to(at::kFloat), live.tensor(name).to(at::kFloat), name, 8e-3);  // a step of bf16
+    changed += both.tensor(name).equal(before.tensor(name)) ? 0 : 1;
+  }
+  EXPECT_GT(changed, 20);
+  // An adapter of another model is refused wherever it stands in the list.
+  const fs::path other = read_golden_adapter("qwen3_r8").folder;
+  EXPECT_THROW(model::convert_checkpoint(base, temp / "no", {.adapters = {first, other}}), DataError);
+  EXPECT_FALSE(fs::exists(temp / "no"));
 }
 
 TEST(AdapterFiles, AllTargetsOfAFamily) {
@@ -341,7 +372,7 @@ TEST(DoraAdapter, MergedEqualsSeparateInEveryLayout) {
     std::vector<std::string> known = targets;
     if (model::read_model_config(folder).tied_embeddings) std::erase(known, "lm_head");
     write_random_adapter(folder, temp / "adapter", dora_on(known));
-    model::convert_checkpoint(folder, temp / "merged", {.adapter = temp / "adapter"});
+    model::convert_checkpoint(folder, temp / "merged", {.adapters = {temp / "adapter"}});
     const RunResult merged = run_layout(temp / "merged", batch, {});
     const RunResult run = expect_same_in_layouts(folder, temp / "adapter", batch);
     expect_close(run.logits, merged.logits, "logits of the merged model", kTolerance);

@@ -68,6 +68,54 @@ TEST_F(InPeft, EveryFamilyAndLayer) {
   expect_same_logits(pairs);
 }
 
+// Adapters that started from principal parts: relative to what these left, which peft computes again from the base, and
+// as ordinary adapters of twice the rank.
+TEST_F(InPeft, PrincipalParts) {
+  std::vector<std::pair<fs::path, fs::path>> pairs;
+  for (const char* name : {"llama", "gpt2"}) {
+    const fs::path trained = fs::path("tests/data/pissa") / name;
+    for (const bool converts : {false, true}) {
+      const fs::path to = temp_ / fmt::format("{}-{}", name, converts);
+      run_ranks(2, [&](const Rank& r) {
+        parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 2, .tp = 2}));
+        model::save_adapter(model::with_adapter(golden_folder(name), {}, context, {.trained = trained}), to,
+                            {.without_start = converts});
+      });
+      pairs.emplace_back(golden_folder(name), to);
+    }
+  }
+  expect_same_logits(pairs);
+}
+
+TEST_F(InPeft, ModulesToSave) {
+  struct Saved {
+    const char* model;
+    std::vector<std::string> modules;
+    bool biases = false;
+  };
+  std::vector<std::pair<fs::path, fs::path>> pairs;
+  for (const Saved& saved : {Saved{"qwen3_moe", {"mlp.gate"}},
+                             {"deepseek_v3", {"mlp.gate"}},
+                             {"mixtral", {"gate"}},
+                             {"qwen2_moe", {"shared_expert_gate"}},
+                             {"llama", {"2.input_layernorm"}},
+                             {"qwen3", {"q_norm", "k_norm"}},
+                             {"gpt2", {"ln_f"}},
+                             {"gpt2", {}, true},
+                             {"qwen2", {"1.self_attn"}},
+                             {"qwen2_vl", {"visual.merger"}}}) {
+    peft::AdapterConfig adapter;
+    adapter.target_modules = {std::string_view(saved.model) == "gpt2" ? "c_fc" : "o_proj"};
+    adapter.modules_to_save = saved.modules;
+    adapter.rank = 2;
+    if (saved.biases) adapter.biases = peft::TrainedBiases::kAll;
+    const fs::path to = temp_ / fmt::format("{}-{}", saved.model, pairs.size());
+    write_random_adapter(golden_folder(saved.model), to, adapter);
+    pairs.emplace_back(golden_folder(saved.model), to);
+  }
+  expect_same_logits(pairs);
+}
+
 TEST_F(InPeft, Magnitudes) {
   std::vector<std::pair<fs::path, fs::path>> pairs;
   for (const char* name : {"llama", "qwen2", "gpt2", "seed_oss"}) {

@@ -90,10 +90,10 @@ TEST_P(PeftFiles, WrittenAgain) {
 TEST_P(PeftFiles, MergedIntoFiles) {
   const model::ModelConfig config = model::read_model_config(base_);
   if (config.tied_embeddings && (GetParam() == "qwen2_embedding" || GetParam() == "gpt2_conv")) {
-    EXPECT_THROW(model::convert_checkpoint(base_, temp_ / "no", {.adapter = folder_}), ConfigError);
+    EXPECT_THROW(model::convert_checkpoint(base_, temp_ / "no", {.adapters = {folder_}}), ConfigError);
     return;
   }
-  model::convert_checkpoint(base_, temp_ / "merged", {.adapter = folder_});
+  model::convert_checkpoint(base_, temp_ / "merged", {.adapters = {folder_}});
   expect_logits(run_layout(temp_ / "merged", small_batch(200), {}).logits, "logits");
 }
 

@@ -26,10 +26,14 @@ void write_random_adapter(const fs::path& model_folder, const fs::path& to, cons
     parallel::ParallelContext context(r.world, layout::RankGrid({.world_size = 1}));
     const auto models = model::with_adapter(model_folder, {}, context, {.fresh = adapter});
     const at::NoGradGuard no_grad;
-    for (const nn::Parameter* p : models.parameters())
-      if (p->spec.role == nn::ParameterRole::kAdapter)
-        for (const auto& part : p->sharded())
-          nn::fill_normal(part.local, 4, part.name, part.global_shape, part.offset, 0, 0.15);
+    for (const nn::Parameter* p : models.parameters()) {
+      if (!p->value.requires_grad()) continue;
+      // Modules that are trained in full become others, but similar ones.
+      const at::Tensor before = p->value.detach().clone();
+      for (const auto& part : p->sharded())
+        nn::fill_normal(part.local, 4, part.name, part.global_shape, part.offset, 0, 0.15);
+      if (p->spec.role != nn::ParameterRole::kAdapter) p->value.add_(before);
+    }
     model::save_adapter(models, to);
   });
 }

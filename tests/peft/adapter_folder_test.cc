@@ -45,6 +45,20 @@ TEST(AdapterFolder, SeveralAreListed) {
   expect_contains(said, (temp / "run" / "english").string());
 }
 
+// peft writes "default" into the folder itself, and the others into folders in it.
+TEST(AdapterFolder, ChosenByName) {
+  const TempFolder temp;
+  make_adapter(temp / "run");
+  make_adapter(temp / "run" / "german");
+  const fs::path base = temp / "run";
+  EXPECT_EQ(peft::find_adapter("german", base), base / "german");
+  EXPECT_EQ(peft::find_adapter("default", base), base);
+  EXPECT_EQ(peft::find_adapter(base.string(), "german"), base / "german");
+  make_adapter(base / "default");
+  EXPECT_EQ(peft::find_adapter("default", base), base / "default");
+  EXPECT_THROW(peft::find_adapter("french", base), ConfigError);
+}
+
 TEST(AdapterFolder, WhatIsMissingIsNamed) {
   const TempFolder temp;
   expect_contains(refusal(temp / "nowhere"), "it is not a folder");

@@ -165,7 +165,7 @@ model::VirtualModels fresh_model(const MemoryCase& how, parallel::ParallelContex
   if (how.args.run.finetuning_type != config::FinetuningType::kLora)
     return model::AutoModel::from_config(how.model, settings, context);
   model::ModelOptions options = settings.options;
-  options.adapter = model::resolve_targets(run::new_adapter(how.args.lora), how.model);
+  options.adapter = model::resolve_targets(run::new_adapter(how.args), how.model);
   model::VirtualModels models(how.model, options, model::chunk_places(settings.stages, how.model, context), context);
   models.initialize_parameters(1);
   model::initialize_adapter(models, 1);

@@ -226,7 +226,13 @@ TEST(PlannedMemory, KnowsAdapters) {
                {"llama", {"--pp=2"}, 2},
                {"qwen3", {"--pp=2", "--recompute_granularity=full"}, 2},
                {"llama", {"--lora_target=q_proj,v_proj"}, 1},
+               {"qwen3", {"--additional_target=norm"}, 1},
+               {"gpt2", {"--additional_target=bias,ln_f", "--tp=2"}, 2},
                {"qwen3", {"--lora_dropout=0.1"}, 1},
+               {"glm4_moe",
+                {"--mtp_num_layers=1", "--moe_token_dispatcher_type=alltoall", "--moe_expert_capacity_factor=1.0",
+                 "--moe_pad_expert_input_to_capacity=true"},
+                1},
                {"mixtral",
                 {"--ep=2", "--moe_token_dispatcher_type=alltoall", "--moe_expert_capacity_factor=1.0",
                  "--moe_pad_expert_input_to_capacity=true"},
@@ -658,6 +664,21 @@ TEST(PlannedMemory, CountsATeacher) {
   EXPECT_GT(with_teacher[1].peak(), with_teacher[1].state.reference);
 }
 
+// A teacher in files: logits of a slice on the last stage, and no second model.
+TEST(PlannedMemory, CountsTheLossOfATeacherInFiles) {
+  const MemoryCase how =
+      memory_case("files", testing::plan_model("llama"),
+                  {"--finetuning_type=full", "--pp=2", "--per_device_train_batch_size=1", "--max_steps=10"}, 2, 64);
+  const RunShape plain = how.shape(), taught = run::with_teacher(plain, nullptr, /*in_files=*/true);
+  EXPECT_GT(taught.teacher_slice, 0);
+  EXPECT_EQ(teacher_problems(taught), std::vector<std::string>());
+  const auto with_files = plan_memory(taught), without = plan_memory(plain);
+  EXPECT_EQ(with_files[1].state.reference, 0);
+  EXPECT_EQ(with_files[0].peak(), without[0].peak());
+  const auto workspace = [](const RankMemory& rank) { return rank.at_peak[static_cast<size_t>(nn::Use::kWorkspace)]; };
+  EXPECT_GT(workspace(with_files[1]), workspace(without[1]));
+}
+
 TEST(PlannedMemory, NamesTeachersThatDoNotFit) {
   const MemoryCase how = memory_case("teacher", testing::plan_model("llama"),
                                      {"--finetuning_type=full", "--pp=2", "--tp=2", "--max_steps=10"}, 4, 64);
@@ -674,7 +695,7 @@ TEST(PlannedMemory, NamesAdaptersThatAreNotCounted) {
     testing::expect_error<ConfigError>([&] { how.shape(); }, {"is not planned"});
   };
   refused("--lora_target=embed_tokens");
-  refused("--additional_target=model.norm");
+  refused("--additional_target=self_attn.o_proj");
 }
 
 // Each layer on the host frees what it keeps; two of them are on the device at a time.
@@ -834,7 +855,7 @@ TEST(PlannedMemory, CountsTheParametersOfEveryFamily) {
           std::tuple(2, 1, 2, false), std::tuple(2, 1, 1, true), std::tuple(1, 1, 1, true),
           std::tuple(2, 1, 2, true)}) {
       if (ep > 1 && !model.moe) continue;
-      if (adapters && (model.latent || model.delta_net || model.mtp_layers > 0)) continue;
+      if (adapters && (model.latent || model.delta_net)) continue;
       if (model.delta_net && model.delta_net->key_heads % tp != 0) continue;
       if (model.vision && pp > 1) continue;  // layers of deepstack rows; towers are on the first stage in any case
       const MemoryCase how =

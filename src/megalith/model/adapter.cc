@@ -17,6 +17,7 @@
 #include "megalith/hf/weight_files.h"
 #include "megalith/io/file_io.h"
 #include "megalith/io/staged_folder.h"
+#include "megalith/model/adapter_start.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/weight_check.h"
 #include "megalith/nn/parameter/init.h"
@@ -56,19 +57,6 @@ void look_at_whole(const ModelConfig& config, const std::optional<peft::AdapterC
   for (const auto& parameter : model.parameters().all()) look(*parameter);
 }
 
-// The whole tensors of an adapter and those of `frozen`, in the order in which the model creates them.
-std::vector<hf::GlobalTensor> adapter_tensors(const ModelConfig& config, const peft::AdapterConfig& adapter,
-                                              const std::set<std::string>& frozen) {
-  std::vector<hf::GlobalTensor> tensors;
-  const hf::NameMap names = module_names(config);
-  look_at_whole(config, adapter, [&](const nn::Parameter& parameter) {
-    for (const auto& part : parameter.spec.parts)
-      if ((is_trained(parameter) && is_trained(parameter, part, names, adapter)) || frozen.contains(part.name))
-        tensors.push_back({part.name, part.global_shape});
-  });
-  return tensors;
-}
-
 // Returns the embedding and the head, as far as the adapter does not train them.
 std::set<std::string> untrained_vocabulary(const ModelConfig& config, const peft::AdapterConfig& adapter) {
   std::set<std::string> names;
@@ -78,6 +66,22 @@ std::set<std::string> untrained_vocabulary(const ModelConfig& config, const peft
       names.insert(name);
   });
   return names;
+}
+
+// Returns the buffers of modules that the adapter saves: a router's balancing biases. peft keeps all of such a module,
+// and does not load it without them.
+std::set<std::string> saved_buffers(const ModelConfig& config, const peft::AdapterConfig& adapter) {
+  std::set<std::string> found;
+  if (adapter.modules_to_save.empty()) return found;
+  const hf::NameMap names = module_names(config);
+  look_at_whole(config, std::nullopt, [&](const nn::Parameter& parameter) {
+    const std::string& name = parameter.spec.parts[0].name;
+    const bool own = adapter.on_mtp || !parameter.spec.name.starts_with("mtp.");
+    if (own && parameter.spec.role == nn::ParameterRole::kBuffer &&
+        peft::is_saved(peft::module_of(names, name), adapter))
+      found.insert(name);
+  });
+  return found;
 }
 
 // Whether the model has rows that the vocabulary of its base lacks.
@@ -97,10 +101,12 @@ void look_at_vocabulary(const hf::WeightFiles& files, const ModelConfig& config,
   }
 }
 
-// Returns the vocabulary tensors that stand in an adapter's files as a whole although it does not train them.
+// Returns the tensors that stand in an adapter's files as a whole although it does not train them: of the vocabulary,
+// and buffers.
 std::set<std::string> frozen_in_files(const hf::WeightFiles& files, const ModelConfig& config,
                                       const peft::AdapterConfig& adapter) {
   std::set<std::string> names = untrained_vocabulary(config, adapter);
+  names.merge(saved_buffers(config, adapter));
   std::erase_if(names, [&](const std::string& name) {
     const auto theirs = hf::their_name(module_names(config), name);
     return !theirs || !files.contains(peft::update_names(*theirs).whole);
@@ -108,12 +114,13 @@ std::set<std::string> frozen_in_files(const hf::WeightFiles& files, const ModelC
   return names;
 }
 
+bool is_mtp_name(const std::string& ours) { return ours.starts_with("mtp."); }
+
 // The weights that an adapter may update.
-std::vector<peft::Weight> whole_weights(const ModelConfig& config) {
+std::vector<peft::Weight> whole_weights(const ModelConfig& config, const peft::AdapterConfig& adapter) {
   std::vector<peft::Weight> weights;
   look_at_whole(config, std::nullopt, [&](const nn::Parameter& parameter) {
-    // peft knows the model without its multi-token-prediction layers, so they cannot be targets.
-    if (parameter.spec.name.starts_with("mtp.")) return;
+    if (is_mtp_name(parameter.spec.name) && !adapter.on_mtp) return;
     for (const auto& part : parameter.spec.parts) weights.push_back({part.name, parameter.spec.use});
   });
   return weights;
@@ -154,6 +161,56 @@ void read_parameter(const hf::TensorMapping& mapping, const hf::WeightFiles& fil
   mapping.read(files, held, &not_finite);
 }
 
+// Returns the configuration of a model that has the multi-token-prediction layers of its config.json, although this run
+// may do without them.
+ModelConfig with_described_mtp(ModelConfig config) {
+  const Family* family = find_family(config);
+  if (config.mtp_layers > 0 || family == nullptr) return config;
+  const io::Json* described = config_value(config, family->mtp_key);
+  if (described != nullptr && described->is_number_integer()) config.mtp_layers = described->get<int64_t>();
+  return config;
+}
+
+// Returns the names in an adapter's file of the tensors that belong to multi-token-prediction layers.
+std::set<std::string> mtp_names(const ModelConfig& config, const peft::AdapterConfig& adapter) {
+  std::vector<hf::GlobalTensor> tensors = adapter_tensors(config, adapter);
+  std::erase_if(tensors, [](const hf::GlobalTensor& tensor) { return !is_mtp_name(tensor.name); });
+  const hf::TensorMapping mapping(peft::adapter_names(module_names(config)), tensors);
+  std::set<std::string> names;
+  for (const hf::FileTensor& file : mapping.files()) names.insert(file.name);
+  return names;
+}
+
+// Returns the mapping for reading an adapter. A model without the multi-token-prediction layers on which it was trained
+// ignores their tensors.
+hf::TensorMapping reading_mapping(const ModelConfig& config, const peft::AdapterConfig& adapter, const fs::path& folder,
+                                  const std::set<std::string>& frozen) {
+  hf::NameMap names = peft::adapter_names(module_names(config));
+  if (const ModelConfig described = with_described_mtp(config); described.mtp_layers > config.mtp_layers)
+    for (const std::string& name : mtp_names(described, resolve_targets(peft::read_adapter_config(folder), described)))
+      names.ignored.push_back(name);
+  return {names, adapter_tensors(config, adapter, frozen)};
+}
+
+// An adapter that was trained with multi-token-prediction layers names modules that only these have (their projection).
+// A model without them does without such targets.
+void drop_absent_mtp_targets(peft::AdapterConfig& adapter, const ModelConfig& config,
+                             const std::vector<peft::Weight>& weights) {
+  const ModelConfig described = with_described_mtp(config);
+  if (described.mtp_layers == config.mtp_layers) return;
+  const std::vector<peft::Weight> all = whole_weights(described, adapter);
+  const auto finds = [](const std::string& target, const std::vector<peft::Weight>& among, const hf::NameMap& names) {
+    peft::AdapterConfig one;
+    one.target_modules = {target};
+    return std::ranges::any_of(among, [&](const peft::Weight& weight) {
+      return weight.use != nn::WeightUse::kOther && peft::update_of(names, weight.name, one).has_value();
+    });
+  };
+  const hf::NameMap here = module_names(config), there = module_names(described);
+  std::erase_if(adapter.target_modules,
+                [&](const std::string& target) { return finds(target, all, there) && !finds(target, weights, here); });
+}
+
 // Reads the files of an adapter into those of `parameters` that belong to it. Adds values that are not finite to
 // `not_finite`.
 void read_adapter(const ModelConfig& config, const peft::AdapterConfig& adapter, const fs::path& folder,
@@ -162,7 +219,7 @@ void read_adapter(const ModelConfig& config, const peft::AdapterConfig& adapter,
   const auto files = peft::open_adapter(folder, adapter, module_names(config));
   // Names, shapes and transposes of peft's file; the same mapping serves writing.
   const std::set<std::string> frozen = frozen_in_files(*files, config, adapter);
-  const hf::TensorMapping mapping = adapter_mapping(config, with_biases_in(*files, adapter), frozen);
+  const hf::TensorMapping mapping = reading_mapping(config, with_biases_in(*files, adapter), folder, frozen);
   mapping.check_files(*files,
                       fmt::format("those of an adapter for this {} model ({} layers of width {}) with the rank and"
                                   " the targets of {}",
@@ -186,6 +243,18 @@ void check_recompute(const ModelOptions& options) {
 }
 
 }  // namespace
+
+std::vector<hf::GlobalTensor> adapter_tensors(const ModelConfig& config, const peft::AdapterConfig& adapter,
+                                              const std::set<std::string>& frozen) {
+  std::vector<hf::GlobalTensor> tensors;
+  const hf::NameMap names = module_names(config);
+  look_at_whole(config, adapter, [&](const nn::Parameter& parameter) {
+    for (const auto& part : parameter.spec.parts)
+      if ((is_trained(parameter) && is_trained(parameter, part, names, adapter)) || frozen.contains(part.name))
+        tensors.push_back({part.name, part.global_shape});
+  });
+  return tensors;
+}
 
 hf::TensorMapping adapter_mapping(const ModelConfig& config, const peft::AdapterConfig& adapter,
                                   const std::set<std::string>& frozen) {
@@ -238,13 +307,27 @@ std::string excluded_modules(const ModelConfig& config, const FreezePlan& freeze
 
 peft::AdapterConfig resolve_targets(peft::AdapterConfig adapter, const ModelConfig& config) {
   const hf::NameMap names = module_names(config);
-  adapter = peft::with_targets(peft::with_newer_names(std::move(adapter), names), names, whole_weights(config));
+  adapter = peft::with_newer_names(std::move(adapter), names);
+  const std::vector<peft::Weight> weights = whole_weights(config, adapter);
+  if (adapter.source) drop_absent_mtp_targets(adapter, config, weights);
+  adapter = peft::with_targets(std::move(adapter), names, weights);
   look_at_whole(config, adapter, [](const nn::Parameter&) {});  // throws if a layer cannot take the adapter
   return adapter;
 }
 
+// peft knows models without multi-token-prediction layers, and its adapters have none of their tensors.
+peft::AdapterConfig read_adapter_for(const fs::path& folder, const ModelConfig& config) {
+  peft::AdapterConfig adapter = peft::read_adapter_config(folder);
+  if (config.mtp_layers == 0) return resolve_targets(std::move(adapter), config);
+  const peft::AdapterConfig resolved = resolve_targets(adapter, config);
+  const auto files = peft::open_adapter(folder, resolved, module_names(config));
+  const std::set<std::string> names = mtp_names(config, resolved);
+  adapter.on_mtp = std::ranges::any_of(names, [&](const std::string& name) { return files->contains(name); });
+  return resolve_targets(std::move(adapter), config);
+}
+
 peft::AdapterConfig adapter_config(const AdapterSource& source, const ModelConfig& config) {
-  return resolve_targets(source.trained ? peft::read_adapter_config(*source.trained) : source.fresh, config);
+  return source.trained ? read_adapter_for(*source.trained, config) : resolve_targets(source.fresh, config);
 }
 
 VirtualModels with_adapter(const fs::path& folder, const ModelSettings& settings, parallel::ParallelContext& context,
@@ -254,11 +337,18 @@ VirtualModels with_adapter(const fs::path& folder, const ModelSettings& settings
   ModelConfig config = settings.overrides.applied_to(in_files);
   config.vocab_size = vocab_size_for(source, config);
   ModelOptions options = settings.options;
-  options.adapter = adapter_config(source, config);
+  AdapterSource own_source = source;
+  // Layers that the base does not have start from random numbers, which no adapter can be relative to.
+  if (!source.fresh_base && config.mtp_layers > in_files.mtp_layers) own_source.fresh.on_mtp = false;
+  options.adapter = adapter_config(own_source, config);
   // peft writes the base into adapter_config.json, from which it loads it again.
   if (options.adapter->base_model.empty())
     options.adapter->base_model = source.base_name.empty() ? folder.string() : source.base_name;
   check_recompute(options);
+  check<ConfigError>(!options.four_bit || !options.adapter->pissa,
+                     "an adapter that starts from principal parts (init_lora_weights pissa) takes them off the weights,"
+                     " which quantization_bit 4 cannot change; leave out quantization_bit, or convert the adapter"
+                     " (pissa_convert)");
   VirtualModels models(config, options, chunk_places(settings.stages, config, context), context);
   if (source.fresh_base)
     models.initialize_parameters(settings.seed);
@@ -268,16 +358,19 @@ VirtualModels with_adapter(const fs::path& folder, const ModelSettings& settings
   for (const fs::path& merged : source.merged) merge_adapter(models, merged);
   if (source.keep_base)
     for (const auto& chunk : models) chunk->adapters()->keep_originals();
-  if (source.trained)
+  if (source.trained) {
+    restore_start(models, *source.trained);
     load_adapter(models, *source.trained);
-  else
+  } else {
     initialize_adapter(models, settings.seed);
+  }
   return models;
 }
 
 void initialize_adapter(const VirtualModels& models, uint64_t seed) {
   for (const nn::Parameter* parameter : models.parameters())
     if (parameter->spec.role == nn::ParameterRole::kAdapter) nn::initialize(*parameter, seed);
+  start_adapter(models, seed);
   for (const auto& chunk : models)
     if (chunk->adapters()) chunk->adapters()->start_magnitudes();
 }
@@ -302,7 +395,7 @@ void check_takes_updates(const VirtualModels& models) {
 void merge_adapter(const VirtualModels& models, const fs::path& folder) {
   check_takes_updates(models);
   const ModelConfig& config = models.config();
-  const peft::AdapterConfig adapter = resolve_targets(peft::read_adapter_config(folder), config);
+  const peft::AdapterConfig adapter = read_adapter_for(folder, config);
   check_mergeable(adapter, config);
   std::vector<hf::NonFiniteValues> not_finite;
   for (const auto& chunk : models) {
@@ -316,6 +409,7 @@ void merge_adapter(const VirtualModels& models, const fs::path& folder) {
     temporary.add(nn::ParameterScope(set), base);
     std::vector<nn::Parameter*> parameters = base;
     for (const auto& parameter : set.all()) parameters.push_back(parameter.get());
+    restore_start(temporary, config, folder);
     read_adapter(config, adapter, folder, parameters, not_finite);
     temporary.merge();
   }
@@ -354,10 +448,20 @@ std::vector<TrainedTensor> trained_tensors(const VirtualModels& models) {
   return tensors;
 }
 
+namespace {
+
+std::set<std::string> frozen_beside(const ModelConfig& config, const peft::AdapterConfig& adapter) {
+  std::set<std::string> names = saved_buffers(config, adapter);
+  if (has_grown(config)) names.merge(untrained_vocabulary(config, adapter));
+  return names;
+}
+
+}  // namespace
+
 AdapterFile::AdapterFile(const VirtualModels& models)
     : adapter_(adapter_of(models)),
       names_(module_names(models.config())),
-      frozen_(has_grown(models.config()) ? untrained_vocabulary(models.config(), adapter_) : std::set<std::string>{}),
+      frozen_(frozen_beside(models.config(), adapter_)),
       mapping_(adapter_mapping(models.config(), adapter_, frozen_)) {}
 
 std::string AdapterFile::name_of(const hf::FileTensor& tensor) const {
@@ -375,7 +479,9 @@ ExportedWeights exported_adapter(const VirtualModels& models) {
   std::map<std::string, at::ScalarType> types;  // by the name in the mapping
   for (const TrainedTensor& trained : trained_tensors(models))
     if (!trained.frozen) types[mapping.file_of(trained.tensor.name).name] = trained.dtype;
-  for (const std::string& name : in_file.frozen()) types[mapping.file_of(name).name] = models[0].parameters().dtype();
+  for (const std::string& name : in_file.frozen())
+    types[mapping.file_of(name).name] =
+        has_vocabulary_rows(name, models.config()) ? models[0].parameters().dtype() : at::kFloat;
   ExportedWeights weights;
   std::map<std::string, std::string> written;
   for (const hf::FileTensor& tensor : mapping.files()) {
@@ -388,10 +494,10 @@ ExportedWeights exported_adapter(const VirtualModels& models) {
   return weights;
 }
 
-void write_adapter_files(const VirtualModels& models, const fs::path& folder, const Assets& assets) {
+void write_adapter_files(const VirtualModels& models, const peft::AdapterConfig& adapter, const fs::path& folder,
+                         const Assets& assets) {
   const ModelConfig& config = models.config();
-  const auto [written, problems] =
-      peft::written_config(adapter_of(models), module_names(config), whole_weights(config));
+  const auto [written, problems] = peft::written_config(adapter, module_names(config), whole_weights(config, adapter));
   for (const std::string& problem : problems)
     log_warning(
         "peft cannot load this adapter: {}. megalith convert --adapter_path merges it into a model that every"
@@ -401,14 +507,20 @@ void write_adapter_files(const VirtualModels& models, const fs::path& folder, co
   copy_assets(assets, folder, models.config());
 }
 
-void save_adapter(const VirtualModels& models, const fs::path& folder, const Assets& assets, bool overwrite) {
+void save_adapter(const VirtualModels& models, const fs::path& folder, const SaveAdapterOptions& options) {
   const at::NoGradGuard no_grad;
+  const bool converts = options.without_start && has_start(models);
+  const peft::AdapterConfig adapter = converts ? peft::without_start(adapter_of(models)) : adapter_of(models);
   // peft expects one file, hence no limit on the size of a shard.
   const bool first = models.context().rank() == 0;
-  io::StagedFolder staged(folder, "adapter", {.owner = first, .overwrite = overwrite});
-  write_weights(models.context(), staged, exported_adapter(models),
+  io::StagedFolder staged(folder, "adapter", {.owner = first, .overwrite = options.overwrite});
+  write_weights(models.context(), staged, converts ? converted_adapter(models) : exported_adapter(models),
                 {.max_shard_bytes = UINT64_MAX, .stem = peft::kWeightsStem},
-                [&] { write_adapter_files(models, staged.path(), assets); });
+                [&] { write_adapter_files(models, adapter, staged.path(), options.assets); });
+  if (adapter.pissa)
+    write_weights(models.context(), staged, exported_start(models),
+                  {.max_shard_bytes = UINT64_MAX, .stem = peft::kStartStem}, [] {});
+  commit_export(models.context(), staged);
 }
 
 WithoutAdapter::WithoutAdapter(const VirtualModels& models) {

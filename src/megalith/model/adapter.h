@@ -64,8 +64,9 @@ std::vector<std::string> vocabulary_modules(const ModelConfig& config);
 VirtualModels with_adapter(const std::filesystem::path& folder, const ModelSettings& settings,
                            parallel::ParallelContext& context, const AdapterSource& source,
                            const std::shared_ptr<const Family>& own = {});
-// Fills the adapter with initial values: A random, B zero, and with use_dora magnitudes the norms of the weights, which
-// have to be loaded. A seed gives the same adapter for every layout. Collective.
+// Fills the adapter with initial values: A random, B zero, or with pissa principal parts of the weights, which lose
+// them (adapter_start.h); and with use_dora magnitudes the norms of the weights, which have to be loaded. A seed gives
+// the same adapter for every layout. Collective.
 void initialize_adapter(const VirtualModels& models, uint64_t seed);
 // Loads the adapter from the files of `folder`; the model must have been created with its targets, rank and scale.
 // Throws DataError listing every tensor that does not fit, as for an adapter of another model.
@@ -90,6 +91,9 @@ struct TrainedTensor {
 // (ModelOptions::trained_layers), or those of its adapter.
 std::vector<TrainedTensor> trained_tensors(const VirtualModels& models);
 
+// Returns the whole tensors of an adapter and those of `frozen`, by our names, in the order in which a model has them.
+std::vector<hf::GlobalTensor> adapter_tensors(const ModelConfig& config, const peft::AdapterConfig& adapter,
+                                              const std::set<std::string>& frozen = {});
 // Returns the names and shapes of the tensors in the files of an adapter. `frozen` are tensors of the model that stand
 // in them as a whole although they are not trained.
 hf::TensorMapping adapter_mapping(const ModelConfig& config, const peft::AdapterConfig& adapter,
@@ -104,8 +108,8 @@ class AdapterFile {
   // The names in it are those that update_names gives; name_of() turns one into that of the file.
   const hf::TensorMapping& mapping() const { return mapping_; }
   std::string name_of(const hf::FileTensor& tensor) const;
-  // Embedding and head of a vocabulary that has grown: in the file although they are not trained, as in peft, because
-  // the base has no such rows.
+  // Embedding and head of a vocabulary that has grown, because the base has no such rows, and the buffers of modules to
+  // save: in the file although they are not trained, as in peft.
   const std::set<std::string>& frozen() const { return frozen_; }
   // Whether the file has tensors of this parameter.
   bool has(const nn::Parameter& parameter) const;
@@ -119,17 +123,26 @@ class AdapterFile {
 // Returns the adapter in the form of peft's file; see ExportedWeights. A's and B's are in fp32, modules to save and
 // biases in the model's dtype.
 ExportedWeights exported_adapter(const VirtualModels& models);
-// Writes adapter_config.json and the tokenizer files; one rank calls it.
-void write_adapter_files(const VirtualModels& models, const std::filesystem::path& folder, const Assets& assets);
-// Writes a folder that peft can load; it appears only once it is complete.
-void save_adapter(const VirtualModels& models, const std::filesystem::path& folder, const Assets& assets = {},
-                  bool overwrite = false);
+// Writes adapter_config.json, that of `adapter`, and the tokenizer files; one rank calls it.
+void write_adapter_files(const VirtualModels& models, const peft::AdapterConfig& adapter,
+                         const std::filesystem::path& folder, const Assets& assets);
+// How save_adapter writes.
+struct SaveAdapterOptions {
+  Assets assets{};
+  bool overwrite = false;
+  bool without_start = false;  // an adapter with pissa as one of twice the rank for the base as it was
+};
+// Writes a folder that peft can load; it appears only once it is complete. An adapter with pissa has its start beside
+// it (adapter_start.h) unless it is written without.
+void save_adapter(const VirtualModels& models, const std::filesystem::path& folder,
+                  const SaveAdapterOptions& options = {});
 
 // Disables the adapter during its lifetime, for forward passes without gradients: the reference of preference training.
 // Modules to save and biases are those of the base with AdapterSource::keep_base, otherwise the trained ones.
 class [[nodiscard]] WithoutAdapter {
  public:
-  // `models` outlives it. Does nothing if there is no adapter.
+  // `models` outlives it. Does nothing if there is no adapter. Below an adapter with pissa lies what it left of the
+  // weights, not the base.
   explicit WithoutAdapter(const VirtualModels& models);
 
  private:

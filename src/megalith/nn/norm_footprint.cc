@@ -5,7 +5,7 @@
 namespace megalith::nn {
 
 NormFootprint::NormFootprint(const FootprintScope& scope, const NormShape& shape) : NormFootprint(shape) {
-  scope.add(shape.size);
+  scope.add({.numel = shape.size}, "weight");
   if (shape.kind == ops::NormKind::kLayer) scope.add_bias({{"", shape.size}});
 }
 

@@ -7,9 +7,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "megalith/base/error.h"
+#include "megalith/base/text.h"
 #include "megalith/hf/safetensors_file.h"
 #include "megalith/io/json_reader.h"
 
@@ -90,6 +93,25 @@ TrainedBiases read_biases(const io::JsonFields& fields) {
   return TrainedBiases::kNone;
 }
 
+// The ways to start an adapter that change the base model, apart from PiSSA: such an adapter belongs to weights that no
+// file has.
+constexpr std::string_view kChangesBase[] = {"olora", "corda", "lora_ga", "loftq"};
+constexpr std::string_view kPissa = "pissa", kPissaIterations = "pissa_niter_";
+
+// Reads init_lora_weights, which matters only where the base is changed.
+std::optional<PrincipalStart> read_start(const io::JsonFields& fields) {
+  const io::Json* value = fields.value("init_lora_weights");
+  if (value == nullptr || !value->is_string()) return std::nullopt;
+  const auto text = value->get<std::string>();
+  if (text == kPissa) return PrincipalStart{};
+  if (!text.starts_with(kPissa)) return std::nullopt;
+  const auto number =
+      text.starts_with(kPissaIterations) ? parse_int(text.substr(kPissaIterations.size())) : std::nullopt;
+  if (!number || *number < 0 || *number > std::numeric_limits<int>::max())
+    fields.refuse("init_lora_weights", "be pissa, or pissa_niter_N with a number of iterations");
+  return PrincipalStart{static_cast<int>(*number)};
+}
+
 // Whether the file beside the configuration has one pair of factors for all experts of a layer.
 bool has_stacked_experts(const fs::path& folder) {
   const fs::path path = folder / fmt::format("{}.safetensors", kWeightsStem);
@@ -120,6 +142,12 @@ void check_supported(const io::JsonFields& fields) {
   for (const char* key : kMustBeEmpty)
     if (const io::Json* value = fields.value(key); value != nullptr && !is_empty(*value))
       problems.push_back(fmt::format("\"{}\" is {}", key, value->dump()));
+  if (const io::Json* start = fields.value("init_lora_weights"); start != nullptr && start->is_string())
+    if (std::ranges::find(kChangesBase, start->get<std::string>()) != std::end(kChangesBase))
+      problems.push_back(fmt::format(
+          "\"init_lora_weights\" is {}, which changes the base model (convert the adapter with peft: save_pretrained"
+          " with path_initial_model_for_weight_conversion)",
+          start->dump()));
   check<ConfigError>(problems.empty(), "{}: {}; LoRA, use_rslora and use_dora without these are supported",
                      fields.file_name(), fmt::join(problems, ", "));
 }
@@ -168,6 +196,7 @@ AdapterConfig read_adapter_config(const fs::path& folder) {
   if (config.dropout < 0 || config.dropout >= 1) fields.refuse("lora_dropout", "be at least 0 and below 1");
   config.use_rslora = fields.optional<bool>("use_rslora").value_or(false);
   config.use_dora = fields.optional<bool>("use_dora").value_or(false);
+  config.pissa = read_start(fields);
   config.biases = read_biases(fields);
   read_targets(fields, config);
   config.stacked_experts = has_stacked_experts(folder);
@@ -176,15 +205,35 @@ AdapterConfig read_adapter_config(const fs::path& folder) {
   return config;
 }
 
+// The scale alpha/r stays if alpha doubles with r; alpha/√r, if it grows by √2.
+AdapterConfig without_start(AdapterConfig config) {
+  const double factor = config.use_rslora ? std::sqrt(2.0) : 2;
+  config.pissa.reset();
+  config.rank *= 2;
+  config.alpha *= factor;
+  for (auto& [pattern, rank] : config.rank_pattern) rank *= 2;
+  for (auto& [pattern, alpha] : config.alpha_pattern) alpha *= factor;
+  return config;
+}
+
 std::string to_json(const AdapterConfig& config) {
   // Only fields that Megalith may have changed are set; everything else goes back as it came.
   io::Json json = config.source ? *config.source : fresh_json();
+  if (config.scores_sequences) json["task_type"] = "SEQ_CLS";
   if (!config.base_model.empty()) json["base_model_name_or_path"] = config.base_model;
   json["r"] = config.rank;
   json["lora_alpha"] = alpha_json(config.alpha);
   json["lora_dropout"] = config.dropout;
   json["use_rslora"] = config.use_rslora;
   if (config.use_dora || json.contains("use_dora")) json["use_dora"] = config.use_dora;
+  if (!config.source && config.biases == TrainedBiases::kAll) json["bias"] = "all";
+  if (config.pissa)
+    json["init_lora_weights"] = config.pissa->iterations < 0
+                                    ? std::string(kPissa)
+                                    : fmt::format("{}{}", kPissaIterations, config.pissa->iterations);
+  else if (json.contains("init_lora_weights") && json["init_lora_weights"].is_string() &&
+           json["init_lora_weights"].get<std::string>().starts_with(kPissa))
+    json["init_lora_weights"] = true;
   json["target_modules"] =
       config.target_pattern ? io::Json(config.target_pattern->text()) : io::Json(config.target_modules);
   set_list(json, "target_parameters", config.target_parameters);

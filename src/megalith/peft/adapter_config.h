@@ -17,12 +17,22 @@ namespace megalith::peft {
 // The files of an adapter's folder.
 inline constexpr const char* kConfigName = "adapter_config.json";
 inline constexpr const char* kWeightsStem = "adapter_model";  // .safetensors
+inline constexpr const char* kStartStem = "adapter_init";     // .safetensors, with PrincipalStart only
 
 // Biases of the model that are trained and written beside the updates.
 enum class TrainedBiases {
   kNone,
   kTargets,  // "lora_only": those of modules that have an update
   kAll,      // those of norms and of modules without an update, too
+};
+
+// An adapter that starts as the principal singular parts of its weights (PiSSA, Meng et al., 2024): W = W' + s·B0·A0,
+// where A0 and B0 hold the largest `rank` singular values, and the model below the adapter has W'. A and B train from
+// A0 and B0 on, so files that hold them alone belong to W', not to W.
+struct PrincipalStart {
+  // Power iterations of a randomized SVD (Halko et al., 2011); -1 = the exact SVD.
+  int iterations = -1;
+  bool operator==(const PrincipalStart&) const = default;
 };
 
 // The update of a weight W [o, i] is s·B·A with B [o, rank] and A [rank, i]; targets.h says which weights have one, and
@@ -34,6 +44,7 @@ struct AdapterConfig {
   double dropout = 0;
   bool use_rslora = false;                   // rank-stabilized: divide alpha by the root of the rank
   bool use_dora = false;                     // weight-decomposed: rows of W + s·B·A have trained norms (low_rank.h)
+  std::optional<PrincipalStart> pissa;       // std::nullopt: A is random and B zero at the start
   std::vector<std::string> target_modules;   // names of modules, or their ends: "q_proj"; "all-linear" for all
   std::vector<std::string> modules_to_save;  // trained and written as a whole: "embed_tokens"
   // Further choices that files may make; a new adapter has none of them.
@@ -47,8 +58,10 @@ struct AdapterConfig {
   // Ranks and alphas of some targets; the first pattern that matches counts.
   std::vector<std::pair<NamePattern, int64_t>> rank_pattern;
   std::vector<std::pair<NamePattern, double>> alpha_pattern;
+  bool on_mtp = true;            // multi-token-prediction layers are targets, too; otherwise they are frozen
   bool stacked_experts = false;  // the file keeps the factors of a layer's experts in one tensor, as peft writes them
   // Kept for files; they do not change the computation.
+  bool scores_sequences = false;           // task_type of a new adapter is SEQ_CLS, not CAUSAL_LM
   std::string base_model;                  // base_model_name_or_path
   std::shared_ptr<const io::Json> source;  // the JSON that it was read from; nullptr for a new adapter
 
@@ -62,6 +75,9 @@ struct AdapterConfig {
 // for methods other than LoRA, for variants that are not supported (layer_replication, …), naming all of them, and for
 // regular expressions that are not understood.
 AdapterConfig read_adapter_config(const std::filesystem::path& folder);
+// Returns the configuration of A and B joined with their start, [A; A0] and [B, -B0]: an adapter of twice the rank and
+// of the same scale, relative to the weights before the start.
+AdapterConfig without_start(AdapterConfig config);
 // Returns the text of the file: the JSON that the configuration was read from, updated, or a new one with peft's
 // defaults. written_config (written_config.h) comes before it.
 std::string to_json(const AdapterConfig& config);

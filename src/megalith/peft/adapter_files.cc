@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "megalith/base/error.h"
 #include "megalith/base/text.h"
 #include "megalith/peft/targets.h"
 
@@ -124,6 +125,17 @@ std::unique_ptr<hf::WeightFiles> open_adapter(const std::filesystem::path& folde
   }
   files->add_views(views);
   return files;
+}
+
+std::unique_ptr<hf::WeightFiles> open_start(const std::filesystem::path& folder, const AdapterConfig& config) {
+  const std::string file = fmt::format("{}.safetensors", kStartStem);
+  if (std::filesystem::is_regular_file(folder / file)) return std::make_unique<hf::WeightFiles>(folder, file);
+  check<ConfigError>(config.pissa->iterations < 0,
+                     "the adapter {} belongs to a base model whose principal parts were found with random numbers"
+                     " (init_lora_weights pissa_niter_{}), and has no {} that holds them. Convert it where it was made:"
+                     " pissa_convert, or peft's save_pretrained with path_initial_model_for_weight_conversion",
+                     folder.string(), config.pissa->iterations, file);
+  return nullptr;
 }
 
 }  // namespace megalith::peft

@@ -29,4 +29,9 @@ namespace megalith::peft {
 std::unique_ptr<hf::WeightFiles> open_adapter(const std::filesystem::path& folder, const AdapterConfig& config,
                                               const hf::NameMap& names);
 
+// Opens the factors with which an adapter with AdapterConfig::pissa started: adapter_init.safetensors, which has the
+// same names as the adapter's own file. Returns nullptr when the folder has none and they follow from the weights: the
+// exact decomposition is unique. Throws ConfigError when they do not, because they were found with random numbers.
+std::unique_ptr<hf::WeightFiles> open_start(const std::filesystem::path& folder, const AdapterConfig& config);
+
 }  // namespace megalith::peft

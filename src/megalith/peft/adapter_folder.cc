@@ -25,6 +25,15 @@ std::vector<std::string> adapters_in(const fs::path& folder) {
   return found;
 }
 
+// A name relative to adapter_folder wins over one relative to the working directory.
+fs::path folder_of(const std::string& path, const fs::path& base) {
+  if (base.empty()) return path;
+  const fs::path named(path);  // an absolute path joined to another would stand for itself
+  if (named.is_relative() && fs::is_directory(base / named)) return base / named;
+  if (path == "default" && is_adapter_folder(base)) return base;
+  return base.is_relative() && fs::is_directory(named / base) ? named / base : named;
+}
+
 }  // namespace
 
 bool is_adapter_folder(const fs::path& folder) {
@@ -33,8 +42,7 @@ bool is_adapter_folder(const fs::path& folder) {
 }
 
 fs::path find_adapter(const std::string& path, const fs::path& base) {
-  // A name relative to adapter_folder wins over one relative to the working directory.
-  const fs::path folder = !base.empty() && fs::is_directory(base / path) ? base / path : fs::path(path);
+  const fs::path folder = folder_of(path, base);
   check<ConfigError>(fs::is_directory(folder),
                      "there is no adapter {}: it is not a folder; give one with {} and {}.safetensors", path,
                      kConfigName, kWeightsStem);
@@ -42,8 +50,11 @@ fs::path find_adapter(const std::string& path, const fs::path& base) {
     const std::vector<std::string> inside = adapters_in(folder);
     check<ConfigError>(!inside.empty(), "{} is not an adapter: neither it nor a folder in it has {}", folder.string(),
                        kConfigName);
-    check<ConfigError>(inside.size() == 1, "{} holds several adapters: {}; give the folder of one, such as {}",
-                       folder.string(), list_in_words(inside), (folder / inside[0]).string());
+    check<ConfigError>(
+        inside.size() == 1,
+        "{} holds several adapters: {}; give the folder of one, such as {}, or several of these names with"
+        " adapter_folder {}",
+        folder.string(), list_in_words(inside), (folder / inside[0]).string(), folder.string());
     return find_adapter((folder / inside[0]).string());
   }
   const fs::path weights = folder / fmt::format("{}.safetensors", kWeightsStem);

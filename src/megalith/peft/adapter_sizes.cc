@@ -43,10 +43,15 @@ nn::UpdateSize AdapterSizes::of(const std::vector<nn::UpdatedPart>& parts, int64
 
 std::optional<Update> AdapterSizes::update_of_part(const nn::UpdatedPart& part) const {
   const std::string name = part.name + ".weight";
+  if (name.starts_with("mtp.") && !config_.on_mtp) return std::nullopt;
   if (!all_) return update_of(names_, name, config_);
   const auto theirs = hf::their_name(names_, name);
   if (theirs && is_kernel(names_, *theirs)) return std::nullopt;
   return Update{module_of(names_, name), config_.rank};
+}
+
+bool AdapterSizes::trains_whole(const std::string& weight) const {
+  return is_saved(module_of(names_, weight), config_);
 }
 
 bool AdapterSizes::trains_bias(const std::vector<nn::UpdatedPart>& parts) const {
@@ -54,7 +59,7 @@ bool AdapterSizes::trains_bias(const std::vector<nn::UpdatedPart>& parts) const 
   if (all_ && config_.biases == TrainedBiases::kTargets)
     return !parts[0].name.ends_with("norm") && update_of_part(parts[0]).has_value();
   return std::ranges::any_of(
-      parts, [&](const nn::UpdatedPart& part) { return peft::trains_bias(names_, part.name + ".bias", config_); });
+      parts, [&](const nn::UpdatedPart& part) { return peft::trains_whole(names_, part.name + ".bias", config_); });
 }
 
 }  // namespace megalith::peft

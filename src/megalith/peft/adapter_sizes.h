@@ -20,6 +20,7 @@ class AdapterSizes : public nn::UpdateSizes {
 
   // Elements of A and B for one weight on a rank: `parts` are its tensors with their local rows, `copies` its experts.
   nn::UpdateSize of(const std::vector<nn::UpdatedPart>& parts, int64_t inputs, int64_t copies) const override;
+  bool trains_whole(const std::string& weight) const override;
   bool trains_bias(const std::vector<nn::UpdatedPart>& parts) const override;
 
  private:

@@ -165,6 +165,27 @@ void check_can_have_magnitudes(const Parameter& weight, const std::string& modul
                      module);
 }
 
+// peft decomposes linear layers alone: experts are parts of one tensor there. A matrix has no more singular values than
+// its smaller side.
+void check_can_start(const Parameter& weight, const Targets& targets, const hf::NameMap& names) {
+  for (const Targets::Part& first : targets.parts) {
+    const std::string module = module_of(names, weight.spec.parts[first.number].name);
+    const WeightUse use = weight.spec.use;
+    check<ConfigError>(use == WeightUse::kColumn || use == WeightUse::kRow || use == WeightUse::kReplicated,
+                       "pissa_init works for linear layers, but {} is one of {}; leave it out of lora_target (all"
+                       " includes experts), or leave out pissa_init",
+                       module, use == WeightUse::kRouter ? "the routers and gates" : "the experts");
+    int64_t outputs = 0;
+    for (const Targets::Part& part : targets.parts)
+      if (part.module == first.module) outputs += weight.spec.parts[part.number].global_shape[0];
+    const int64_t most = std::min(outputs, weight.spec.parts[first.number].global_shape[1]);
+    check<ConfigError>(first.rank <= most,
+                       "lora_rank is {}, and {} has {} singular values; with pissa_init set lora_rank to {} or less,"
+                       " or leave the module out of lora_target",
+                       first.rank, module, most, most);
+  }
+}
+
 // rows += scale · b a, then rows *= factors [rows] if these are defined; computed in fp32 and rounded once.
 void add_update(const at::Tensor& rows, const at::Tensor& b, const at::Tensor& a, double scale,
                 const at::Tensor& factors = {}) {
@@ -207,7 +228,7 @@ void Adapters::train_whole(Parameter& parameter) {
 
 void Adapters::add(const nn::ParameterScope& scope, std::span<Parameter* const> parameters) {
   for (Parameter* parameter : parameters) {
-    const bool own = !parameter->spec.name.starts_with("mtp.");
+    const bool own = config_.on_mtp || !parameter->spec.name.starts_with("mtp.");
     const bool saved = own && parameter->spec.role != ParameterRole::kBuffer && saves(*parameter);
     // The state to restore: a temporary adapter (model::merge_adapter) must leave no trace.
     before_.push_back({parameter, parameter->value.requires_grad(), parameter->attached.update});
@@ -224,6 +245,7 @@ void Adapters::add(const nn::ParameterScope& scope, std::span<Parameter* const> 
 void Adapters::attach(const nn::ParameterScope& scope, Parameter& weight) {
   const Targets targets = targets_of(weight, names_, config_);
   if (targets.parts.empty()) return;
+  if (config_.pissa) check_can_start(weight, targets, names_);
   auto update = std::make_unique<LowRank>();
   const ParameterSpec& spec = weight.spec;
   ParameterSpec a = make_a(spec, targets), b = make_b(spec, targets, *update);
@@ -271,6 +293,10 @@ void Adapters::attach_lookup(const nn::ParameterScope& scope, Parameter& weight)
   const auto target = update_of(names_, part.name, config_);
   if (!target) return;
   if (config_.use_dora) check_can_have_magnitudes(weight, target->module);
+  check<ConfigError>(!config_.pissa,
+                     "pissa_init works for linear layers, but {} is one of the embeddings; leave it out of lora_target,"
+                     " or leave out pissa_init",
+                     target->module);
   const int64_t r = target->rank, hidden = part.global_shape[1];
   auto update = std::make_unique<LowRank>();
   ParameterSpec a{.name = a_name(weight.spec.name),
@@ -297,6 +323,20 @@ void Adapters::finish(Parameter& weight, std::unique_ptr<LowRank> update) {
   update->state = &state_;
   weight.attached.update = update.get();
   attached_.push_back({&weight, std::move(update)});
+}
+
+PrincipalStarts& Adapters::make_start() {
+  check(config_.pissa.has_value(), "the adapter does not start from principal parts");
+  std::vector<UpdatedWeight> updates;
+  for (const auto& [weight, update] : attached_)
+    if (!weight->value.is_meta()) updates.push_back({weight, update.get()});
+  start_ =
+      std::make_unique<PrincipalStarts>(updates, tp_.group, context_.dp(/*with_cp=*/true), config_.pissa->iterations);
+  return *start_;
+}
+
+std::vector<PrincipalStarts::Factor> Adapters::started_with() const {
+  return start_ ? start_->factors() : std::vector<PrincipalStarts::Factor>{};
 }
 
 void Adapters::start_magnitudes() const {

@@ -18,6 +18,7 @@
 #include "megalith/parallel/parallel_context.h"
 #include "megalith/peft/adapter_config.h"
 #include "megalith/peft/frozen_rows.h"
+#include "megalith/peft/principal_start.h"
 
 namespace megalith::peft {
 
@@ -32,9 +33,9 @@ class Adapters {
   Adapters& operator=(const Adapters&) = delete;
 
   // Creates A and B of every target among `parameters` in `scope` (without values: initialization or files fill them)
-  // and freezes the rest, apart from modules to save and trained biases. Multi-token-prediction layers are frozen.
+  // and freezes the rest, apart from modules to save and trained biases.
   // Throws ConfigError when only some of the tensors that are fused into one weight are to be saved, and for targets
-  // that cannot have magnitudes (use_dora).
+  // that cannot have magnitudes (use_dora) or principal parts (pissa).
   void add(const nn::ParameterScope& scope, std::span<nn::Parameter* const> parameters);
 
   const AdapterConfig& config() const { return config_; }
@@ -42,6 +43,11 @@ class Adapters {
   // Returns the parameters of the modules to save and the trained biases.
   const std::vector<nn::Parameter*>& saved() const { return saved_; }
 
+  // Creates the start of an adapter with AdapterConfig::pissa, whose from_weights() or from_files() has to be called
+  // once the weights are loaded.
+  PrincipalStarts& make_start();
+  // Returns the factors with which such an adapter started; empty for others.
+  std::vector<PrincipalStarts::Factor> started_with() const;
   // Sets the magnitudes of use_dora to the norms of W + s·B·A, so that a new adapter changes nothing. Collective over
   // tp, like merge() with use_dora; without it, both work alone, and this does nothing.
   void start_magnitudes() const;
@@ -102,8 +108,9 @@ class Adapters {
   std::vector<Before> before_;
   std::vector<Attached> attached_;
   std::vector<nn::Parameter*> saved_;
-  std::vector<FrozenRows> frozen_rows_;  // keep the parts of fused biases in saved_ that are not trained
-  std::vector<at::Tensor> originals_;    // copies of saved_; empty before keep_originals()
+  std::vector<FrozenRows> frozen_rows_;     // keep the parts of fused biases in saved_ that are not trained
+  std::unique_ptr<PrincipalStarts> start_;  // nullptr without pissa
+  std::vector<at::Tensor> originals_;       // copies of saved_; empty before keep_originals()
 };
 
 }  // namespace megalith::peft

@@ -14,6 +14,7 @@
 #include "megalith/base/text.h"
 #include "megalith/peft/adapter_files.h"
 #include "megalith/peft/names.h"
+#include "megalith/peft/principal_part.h"
 #include "megalith/peft/targets.h"
 
 namespace megalith::peft {
@@ -78,6 +79,19 @@ class Checker {
   std::vector<std::string> problems_;
 };
 
+// The start of an adapter has its A's and B's, and nothing else.
+void check_start(const hf::WeightFiles& start, const hf::WeightFiles& files, const fs::path& folder) {
+  std::vector<std::string> problems;
+  for (const std::string& name : files.names()) {
+    if (!name.ends_with(".lora_A.weight") && !name.ends_with(".lora_B.weight")) continue;
+    const hf::TensorInfo* there = start.find(name);
+    if (there == nullptr || there->shape != files.find(name)->shape) problems.push_back(name);
+  }
+  check<DataError>(problems.empty(), "{} lacks these tensors of {}, or has them in other shapes: {}",
+                   (folder / fmt::format("{}.safetensors", kStartStem)).string(), kWeightsStem,
+                   list_in_words(problems, 20));
+}
+
 }  // namespace
 
 FileMerge::FileMerge(const fs::path& adapter, hf::NameMap names, const std::vector<hf::FileTensor>& base)
@@ -90,6 +104,16 @@ FileMerge::FileMerge(const fs::path& adapter, hf::NameMap names, const std::vect
     checker.look_at(file, update ? update->rank : config_.rank);
   }
   checker.finish(adapter);
+  if (!config_.pissa) return;
+  start_ = open_start(adapter, config_);
+  if (start_) check_start(*start_, *files_, adapter);
+}
+
+at::Tensor FileMerge::start_of(const hf::FileTensor& file, const at::Tensor& tensor, int64_t rank, double scale) const {
+  const UpdateNames names = update_names(file.name);
+  if (start_) return start_->tensor(names.b).to(at::kFloat).mm(start_->tensor(names.a).to(at::kFloat));
+  const auto [a, b] = principal_part(file.transposed ? tensor.t() : tensor, rank, scale, /*iterations=*/-1, {});
+  return b.mm(a);
 }
 
 at::Tensor FileMerge::merged(const hf::FileTensor& file, const at::Tensor& tensor) const {
@@ -101,6 +125,10 @@ at::Tensor FileMerge::merged(const hf::FileTensor& file, const at::Tensor& tenso
   at::Tensor delta;  // [o, i]
   if (files_->contains(names.a)) {
     delta = number(names.b).mm(number(names.a));
+    if (config_.pissa) {
+      const auto update = update_of_file(names_, file.name, config_);
+      delta.sub_(start_of(file, base, number(names.a).size(0), update ? update->scale : config_.scale()));
+    }
     if (file.transposed) delta = delta.t();
   } else if (files_->contains(names.lookup_a)) {
     delta = number(names.lookup_b).mm(number(names.lookup_a)).t();

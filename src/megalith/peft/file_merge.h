@@ -26,10 +26,14 @@ class FileMerge {
   at::Tensor merged(const hf::FileTensor& file, const at::Tensor& tensor) const;
 
  private:
+  // Returns s·B0·A0 / s [o, i] of a tensor of an adapter with AdapterConfig::pissa.
+  at::Tensor start_of(const hf::FileTensor& file, const at::Tensor& tensor, int64_t rank, double scale) const;
+
   // The files stay mapped; tensors are read when they are merged.
   AdapterConfig config_;
   hf::NameMap names_;
   std::unique_ptr<const hf::WeightFiles> files_;
+  std::unique_ptr<const hf::WeightFiles> start_;  // A0 and B0; nullptr if there are none, or if they are computed
 };
 
 }  // namespace megalith::peft

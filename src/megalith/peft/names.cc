@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kWeight = ".weight", kBias = ".bias";
 constexpr std::string_view kModel = "base_model.model.";  // peft's wrappers around the model
-constexpr const char *kEmbedding = "embedding.weight", *kHead = "head.weight";
+constexpr const char *kEmbedding = "embedding.weight", *kHead = "head.weight", *kScores = "score.weight";
 constexpr const char* kHeadModule = "lm_head";  // the same in every family
 
 // "layers.3.mlp.up.weight" with "lora_a" -> "layers.3.mlp.up.lora_a".
@@ -29,6 +29,17 @@ std::string renamed(std::string_view weight, const char* ending) {
 }
 
 std::string without_last_word(std::string_view name) { return std::string(name.substr(0, name.rfind('.'))); }
+
+// Whether modules_to_save has an end of the module's name, or of that of a module around it.
+bool is_named(std::string_view module, const AdapterConfig& config) {
+  for (std::string_view outer = module; !outer.empty();) {
+    if (std::ranges::any_of(config.modules_to_save, [&](const std::string& name) { return outer.ends_with(name); }))
+      return true;
+    const size_t dot = outer.rfind('.');
+    outer = outer.substr(0, dot == std::string_view::npos ? 0 : dot);
+  }
+  return false;
+}
 
 // Returns whether "all" targets the weight: every linear layer except the head and routers.
 bool is_linear(const Weight& weight) {
@@ -94,7 +105,8 @@ void check_patterns(const AdapterConfig& config, const hf::NameMap& names, const
 // Checks modules_to_save: every name must be the end of some module (several matches are fine), and a tied embedding
 // and head must be saved together.
 void check_saved(AdapterConfig& config, const hf::NameMap& names, const std::vector<Weight>& weights) {
-  const bool tied = std::ranges::find(weights, kHead, &Weight::name) == weights.end();
+  const bool tied = std::ranges::none_of(
+      weights, [](const Weight& weight) { return weight.name == kHead || weight.name == kScores; });
   const auto head = std::ranges::find(config.modules_to_save, kHeadModule);
   const bool saves_embedding = is_saved(module_of(names, kEmbedding), config);
   check<ConfigError>(
@@ -125,8 +137,9 @@ std::string module_of(const hf::NameMap& names, std::string_view ours) {
 }
 
 bool is_saved(std::string_view module, const AdapterConfig& config) {
-  return !module.empty() &&
-         std::ranges::any_of(config.modules_to_save, [&](const std::string& name) { return module.ends_with(name); });
+  if (config.modules_to_save.empty()) return false;
+  const std::string newer = transformers_name(std::string(module) + ".");  // mixtral's files call its block otherwise
+  return is_named(module, config) || is_named(std::string_view(newer).substr(0, newer.size() - 1), config);
 }
 
 bool trains_whole(const hf::NameMap& names, std::string_view ours, const AdapterConfig& config) {
@@ -134,7 +147,10 @@ bool trains_whole(const hf::NameMap& names, std::string_view ours, const Adapter
 }
 
 std::string written_name(const hf::NameMap& names, const std::string& whole, const AdapterConfig& config) {
-  if (!whole.starts_with(kModel) || !whole.ends_with(kBias)) return whole;
+  if (!whole.starts_with(kModel)) return whole;
+  // peft finds A and B under the names of the files, but whole modules only under those of transformers.
+  if (whole.find(".lora_") == std::string::npos && !whole.ends_with(kBias)) return transformers_name(whole);
+  if (!whole.ends_with(kBias)) return whole;
   const std::string module = without_last_word(whole.substr(kModel.size()));
   const bool wrapped = update_of_file(names, module + std::string(kWeight), config) && !is_saved(module, config);
   return wrapped ? fmt::format("{}{}.base_layer{}", kModel, module, kBias) : whole;
@@ -159,7 +175,7 @@ hf::NameMap adapter_names(const hf::NameMap& base) {
     const UpdateNames theirs = update_names(rule.theirs);
     hf::NameRule whole = rule;
     whole.theirs = theirs.whole;
-    // Copies of multi-token-prediction layers are not part of an adapter.
+    // The copies of embedding and head that multi-token-prediction layers have in files are not part of an adapter.
     whole.copies.clear();
     names.rules.push_back(std::move(whole));
     const auto is_weight = [](const std::string& name) { return name.ends_with(kWeight); };

@@ -22,7 +22,8 @@ std::string m_name(std::string_view weight);
 // Returns the module that holds a tensor of ours; empty when no rule names it.
 std::string module_of(const hf::NameMap& names, std::string_view ours);
 
-// Follows peft's rule: a module to save is any end of its name. targets.h has the rules for updates.
+// Follows peft's rule: a module to save is named by any end of its name, and all modules inside it are saved with it
+// ("visual.merger" for "model.visual.merger.mlp.0"). targets.h has the rules for updates.
 bool is_saved(std::string_view module, const AdapterConfig& config);
 
 // Returns whether the adapter trains a tensor of ours as a whole: its module is to be saved, or it is a bias that is
@@ -40,7 +41,8 @@ struct UpdateNames {
 UpdateNames update_names(const std::string& tensor);
 
 // Returns the name that peft gives to a tensor which update_names calls `whole`: the bias of a module with an update is
-// base_model.model.<module>.base_layer.bias. open_adapter (adapter_files.h) undoes it.
+// base_model.model.<module>.base_layer.bias, and a module to save has its name in transformers. open_adapter
+// (adapter_files.h) undoes it.
 std::string written_name(const hf::NameMap& names, const std::string& whole, const AdapterConfig& config);
 
 // Returns the name map of a family's adapters: A, B and magnitudes of each tensor that can have them, modules to save

@@ -123,6 +123,13 @@ bool has_choices(const AdapterConfig& config) {
          !config.alpha_pattern.empty();
 }
 
+bool saves_experts(const AdapterConfig& config, const hf::NameMap& names, const std::vector<Weight>& weights) {
+  return std::ranges::any_of(weights, [&](const Weight& weight) {
+    const auto theirs = hf::their_name(names, weight.name);
+    return theirs && expert_tensor(names, *theirs) && is_saved(module_of(names, weight.name), config);
+  });
+}
+
 }  // namespace
 
 WrittenConfig written_config(const AdapterConfig& config, const hf::NameMap& names,
@@ -130,6 +137,8 @@ WrittenConfig written_config(const AdapterConfig& config, const hf::NameMap& nam
   const Kinds kinds = kinds_of(config, names, weights);
   WrittenConfig written{config, {}};
   const bool experts = kinds.experts.any(), tensors = kinds.tensors.any();
+  if (saves_experts(config, names, weights))
+    written.problems.emplace_back("it keeps the experts of a layer in two tensors, and some are trained in full here");
   if (!kinds.has_experts || (!experts && !tensors)) return written;
   if (kinds.half_of_gate_up)
     written.problems.emplace_back("it joins gate and up of experts, and only one of them has an update");

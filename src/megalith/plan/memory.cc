@@ -171,11 +171,13 @@ double reduction_copy(const RunShape& run, const StateBytes& state, double tied)
 }
 
 // Returns the bytes for which the logits of a slice of tokens live in the loss of a distillation: those of both models,
-// and six fp32 numbers for each (logarithms of both distributions and of their mixture, and products of them).
+// and six fp32 numbers for each (logarithms of both distributions and of their mixture, and products of them). With a
+// teacher in files there are the student's alone, and five copies in fp32 (scaled, with a spare column, without the
+// kept tokens, relative to their maximum, exponentials).
 double slice_bytes(const RunShape& run, const model::ModelFootprint& model) {
-  if (!run.teacher) return 0;
+  if (run.teacher_slice == 0) return 0;
   const double logits = std::min(run.tokens(), static_cast<double>(run.teacher_slice)) * model.head().out();
-  return logits * (2 * run.element_bytes() + 6 * 4);
+  return logits * (run.teacher ? 2 * run.element_bytes() + 6 * 4 : run.element_bytes() + 5 * 4);
 }
 
 // cuBLAS keeps 32 MiB for each of the two threads that run products: forward's and backward's.

@@ -64,7 +64,7 @@ struct RunShape {
   bool keeps_base = false;
   // The model of a teacher, which is held beside it in the same layout, with its final hidden states of a step.
   std::shared_ptr<const model::ModelConfig> teacher{};
-  int64_t teacher_slice = 0;  // tokens whose logits of both models exist at once, with a teacher
+  int64_t teacher_slice = 0;  // tokens whose logits exist at once in the loss, with a teacher or its files; else 0
   int64_t microbatches = 1;   // per step and replica
   Machinery machinery;
   Recompute recompute = Recompute::kNone;

@@ -17,6 +17,7 @@
 #include "megalith/hf/scalar_type.h"
 #include "megalith/io/file_io.h"
 #include "megalith/model/adapter.h"
+#include "megalith/model/adapter_start.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/fp8/fp8_state.h"
 #include "megalith/model/pretrained.h"
@@ -32,7 +33,6 @@ namespace fs = std::filesystem;
 
 // A bound for text files, so that a wrong file cannot exhaust the memory; a log history needs far less.
 constexpr uint64_t kMaxTextBytes = 1'000'000'000;
-constexpr const char *kProgress = "progress.json", *kState = "trainer_state.json";
 constexpr const char* kFp8 = "fp8";  // stem of the files with fp8 histories
 
 // Returns the optimizer state of the whole model, the same on all ranks.
@@ -75,6 +75,12 @@ checkpoint::TensorFiles weight_files(const model::VirtualModels& models, at::Sca
           .tensors = std::move(tensors),
           .held = std::move(held),
           .one_file = adapter};
+}
+
+// The factors with which an adapter started: the weights below it follow from them.
+checkpoint::TensorFiles start_files(const model::VirtualModels& models) {
+  auto [tensors, held] = model::exported_start(models);
+  return {.stem = peft::kStartStem, .tensors = std::move(tensors), .held = std::move(held), .one_file = true};
 }
 
 // Random states can be restored only into the layout that wrote them; the manifest keeps it for that comparison.
@@ -139,7 +145,7 @@ void restore_optimizer(const fs::path& folder, const checkpoint::Manifest& manif
                    "{} holds no optimizer state (save_only_model, no_save_optim), so a run cannot continue from"
                    " it; use it as a model (model_name_or_path), or set no_load_optim or finetune",
                    folder.string());
-  const std::string origin = (folder / kProgress).string();
+  const std::string origin = (folder / kProgressFile).string();
   const int rank = model.models().context().rank();
   const checkpoint::StateFiles files(folder, manifest, "optimizer", rank);
   model.optimizer().read_progress(progress.optimizer, files.name());  // another rule lacks tensors, but is told as such
@@ -147,6 +153,10 @@ void restore_optimizer(const fs::path& folder, const checkpoint::Manifest& manif
                     folder, rank == 0);
   model.optimizer().load_state(files, progress.optimizer,
                                {.may_lack = keys.absent != KeyAction::kFail, .grown = may_have_grown(model.models())});
+  if (progress.of_other_program) {  // the schedule of this run, at the same step
+    model.scheduler().step(model.optimizer().steps());
+    return;
+  }
   model.scheduler().load(optim::parse_scheduler_state(progress.scheduler, origin));
   model.scaler().load(optim::parse_grad_scaler_state(progress.scaler, origin));
 }
@@ -193,6 +203,7 @@ checkpoint::SaveRequest save_request(OptimizedModel& model, SavePoint point) {
                                   .step = point.state.global_step,
                                   .layout = layout_of(settings, context),
                                   .tensors = {weight_files(models, dtype)}};
+  if (model::has_start(models)) request.tensors.push_back(start_files(models));
   if (settings.optimizer)
     request.tensors.push_back(optimizer_files(models, model.optimizer(), settings.file_per_writer));
   if (auto fp8 = fp8_files(models); settings.optimizer && !fp8.tensors.empty())
@@ -204,12 +215,12 @@ checkpoint::SaveRequest save_request(OptimizedModel& model, SavePoint point) {
   request.other_files = [&models, dtype, assets = point.assets, state = point.state,
                          progress = point.progress.to_json(), yaml = settings.arguments](const fs::path& folder) {
     if (model::has_adapter(models))
-      model::write_adapter_files(models, folder, assets);
+      model::write_adapter_files(models, model::adapter_of(models), folder, assets);
     else
       model::write_model_files(models.config(), dtype, folder, assets);
     io::write_text_file(folder / kArgumentsFile, yaml);
-    io::write_text_file(folder / kProgress, progress);
-    state.save(folder / kState);
+    io::write_text_file(folder / kProgressFile, progress);
+    state.save(folder / kTrainerStateFile);
   };
   return request;
 }
@@ -218,10 +229,10 @@ checkpoint::SaveRequest save_request(OptimizedModel& model, SavePoint point) {
 ResumePoint read_resume_point(const fs::path& folder, const TrainerSettings& settings,
                               parallel::ParallelContext& context) {
   const checkpoint::Manifest manifest = checkpoint::read_manifest(folder);
-  const RunProgress progress =
-      RunProgress::from_json(io::read_text_file(folder / kProgress, kMaxTextBytes), (folder / kProgress).string());
+  const RunProgress progress = RunProgress::from_json(io::read_text_file(folder / kProgressFile, kMaxTextBytes),
+                                                      (folder / kProgressFile).string());
   if (context.rank() == 0) say_what_changed(folder, settings.save.arguments);
-  ResumePoint point{.state = TrainerState::load(folder / kState), .data = progress.data, .restore = {}};
+  ResumePoint point{.state = TrainerState::load(folder / kTrainerStateFile), .data = progress.data, .restore = {}};
   const ResumeSettings parts = settings.resume;
   const bool same_layout = manifest.layout == layout_of(settings.save, context);
   point.restore = [=, &context](OptimizedModel& model) {
@@ -233,7 +244,7 @@ ResumePoint read_resume_point(const fs::path& folder, const TrainerSettings& set
     else
       // Without the optimizer's state its fp32 copies are made from the weights just loaded.
       model.reload_parameters();
-    if (parts.rng) restore_rng(folder, manifest, same_layout, context);
+    if (parts.rng && !progress.of_other_program) restore_rng(folder, manifest, same_layout, context);
   };
   point.sampler = progress.sampler;
   point.log = progress.log;

@@ -31,6 +31,8 @@ checkpoint::SaveRequest save_request(OptimizedModel& model, SavePoint point);
 
 // Name of the file in a checkpoint folder that holds the options of the run that saved it.
 inline constexpr const char* kArgumentsFile = "args.yaml";
+// Names of those with its progress (RunProgress, TrainerState).
+inline constexpr const char *kProgressFile = "progress.json", *kTrainerStateFile = "trainer_state.json";
 
 // The state from which a run continues. Small parts are read at once, on every rank; tensors wait until restore(), when
 // there is a model to read them into.

@@ -17,12 +17,24 @@ void add_lora(OptionList& list) {
            "module names, or all (all-linear): every linear layer but head and router")
       .commas()
       .train_only();
-  lora.add("additional_target", &LoraConfig::additional_target, "modules trained in full: embed_tokens, lm_head, norms")
+  lora.add("additional_target", &LoraConfig::additional_target,
+           "modules trained in full: embed_tokens, lm_head, norms, gate, visual.merger; bias: all biases")
       .alias({"modules_to_save"})
       .commas()
       .train_only();
   lora.add("use_rslora", &LoraConfig::use_rslora, "scale = alpha / sqrt(rank)").train_only();
   lora.add("use_dora", &LoraConfig::use_dora, "also train the norms of the rows of W + scale * B A (DoRA)")
+      .train_only();
+  // PiSSA: the adapter holds the largest singular values of each weight, and the weight keeps the rest.
+  lora.add("pissa_init", &LoraConfig::pissa_init,
+           "start A and B as the principal singular parts of each weight, which keeps the rest (PiSSA)")
+      .train_only();
+  lora.add("pissa_iter", &LoraConfig::pissa_iter,
+           "iterations of the randomized SVD that pissa_init uses; -1: the exact SVD")
+      .at_least(-1)
+      .train_only();
+  lora.add("pissa_convert", &LoraConfig::pissa_convert,
+           "write such an adapter into output_dir as one of twice the rank for the base model as it was")
       .train_only();
   // Adapters to start from. Without create_new_adapter the last of several is trained on, and those before it are
   // merged into the weights.
@@ -139,6 +151,27 @@ void add_preferences(OptionList& list) {
       .train_only();
 }
 
+// Scores of whole sequences. The names are those of transformers' configurations and of trl's RewardTrainer.
+void add_scoring(OptionList& list) {
+  list.topic("Reward models and classification");
+  auto scoring = list.part(&TrainingArguments::scoring);
+  scoring
+      .add("num_labels", &ScoringConfig::num_labels,
+           "stage cls: scores of a text (none: as many as the head in the model folder has)")
+      .at_least(1)
+      .train_only();
+  scoring
+      .add("problem_type", &ScoringConfig::problem_type,
+           "stage cls: what the scores are for (none: that of the model folder, else regression for one label, "
+           "single_label_classification for more)")
+      .train_only();
+  scoring
+      .add("center_rewards_coefficient", &ScoringConfig::center_rewards_coefficient,
+           "stage rm: weight of (r_chosen + r_rejected)^2, which draws rewards towards 0")
+      .at_least(0)
+      .train_only();
+}
+
 // Training towards a teacher's distributions. The formulas are in train/distillation/distillation_loss.h.
 void add_distillation(OptionList& list) {
   list.topic("Distillation");
@@ -165,6 +198,20 @@ void add_distillation(OptionList& list) {
       .at_least(0)
       .at_most(1)
       .train_only();
+  distillation
+      .add("teacher_logits_path", &DistillationConfig::files,
+           "folder with a teacher's likeliest tokens (`megalith distill`), which take the teacher's place")
+      .train_only();
+  distillation
+      .add("kd_top_k", &DistillationConfig::top_k,
+           "with teacher_logits_path: likeliest tokens to compare (none: all that the files keep)")
+      .at_least(1)
+      .train_only();
+  distillation
+      .add("kd_tail", &DistillationConfig::tail,
+           "with teacher_logits_path: all other tokens are one more class; without, both distributions are those of"
+           " the kept tokens alone")
+      .train_only();
 }
 
 }  // namespace
@@ -173,6 +220,7 @@ void add_adapter_options(OptionList& list) {
   add_lora(list);
   add_freeze(list);
   add_preferences(list);
+  add_scoring(list);
   add_distillation(list);
 }
 

@@ -9,6 +9,7 @@
 #include "megalith/layout/vocab_split.h"
 #include "megalith/model/block_shapes_internal.h"
 #include "megalith/model/families/family.h"
+#include "megalith/model/families/scores.h"
 #include "megalith/nn/audio/audio_footprint.h"
 #include "megalith/nn/vision/vision_footprint.h"
 #include "megalith/peft/adapter_sizes.h"
@@ -23,6 +24,11 @@ namespace {
 void append(std::vector<nn::ParameterSize>& list, const nn::ParameterSizes& more) {
   list.insert(list.end(), more.weights.begin(), more.weights.end());
   list.insert(list.end(), more.updates.begin(), more.updates.end());
+}
+
+// Marks the parameters from `first` on, a norm that is trained as a whole beside updates.
+void mark_trained(std::vector<nn::ParameterSize>& list, size_t first) {
+  for (size_t i = first; i < list.size(); ++i) list[i].trained = true;
 }
 
 // Returns which parts of towers a run trains. `updates` is nullptr without adapters.
@@ -62,19 +68,20 @@ ModelFootprint::ModelFootprint(const ModelConfig& config, const ModelOptions& op
       vocab_rows_(layout::padded_vocab_size(config.vocab_size, options.vocab_multiple, static_cast<int>(rank.tp)) /
                   rank.tp),
       trains_embedding_(trains_whole(config, options, choice_, "embedding.weight")),
-      trains_head_(config.tied_embeddings ? trains_embedding_ : trains_whole(config, options, choice_, "head.weight")),
+      trains_head_(config.tied_embeddings
+                       ? trains_embedding_
+                       : trains_whole(config, options, choice_, config.num_labels > 0 ? kScoreWeight : "head.weight")),
       trains_final_bias_(options.adapter && !options.freeze.language_model &&
                          peft::trains_bias(module_names(config), "final_norm.bias", *options.adapter)),
       final_norm_(norm_shape(config)),
-      head_(rank.h, static_cast<double>(vocab_rows_)) {
+      head_(rank.h, static_cast<double>(config.num_labels > 0 ? config.num_labels : vocab_rows_)) {
   const Family* family = find_family(config);
   check<ConfigError>(!family || !family->head,
                      "{} models cannot be planned: their family defines its own head, whose memory and work are not"
                      " known",
                      config.family);
-  std::optional<peft::AdapterSizes> adapter;
-  if (options.adapter) adapter.emplace(*options.adapter, module_names(config));
-  const nn::UpdateSizes* const updates = adapter ? &*adapter : nullptr;
+  if (options.adapter) updates_ = std::make_unique<peft::AdapterSizes>(*options.adapter, module_names(config));
+  const nn::UpdateSizes* const updates = updates_.get();
   const nn::TowerTraining training = tower_training(options, updates);
   if (config.vision) towers_.push_back(std::make_unique<nn::VisionFootprint>(rank_, *config.vision, training));
   if (config.audio) towers_.push_back(std::make_unique<nn::AudioFootprint>(rank_, *config.audio, training));
@@ -102,7 +109,7 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
   std::vector<nn::ParameterSize> list;
   nn::ParameterSizes own;
   const nn::FootprintScope scope(rank_, nullptr, own);
-  // Adapters sit on towers and layers, so the parameters listed here need no updates.
+  // Multi-token prediction alone may have updates among the parameters listed here.
   const auto flush = [&](bool trained = true) {
     for (nn::ParameterSize& p : own.weights)
       p.trained &= trained && !options_.adapter && !options_.freeze.language_model;
@@ -120,6 +127,12 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
     if (!options_.freeze.language_model) return;
     for (size_t i = first; i < list.size(); ++i) list[i].trained = false;
   };
+  // Multi-token prediction has updates like layers do.
+  const nn::FootprintScope mtp_scope(rank_, updates_.get(), own);
+  const auto flush_mtp = [&] {
+    if (!updates_) return flush(!choice_);
+    append(list, std::exchange(own, {}));
+  };
   const auto add_norm = [&] { nn::NormFootprint(scope, norm_shape(config_)); };
   if (stage.has_embedding()) {
     for (const auto& tower : towers_) append(list, {.weights = tower->parts().parameters().weights, .updates = {}});
@@ -130,27 +143,37 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
   }
   for (const int layer : stage.layers()) append_layer(static_cast<size_t>(layer));
   if (stage.has_loss()) {
+    const size_t before = list.size();
     add_norm();
     flush(chosen("final_norm.weight"));
     list.back().trained |= trains_final_bias_;
+    if (options_.adapter && trains_whole(config_, options_, choice_, "final_norm.weight")) mark_trained(list, before);
     // The copy's gradient is summed with the first stage's, so it gets a bucket of its own.
     if (!stage.has_embedding() && (config_.tied_embeddings || !stage.mtp_layers.empty()))
       add_table(/*own_bucket=*/true, trains_embedding_);
-    if (!config_.tied_embeddings) add_table(/*own_bucket=*/false, trains_head_);
+    if (config_.num_labels > 0) {
+      flush();
+      list.push_back({.numel = config_.num_labels * h, .trained = trains_head_});
+    } else if (!config_.tied_embeddings) {
+      add_table(/*own_bucket=*/false, trains_head_);
+    }
     for (size_t depth = 0; depth < stage.mtp_layers.size(); ++depth) {
-      add_norm();
-      add_norm();
-      nn::ReplicatedFootprint(scope, 2 * h, {{"projection", h}}, false);
-      flush(!choice_);
+      const nn::FootprintScope mtp = mtp_scope.child("mtp").child(std::to_string(depth));
+      nn::NormFootprint(mtp.child("embedding_norm"), norm_shape(config_));
+      nn::NormFootprint(mtp.child("hidden_norm"), norm_shape(config_));
+      nn::ReplicatedFootprint(mtp, 2 * h, {{"projection", h}}, false);
+      flush_mtp();
       const size_t first = list.size();
       append_layer(layers_.size() - 1);  // the block is of the kind of the last layer
+      if (options_.adapter && !options_.adapter->on_mtp)
+        std::erase_if(list, [&](const nn::ParameterSize& p) { return &p >= &list[first] && p.adapter; });
       for (size_t i = first; i < list.size(); ++i) {
         list[i].four_bit = false;
         if (choice_) list[i].trained = false;
       }
-      add_norm();
+      nn::NormFootprint(mtp.child("norm"), norm_shape(config_));
+      flush_mtp();
     }
-    flush(!choice_);
   }
   return list;
 }
@@ -162,9 +185,9 @@ bool ModelFootprint::trains_below() const {
 }
 
 bool ModelFootprint::counts_updates() const {
-  return config_.mtp_layers == 0 && std::ranges::all_of(layers_, [](const Layer& layer) {
-           return layer.block.attention().part->counts_updates() && layer.block.feed_forward().part->counts_updates();
-         });
+  return std::ranges::all_of(layers_, [](const Layer& layer) {
+    return layer.block.attention().part->counts_updates() && layer.block.feed_forward().part->counts_updates();
+  });
 }
 
 }  // namespace megalith::model

@@ -66,7 +66,8 @@ class ModelFootprint {
   const nn::NormFootprint& final_norm() const { return final_norm_; }
   // Sizes for layers that are not trained, where some are chosen.
   const nn::RankSizes& frozen_rank() const { return frozen_rank_; }
-  // Returns the projection to the logits of this rank's part of the vocabulary.
+  // Returns the projection to the logits of this rank's part of the vocabulary, or to the scores of a model that scores
+  // sequences.
   const nn::ColumnFootprint& head() const { return head_; }
 
  private:
@@ -86,6 +87,7 @@ class ModelFootprint {
   const bool trains_final_bias_;  // beside an adapter
   const nn::NormFootprint final_norm_;
   const nn::ColumnFootprint head_;
+  std::unique_ptr<const nn::UpdateSizes> updates_;  // with an adapter
   std::vector<std::unique_ptr<nn::TowerFootprint>> towers_;
   std::vector<Layer> layers_;
 };

@@ -16,7 +16,7 @@ namespace megalith::model {
 
 namespace {
 
-constexpr std::string_view kLayers = "layers.";
+constexpr std::string_view kLayerScope = "layers.";
 
 // "layers.30.attention.q.weight" -> {30, "attention.q.weight"}; std::nullopt for a tensor outside of layers.
 struct InLayer {
@@ -24,10 +24,10 @@ struct InLayer {
   std::string_view rest;
 };
 std::optional<InLayer> in_layer(std::string_view ours) {
-  if (!ours.starts_with(kLayers)) return std::nullopt;
-  const size_t dot = ours.find('.', kLayers.size());
+  if (!ours.starts_with(kLayerScope)) return std::nullopt;
+  const size_t dot = ours.find('.', kLayerScope.size());
   if (dot == std::string_view::npos) return std::nullopt;
-  const auto layer = parse_int(std::string(ours.substr(kLayers.size(), dot - kLayers.size())));
+  const auto layer = parse_int(std::string(ours.substr(kLayerScope.size(), dot - kLayerScope.size())));
   return layer ? std::optional(InLayer{*layer, ours.substr(dot + 1)}) : std::nullopt;
 }
 

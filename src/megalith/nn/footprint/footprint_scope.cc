@@ -50,6 +50,11 @@ void FootprintScope::add(ParameterSize parameter) const {
   to_->weights.push_back(parameter);
 }
 
+void FootprintScope::add(ParameterSize parameter, const std::string& name) const {
+  add(parameter);
+  if (updates_) to_->weights.back().trained = updates_->trains_whole(prefix_ + name);
+}
+
 void FootprintScope::add_bias(std::vector<UpdatedPart> parts) const {
   ParameterSize bias;
   for (const UpdatedPart& part : parts) bias.numel += part.rows;

@@ -70,6 +70,8 @@ class UpdateSizes {
   virtual ~UpdateSizes() = default;
   // `inputs` are the columns of the weight on this rank, `copies` the number of experts that have such a weight each.
   virtual UpdateSize of(const std::vector<UpdatedPart>& parts, int64_t inputs, int64_t copies) const = 0;
+  // Whether the weight of a norm or a router (its full name) is trained as a whole.
+  virtual bool trains_whole(const std::string& /*weight*/) const { return false; }
   // Whether the bias of one of these weights or norms is trained beside the updates.
   virtual bool trains_bias(const std::vector<UpdatedPart>& parts) const = 0;
 };
@@ -97,6 +99,8 @@ class FootprintScope {
   // updates.
   void add(ParameterSize parameter) const;
   void add(int64_t numel) const { add(ParameterSize{.numel = numel}); }
+  // The same for one that may be trained as a whole beside updates; `name` is relative to this scope.
+  void add(ParameterSize parameter, const std::string& name) const;
   // Records the bias of a weight with these parts, whose names are relative to this scope; {{"", n}} is that of the
   // scope itself, a norm.
   void add_bias(std::vector<UpdatedPart> parts) const;

@@ -12,7 +12,8 @@ class RouterFootprint {
  public:
   RouterFootprint(const FootprintScope& scope, const RouterShape& shape, int64_t hidden)
       : rank_(scope.rank()), shape_(shape) {
-    scope.add({.numel = shape.experts * hidden, .matrices = MatrixWork::of_rows(shape.experts, hidden, /*ranks=*/1)});
+    scope.add({.numel = shape.experts * hidden, .matrices = MatrixWork::of_rows(shape.experts, hidden, /*ranks=*/1)},
+              "router.weight");
     if (shape.expert_bias) scope.add({.numel = shape.experts, .buffer = true, .trained = false});
   }
 
@@ -61,7 +62,8 @@ class MoeLayerFootprint : public PartFootprint {
     if (shape.shared_width == 0) return;
     shared_ = make_footprint(scope.child("shared"), shared_shape(shape), /*shares_input=*/true);
     if (shape.shared_gate)
-      scope.add({.numel = shape.hidden, .matrices = MatrixWork::of_rows(1, shape.hidden, /*ranks=*/1)});
+      scope.add({.numel = shape.hidden, .matrices = MatrixWork::of_rows(1, shape.hidden, /*ranks=*/1)},
+                "shared_gate.weight");
   }
 
   void forward(LayerWalk& walk, bool keep) const override {

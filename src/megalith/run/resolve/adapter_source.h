@@ -16,6 +16,7 @@ model::AdapterSource adapter_source(const config::TrainingArguments& args,
                                     const std::optional<std::filesystem::path>& checkpoint = std::nullopt);
 
 // Returns the configuration of a new adapter with the targets as given; model::resolve_targets finds them in a model.
-peft::AdapterConfig new_adapter(const config::LoraConfig& lora);
+// In stages rm and cls it also trains the head that scores sequences.
+peft::AdapterConfig new_adapter(const config::TrainingArguments& args);
 
 }  // namespace megalith::run

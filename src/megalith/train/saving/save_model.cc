@@ -43,7 +43,8 @@ void save_model(const model::VirtualModels& models, const SaveSettings& settings
   const comm::Group everyone = models.context().world().world();
   everyone.barrier("save: folder made");
   if (adapter) {
-    model::save_adapter(models, staged.path(), assets, /*overwrite=*/true);
+    model::save_adapter(models, staged.path(),
+                        {.assets = assets, .overwrite = true, .without_start = settings.converted_adapter});
   } else {
     const model::WithMergedAdapter merged(models);
     model::save_pretrained(models, staged.path(), {.assets = assets, .overwrite = true});
@@ -53,7 +54,8 @@ void save_model(const model::VirtualModels& models, const SaveSettings& settings
     move_files(staged.path(), folder, adapter ? peft::kConfigName : "config.json");
   }
   everyone.barrier("save: done");
-  if (model::has_adapter(models) && !adapter) model::save_adapter(models, folder / "adapter", {}, /*overwrite=*/true);
+  if (model::has_adapter(models) && !adapter)
+    model::save_adapter(models, folder / "adapter", {.overwrite = true, .without_start = settings.converted_adapter});
 }
 
 }  // namespace megalith::train
