@@ -9,7 +9,7 @@ class TrainingArguments:
     def __init__(
         self,
         *,
-        stage: Literal["pt", "sft", "dpo", "kto"] = ...,
+        stage: Literal["pt", "sft", "dpo", "kto", "rm", "cls"] = ...,
         finetuning_type: Literal["lora", "freeze", "full"] = ...,
         do_train: bool = ...,
         do_eval: bool = ...,
@@ -586,6 +586,9 @@ class TrainingArguments:
         modules_to_save: str | Sequence[str] = ...,
         use_rslora: bool = ...,
         use_dora: bool = ...,
+        pissa_init: bool = ...,
+        pissa_iter: int = ...,
+        pissa_convert: bool = ...,
         create_new_adapter: bool = ...,
         adapter_name_or_path: str | Sequence[str] = ...,
         adapter_folder: str | None = ...,
@@ -594,9 +597,6 @@ class TrainingArguments:
         double_quantization: bool = ...,
         loraplus_lr_ratio: float | None = ...,
         loraplus_lr_embedding: float = ...,
-        pissa_init: bool = ...,
-        pissa_iter: int = ...,
-        pissa_convert: bool = ...,
         oft_rank: int = ...,
         oft_block_size: int = ...,
         oft_target: str = ...,
@@ -632,11 +632,17 @@ class TrainingArguments:
         reward_model: str | None = ...,
         reward_model_adapters: str | None = ...,
         reward_model_type: str = ...,
+        num_labels: int | None = ...,
+        problem_type: Literal["regression", "single_label_classification", "multi_label_classification"] | None = ...,
+        center_rewards_coefficient: float = ...,
         teacher_model_name_or_path: str | None = ...,
         kd_loss: Literal["forward_kl", "reverse_kl", "jsd"] = ...,
         kd_beta: float = ...,
         kd_temperature: float = ...,
         kd_ratio: float = ...,
+        teacher_logits_path: str | None = ...,
+        kd_top_k: int | None = ...,
+        kd_tail: bool = ...,
         logging_strategy: Literal["no", "steps", "epoch"] = ...,
         logging_steps: float = ...,
         log_interval: float = ...,
@@ -877,8 +883,8 @@ class TrainingArguments:
     def to_yaml(self) -> str:
         """Returns every option as the text of a file that from_file() and `megalith train` read."""
 
-    stage: Literal["pt", "sft", "dpo", "kto"]
-    """what is trained: pt (text), sft (conversations), dpo (preferences), kto (answers with verdicts)"""
+    stage: Literal["pt", "sft", "dpo", "kto", "rm", "cls"]
+    """what is trained: pt (text), sft (conversations), dpo (preferences), kto (answers with verdicts), rm (reward models), cls (labels of texts)"""
     finetuning_type: Literal["lora", "freeze", "full"]
     """lora: train adapters; freeze: train some layers; full: train every weight"""
     do_train: bool
@@ -1172,7 +1178,7 @@ class TrainingArguments:
     ref_model_quantization_bit: int | None
     """refused: a reference of its own is kept in the dtype of the run; without ref_model it is the base below the adapter, in 4 bits with quantization_bit 4"""
     reward_model_quantization_bit: int | None
-    """refused: reward models are not part of Megalith"""
+    """refused: PPO, which takes a reward model, is not part of Megalith"""
     rope_scaling: str | None
     """refused: write rope_scaling into the model folder's config.json"""
     use_unsloth: bool
@@ -1956,11 +1962,17 @@ class TrainingArguments:
     lora_target: str | Sequence[str]
     """module names, or all (all-linear): every linear layer but head and router"""
     additional_target: str | Sequence[str]
-    """modules trained in full: embed_tokens, lm_head, norms"""
+    """modules trained in full: embed_tokens, lm_head, norms, gate, visual.merger; bias: all biases"""
     use_rslora: bool
     """scale = alpha / sqrt(rank)"""
     use_dora: bool
     """also train the norms of the rows of W + scale * B A (DoRA)"""
+    pissa_init: bool
+    """start A and B as the principal singular parts of each weight, which keeps the rest (PiSSA)"""
+    pissa_iter: int
+    """iterations of the randomized SVD that pissa_init uses; -1: the exact SVD"""
+    pissa_convert: bool
+    """write such an adapter into output_dir as one of twice the rank for the base model as it was"""
     create_new_adapter: bool
     """merge the given adapters, start a fresh one"""
     adapter_name_or_path: str | Sequence[str]
@@ -1977,12 +1989,6 @@ class TrainingArguments:
     """learning rate of B over that of A"""
     loraplus_lr_embedding: float
     """learning rate of embedding adapters"""
-    pissa_init: bool
-    """refused: Megalith's adapters are LoRA, rank-stabilised or with magnitudes (use_dora)"""
-    pissa_iter: int
-    """refused: Megalith's adapters are LoRA, rank-stabilised or with magnitudes (use_dora)"""
-    pissa_convert: bool
-    """refused: Megalith's adapters are LoRA, rank-stabilised or with magnitudes (use_dora)"""
     oft_rank: int
     """refused: Megalith's adapters are LoRA, rank-stabilised or with magnitudes (use_dora)"""
     oft_block_size: int
@@ -2024,23 +2030,29 @@ class TrainingArguments:
     ref_model_adapters: str | Sequence[str]
     """adapters merged into the reference model"""
     pref_bco_weight: float
-    """refused: PPO and reward models are not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
+    """refused: PPO is not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
     ppo_buffer_size: int
-    """refused: PPO and reward models are not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
+    """refused: PPO is not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
     ppo_epochs: int
-    """refused: PPO and reward models are not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
+    """refused: PPO is not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
     ppo_score_norm: bool
-    """refused: PPO and reward models are not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
+    """refused: PPO is not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
     ppo_target: float
-    """refused: PPO and reward models are not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
+    """refused: PPO is not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
     ppo_whiten_rewards: bool
-    """refused: PPO and reward models are not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
+    """refused: PPO is not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
     reward_model: str | None
-    """refused: PPO and reward models are not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
+    """refused: PPO is not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
     reward_model_adapters: str | None
-    """refused: PPO and reward models are not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
+    """refused: PPO is not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
     reward_model_type: str
-    """refused: PPO and reward models are not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
+    """refused: PPO is not part of Megalith; use stage dpo with one of the choices of pref_loss, or kto"""
+    num_labels: int | None
+    """stage cls: scores of a text (none: as many as the head in the model folder has)"""
+    problem_type: Literal["regression", "single_label_classification", "multi_label_classification"] | None
+    """stage cls: what the scores are for (none: that of the model folder, else regression for one label, single_label_classification for more)"""
+    center_rewards_coefficient: float
+    """stage rm: weight of (r_chosen + r_rejected)^2, which draws rewards towards 0"""
     teacher_model_name_or_path: str | None
     """model with the same vocabulary whose distributions stages pt and sft train towards"""
     kd_loss: Literal["forward_kl", "reverse_kl", "jsd"]
@@ -2051,6 +2063,12 @@ class TrainingArguments:
     """divides the logits of both models, for the kd loss"""
     kd_ratio: float
     """share of the kd loss; the rest is cross-entropy with the labels"""
+    teacher_logits_path: str | None
+    """folder with a teacher's likeliest tokens (`megalith distill`), which take the teacher's place"""
+    kd_top_k: int | None
+    """with teacher_logits_path: likeliest tokens to compare (none: all that the files keep)"""
+    kd_tail: bool
+    """with teacher_logits_path: all other tokens are one more class; without, both distributions are those of the kept tokens alone"""
     logging_strategy: Literal["no", "steps", "epoch"]
     """when a line is logged"""
     logging_steps: float

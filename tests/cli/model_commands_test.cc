@@ -315,6 +315,29 @@ TEST(ConvertCommand, MergesAnAdapter) {
   EXPECT_FALSE(fs::exists(temp / "no"));
 }
 
+// `score` merges all but the last and adds that; `convert` merges all. Names of adapters in one folder work for both.
+TEST(ConvertCommand, MergesSeveralAdapters) {
+  const TempFolder temp;
+  const std::string merged = (temp / "merged").string(), both = "llama_rslora,llama_r8";
+  const auto result = megalith({"convert", "--checkpoint_path", golden("llama"), "--adapter_path", both,
+                                "--adapter_folder", golden("lora"), "--output_path", merged});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const double loss = score(temp, {"--model", golden("llama"), "--adapter_name_or_path",
+                                   golden("lora/llama_rslora") + "," + golden("lora/llama_r8")});
+  EXPECT_NEAR(score(temp, {"--model", merged}), loss, 1e-4);
+  EXPECT_NEAR(
+      score(temp, {"--model", golden("llama"), "--adapter_name_or_path", both, "--adapter_folder", golden("lora")}),
+      loss, 1e-6);
+  EXPECT_GT(std::abs(loss - golden_adapter_loss("llama_r8")), 1e-3);
+  expect_refused(megalith({"convert", "--checkpoint_path", golden("llama"), "--adapter_path", "llama_r8,",
+                           "--adapter_folder", golden("lora"), "--output_path", (temp / "no").string()}),
+                 "give one folder, or several separated by commas");
+  expect_refused(megalith({"convert", "--checkpoint_path", golden("llama"), "--adapter_path", "llama_r8,nowhere",
+                           "--adapter_folder", golden("lora"), "--output_path", (temp / "no").string()}),
+                 "there is no adapter nowhere");
+  EXPECT_FALSE(fs::exists(temp / "no"));
+}
+
 TEST(ConvertCommand, BadInputIsNamedAndNothingIsLeft) {
   const TempFolder temp;
   const std::string out = (temp / "out").string();

@@ -243,7 +243,7 @@ TEST_F(PreferenceCommand, BadInputIsRefusedBeforeAnyWork) {
   refused({"--packing"}, "packing does not work with stage dpo");
   refused({"--pref_loss=orpo", "--ref_model=" + reference()}, "pref_loss orpo has no reference model");
   refused({"--pref_loss=kto_pair"}, "kto_pair");
-  refused({"--stage=kto"}, "which only stage dpo trains on");
+  refused({"--stage=kto"}, "which only stages dpo and rm train on");
   refused({"--stage=kto", "--dataset=single"}, "stage kto needs answers with verdicts");
   refused({"--dataset=rated"}, "stage dpo needs preference pairs");
   refused({"--stage=sft", "--dataset=rated"}, "which only stage kto trains on");

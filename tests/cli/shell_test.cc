@@ -52,7 +52,7 @@ void expect_completes(const CompletionCase& with, const Complete& complete) {
   EXPECT_EQ(complete({"completion", ""}), Offer({"bash", "zsh", "fish"}));
   EXPECT_EQ(complete({"train", "--tensor_model"}), Offer({"--tensor_model_parallel_size"}));
   EXPECT_EQ(complete({"train", "--dry"}), Offer({"--dry_run"}));
-  EXPECT_EQ(complete({"train", "--stage", ""}), Offer({"pt", "sft", "dpo", "kto"}));
+  EXPECT_EQ(complete({"train", "--stage", ""}), Offer({"pt", "sft", "dpo", "kto", "rm", "cls"}));
   EXPECT_EQ(complete({"convert", "--res"}), Offer({"--reshard"}));
   EXPECT_EQ(complete({"convert", "--bf"}), Offer({"--bf16"}));
   EXPECT_EQ(complete({"dashboard", "--stat"}), Offer({"--static"}));

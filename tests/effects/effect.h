@@ -55,6 +55,7 @@ Effects command_effects();     // the command around the trainer
 Effects fault_effects();       // bad results, slow ranks, late collectives
 Effects lora_effects();        // adapters
 Effects preference_effects();  // pairs of answers and their reference
+Effects scoring_effects();     // rewards and labels
 Effects teacher_effects();     // distillation
 Effects record_effects();      // texts and histograms
 
@@ -66,7 +67,7 @@ inline Effects all_effects() {
         scratch_effects,    optimizer_effects, schedule_effects, data_effects,     indexed_effects,
         flow_effects,       show_effects,      training_effects, pretrain_effects, checkpoint_effects,
         local_save_effects, command_effects,   fault_effects,    lora_effects,     preference_effects,
-        teacher_effects,    record_effects})
+        scoring_effects,    teacher_effects,   record_effects})
     for (Effect& effect : part()) all.push_back(std::move(effect));
   return all;
 }

@@ -56,6 +56,7 @@ TEST(Effects, OnTheCommand) { check_effects(command_effects()); }
 TEST(Effects, OnFaults) { check_effects(fault_effects()); }
 TEST(Effects, OnAdapters) { check_effects(lora_effects()); }
 TEST(Effects, OnPreferences) { check_effects(preference_effects()); }
+TEST(Effects, OnScores) { check_effects(scoring_effects()); }
 TEST(Effects, OnDistillation) { check_effects(teacher_effects()); }
 TEST(Effects, OnRecords) { check_effects(record_effects()); }
 

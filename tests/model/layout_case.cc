@@ -8,6 +8,7 @@
 #include "megalith/base/error.h"
 #include "megalith/layout/rng_seeds.h"
 #include "megalith/model/adapter.h"
+#include "megalith/model/adapter_start.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/model_input.h"
 #include "megalith/model/pretrained.h"
@@ -206,6 +207,7 @@ RunResult run_layout(const std::filesystem::path& folder, const TokenBatch& whol
     options.adapter = adapter;
     model::VirtualModels models(config, options, {model::ChunkPlace::whole(config)}, context);
     model::load_weights(models, folder, in_files, 1);
+    if (adapter) model::restore_start(models, layout.adapter);
     if (adapter) model::load_adapter(models, layout.adapter);
     if (layout.main_grad) attach_main_grads(models);
     const PaddedBatch padded(batch, layout.cp, layout.tp);

@@ -116,6 +116,7 @@ TEST_P(Pretrained, ReplicasShareTheWork) {
     io::StagedFolder staged(target, "export", {.owner = rank.rank == 0});
     model::write_weights(
         models.context(), staged, weights, {}, [] {}, std::chrono::milliseconds(0));
+    model::commit_export(models.context(), staged);
   });
   for (const auto& [rectangle, count] : writers) EXPECT_EQ(count, 1) << rectangle;
   for (const int count : written) EXPECT_GT(count, 0);

@@ -45,7 +45,9 @@ TEST(SftSettings, TheStageDecidesWhatRecordsBecome) {
   for (const auto& [stage, kind] : {std::pair{Stage::kPretrain, SampleKind::kDocument},
                                     {Stage::kSft, SampleKind::kConversation},
                                     {Stage::kDpo, SampleKind::kPreference},
-                                    {Stage::kKto, SampleKind::kFeedback}}) {
+                                    {Stage::kKto, SampleKind::kFeedback},
+                                    {Stage::kReward, SampleKind::kScoredPair},
+                                    {Stage::kClassify, SampleKind::kLabelled}}) {
     args.run.stage = stage;
     EXPECT_EQ(sft_settings(args).kind, kind);
   }

@@ -81,6 +81,8 @@ const std::vector<Command>& commands() {
        RunOptions::kNumberFormats},
       {"eval", "loss, perplexity and accuracy of a model on data", run_eval, RunOptions::kTrain},
       {"score", "losses and logits of given tokens", run_score, RunOptions::kTrain},
+      {"distill", "a teacher's likeliest tokens for the data of a run, as files that train reads in its place",
+       run_distill, RunOptions::kTrain},
       {"generate", "continue a prompt", run_generate, RunOptions::kTrain},
       {"preview",
        "groups, layers, batch, learning rate, pipeline or memory of a run; needs no GPU, no weights, no ranks",

@@ -46,6 +46,7 @@ int run_preview(Words words);  // groups | layers | batch | lr | pipeline | memo
 int run_plan(Words words);
 int run_rehearse(Words words);
 int run_convert(Words words);
+int run_distill(Words words);
 int run_eval(Words words);
 int run_score(Words words);
 int run_generate(Words words);

@@ -21,6 +21,7 @@
 #include "megalith/model/convert/convert.h"
 #include "megalith/model/foreign/convert_foreign.h"
 #include "megalith/peft/adapter_folder.h"
+#include "megalith/train/foreign_start.h"
 
 namespace megalith::cli {
 
@@ -34,10 +35,12 @@ megalith convert --checkpoint_path CHECKPOINT --verify
 Copies weights tensor by tensor: the model is never in memory as a whole. A Megalith checkpoint (checkpoint-S) becomes
 a plain Hugging Face folder; a Hugging Face model becomes a folder that is also a checkpoint: it has a manifest.
 Checkpoints of torch.distributed.checkpoint, Megatron-LM (torch_dist and torch) and mcore_adapter are read, too: their
-weights become a Hugging Face folder. Nothing in them is executed.
+weights become a Hugging Face folder, and the state of AdamW, where it can be read, makes it a checkpoint from which
+`megalith train --resume_from_checkpoint` continues. Nothing in them is executed.
 
   --checkpoint_path MODEL   folder, checkpoint, or a hub name that has been downloaded
-  --adapter_path FOLDER     merge this adapter (also --merge_adapter): the result is a plain model
+  --adapter_path FOLDERS    merge this adapter, or several, one after the other: a,b (also --merge_adapter). The result
+                            is a plain model. NAMES of folders in it with --adapter_folder FOLDER
   --config_path FOLDER      for checkpoints of other programs: folder of a Hugging Face model with the same config.json
                             and tokenizer, where the checkpoint has none
   --output_path FOLDER      where the result goes; it appears when it is complete
@@ -56,8 +59,19 @@ weights become a Hugging Face folder. Nothing in them is executed.
 // Warns of options of the table that were given and do not affect a conversion.
 void warn_of_unused(const config::OptionReport& report) {
   for (const config::OptionUse& use : report.uses)
-    if (use.name != "bf16" && use.name != "fp16" && use.name != "seed")
+    if (use.name != "bf16" && use.name != "fp16" && use.name != "seed" && use.name != "adapter_folder")
       log_warning("{} has no effect on converting one Hugging Face checkpoint into another", use.given);
+}
+
+// Finds the adapters that a user names: folders, or names in `base`.
+std::vector<std::filesystem::path> adapters_of(const std::string& names, const std::filesystem::path& base) {
+  std::vector<std::filesystem::path> found;
+  for (const std::string& name : split(names, ',')) {
+    check<ConfigError>(!trim(name).empty(), "adapter_path is \"{}\"; give one folder, or several separated by commas",
+                       names);
+    found.push_back(peft::find_adapter(std::string(trim(name)), base));
+  }
+  return found;
 }
 
 // fp32 is an option of this command alone: `train` expresses it by the absence of the others.
@@ -106,7 +120,7 @@ int run_convert(Words words) {
   bool fp8_blocks = false;
   // bf16, fp16 and seed are options of the table; these are the command's own.
   const std::vector<config::CommandOption> own{{"checkpoint_path", "the model to convert", &source},
-                                               {"adapter_path", "an adapter to merge", &adapter},
+                                               {"adapter_path", "adapters to merge", &adapter},
                                                {"merge_adapter", "the same", &adapter},
                                                {"config_path", "config.json and tokenizer of the model", &described},
                                                {"output_path", "where the result goes", &target},
@@ -133,7 +147,7 @@ int run_convert(Words words) {
                                 .seed = static_cast<uint64_t>(parsed.args.seeds.seed),
                                 .fp8_blocks = fp8_blocks,
                                 .overwrite = overwrite};
-  if (adapter) options.adapter = peft::find_adapter(*adapter);
+  if (adapter) options.adapters = adapters_of(*adapter, parsed.args.lora.adapter_folder.value_or(""));
   if (shard_size) options.max_shard_bytes = parse_byte_size("max_shard_size", *shard_size);
   if (verified) return verify(*source, json);
   // Optimizer state is copied as it is, so nothing that would change a weight may be asked for.
@@ -158,7 +172,10 @@ int run_convert(Words words) {
     if (described)
       how.config = hf::find_model_folder(*described, hf::HubEnvironment::from_process(), hf::ModelParts::kConfig);
     const auto report = model::convert_foreign_checkpoint(*source, *target, how);
-    checkpoint::add_manifest(*target);
+    if (report.step)
+      train::make_foreign_checkpoint(*target, *report.step);
+    else
+      checkpoint::add_manifest(*target);
     print_result(json, *target, report.tensors, report.bytes, report.files);
     return kDone;
   }

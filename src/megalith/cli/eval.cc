@@ -16,12 +16,14 @@ namespace {
 constexpr const char* kEvalUsage = R"(megalith eval --model MODEL --eval_dataset NAMES [options]
 
 Loss, perplexity and token accuracy of a model on data, every sample once; rewards and margins of preference pairs
-(--stage dpo --ref_model MODEL). Options are those of `megalith train`:
+(--stage dpo --ref_model MODEL), accuracy of reward models and classifiers (--stage rm, --stage cls). Options are those
+of `megalith train`:
 
   --model MODEL          folder, or a hub name that has been downloaded
   --adapter_name_or_path FOLDER   evaluate it with this adapter
   --eval_dataset NAMES   names in dataset_dir/dataset_info.json, or files; several with commas
-  --stage pt|sft|dpo|kto texts, conversations, preferences or answers with verdicts (default sft)
+  --stage pt|sft|dpo|kto|rm|cls   texts, conversations, preferences, answers with verdicts; pairs for a reward model,
+                         texts with labels for a classifier (default sft)
   --template NAME        chat template by name (default: the tokenizer's own)
   --cutoff_len N         most tokens per sample
   --per_device_eval_batch_size N

@@ -205,6 +205,7 @@ int run_generate(Words words) {
                                     {"json", "one JSON object per text", &json}},
                                    kGenerateUsage);
   if (!ready) return kDone;
+  inference::check_predicts(command.model());
   inference::SamplingOptions sampling{.temperature = temperature.value_or(0),
                                       .top_k = top_k.value_or(0),
                                       .top_p = top_p.value_or(1),

@@ -40,13 +40,33 @@ constexpr std::optional<E> choice_of(std::string_view name) {
 // (`megalith pretrain`). It decides defaults and the spelling that the documents show; both accept every name.
 enum class Dialect { kTrain, kPretrain };
 
-// The training task: next tokens of documents, answers of conversations, preferences between answers, or verdicts on
-// single answers.
-enum class Stage { kPretrain, kSft, kDpo, kKto };
+// The training task: next tokens of documents, answers of conversations, preferences between answers, verdicts on
+// single answers; rewards of answers (from preferences), or labels of texts.
+enum class Stage { kPretrain, kSft, kDpo, kKto, kReward, kClassify };
 template <>
 struct EnumNames<Stage> {
-  static constexpr auto kNames = std::to_array<std::pair<Stage, std::string_view>>(
-      {{Stage::kPretrain, "pt"}, {Stage::kSft, "sft"}, {Stage::kDpo, "dpo"}, {Stage::kKto, "kto"}});
+  static constexpr auto kNames = std::to_array<std::pair<Stage, std::string_view>>({{Stage::kPretrain, "pt"},
+                                                                                    {Stage::kSft, "sft"},
+                                                                                    {Stage::kDpo, "dpo"},
+                                                                                    {Stage::kKto, "kto"},
+                                                                                    {Stage::kReward, "rm"},
+                                                                                    {Stage::kClassify, "cls"}});
+};
+// Returns whether a stage trains a model that scores whole sequences, in place of one that predicts tokens.
+constexpr bool scores_sequences(Stage stage) { return stage == Stage::kReward || stage == Stage::kClassify; }
+
+// The most yes-or-no labels of a text: data keeps them as bits of a positive 32-bit number.
+inline constexpr int kMostLabelsAtOnce = 31;
+
+// The meaning of the scores of a sequence, in transformers' words: one number (mean squared error), one class of
+// several (cross-entropy), or a yes or no for each of them (binary cross-entropy).
+enum class ProblemType { kRegression, kSingleLabel, kMultiLabel };
+template <>
+struct EnumNames<ProblemType> {
+  static constexpr auto kNames = std::to_array<std::pair<ProblemType, std::string_view>>(
+      {{ProblemType::kRegression, "regression"},
+       {ProblemType::kSingleLabel, "single_label_classification"},
+       {ProblemType::kMultiLabel, "multi_label_classification"}});
 };
 
 // Whether low-rank adapters, some layers or all weights are trained. lora freezes the model and writes an adapter;

@@ -156,6 +156,10 @@ struct LoraConfig {
   bool create_new_adapter = false;
   std::vector<std::string> adapter_name_or_path;
   std::optional<std::string> adapter_folder;  // prefix of those paths
+  // PiSSA: A and B start as principal parts of the weights.
+  bool pissa_init = false;
+  int pissa_iter = 16;
+  bool pissa_convert = false;
   std::optional<double> loraplus_lr_ratio;
   double loraplus_lr_embedding = 1e-6;
   // The frozen weights below an adapter.
@@ -193,6 +197,14 @@ struct PreferenceConfig {
   bool operator==(const PreferenceConfig&) const = default;
 };
 
+// Models that score sequences: rewards (stage rm) and labels (stage cls).
+struct ScoringConfig {
+  std::optional<int> num_labels;  // outputs of the head; those of the model folder if it has one
+  std::optional<ProblemType> problem_type;
+  double center_rewards_coefficient = 0.0;
+  bool operator==(const ScoringConfig&) const = default;
+};
+
 // Distillation: training towards the distributions of a teacher (train/distillation).
 struct DistillationConfig {
   std::optional<std::string> teacher;
@@ -200,6 +212,9 @@ struct DistillationConfig {
   double beta = 0.5;
   double temperature = 1.0;
   double ratio = 1.0;
+  std::optional<std::string> files;  // folder with logits that take the place of the teacher
+  std::optional<int64_t> top_k;      // likeliest tokens of the files to use; all if not given
+  bool tail = true;
   bool operator==(const DistillationConfig&) const = default;
 };
 

@@ -46,6 +46,7 @@ struct TrainingArguments {
   LoraConfig lora;                    // adapters
   FreezeConfig freeze;                // layers trained alone
   PreferenceConfig preference;        // DPO, ORPO
+  ScoringConfig scoring;              // rewards and labels of sequences
   DistillationConfig distillation;    // a teacher
   EvalConfig eval;                    // evaluation
   LoggingConfig logging;              // logs, metrics, profiles

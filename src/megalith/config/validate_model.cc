@@ -1,5 +1,5 @@
-// Rules for the shape of the model, experts and router, recomputation, precision and CUDA graphs. Each `require` is one
-// rule; its message names the options, their values, and what to change.
+// Rules for the shape of the model, experts and router, recomputation, precision, CUDA graphs and models that score
+// sequences. Each `require` is one rule; its message names the options, their values, and what to change.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -246,6 +246,66 @@ void check_graphs(const FusionConfig& fusion, Problems& problems) {
                    fmt::join(fusion.cuda_graph_scope, ","));
 }
 
+// For the stages whose model scores sequences; their losses are not those of tokens.
+void check_scoring_stage(const TrainingArguments& args, Problems& problems) {
+  const ScoringConfig& scoring = args.scoring;
+  const std::string_view stage = choice_name(args.run.stage);
+  const bool rewards = args.run.stage == Stage::kReward;
+  problems.require(!rewards || (scoring.num_labels.value_or(1) == 1 && !scoring.problem_type),
+                   "stage rm trains one reward per answer; leave out num_labels and problem_type, or use stage cls");
+  problems.require(rewards || scoring.center_rewards_coefficient == 0,
+                   "center_rewards_coefficient belongs to stage rm, not {}", stage);
+  problems.require(!args.data.packing.value_or(false) || (!rewards && args.data.neat_packing),
+                   "packing does not work with stage {}: {}", stage,
+                   rewards ? "rows are pairs" : "texts of a row would be read as one; use neat_packing");
+  problems.require(!rewards || !args.data.sequence_packing,
+                   "sequence_packing does not work with stage rm: rows are pairs");
+  problems.require(!rewards || !args.ddp.calculate_per_token_loss,
+                   "calculate_per_token_loss does not work with stage rm: its loss is a mean over pairs");
+  problems.require(args.optimizer.label_smoothing_factor == 0,
+                   "label_smoothing_factor does not work with stage {}, whose loss is not that of tokens", stage);
+  const PreferenceConfig& preference = args.preference;
+  problems.require(
+      !preference.ref_model && preference.ref_model_adapters.empty() && !preference.precompute_ref_log_probs,
+      "stage {} has no reference model; leave out ref_model, ref_model_adapters and"
+      " precompute_ref_log_probs",
+      stage);
+  problems.require(!args.logging.generate_samples_every,
+                   "generate_samples_every writes texts, which a model that scores sequences cannot; leave it out with"
+                   " stage {}",
+                   stage);
+}
+
+// The form of labels: bits of one number for several yes-or-no labels, so their count is limited.
+void check_labels(const ScoringConfig& scoring, Problems& problems) {
+  if (!scoring.problem_type || !scoring.num_labels) return;
+  const int labels = *scoring.num_labels;
+  switch (*scoring.problem_type) {
+    case ProblemType::kRegression:
+      problems.require(labels == 1, "problem_type regression predicts one number, and num_labels is {}; use 1", labels);
+      break;
+    case ProblemType::kSingleLabel:
+      problems.require(labels >= 2, "num_labels is {}; problem_type single_label_classification needs at least 2",
+                       labels);
+      break;
+    case ProblemType::kMultiLabel:
+      problems.require(labels <= kMostLabelsAtOnce,
+                       "num_labels is {}; problem_type multi_label_classification takes at most {}", labels,
+                       kMostLabelsAtOnce);
+      break;
+  }
+}
+
+// Options of these stages would be ignored silently in others.
+void check_scoring(const TrainingArguments& args, Problems& problems) {
+  if (scores_sequences(args.run.stage))
+    check_scoring_stage(args, problems);
+  else
+    problems.require(args.scoring == ScoringConfig{},
+                     "num_labels and problem_type belong to stage cls, and center_rewards_coefficient to stage rm");
+  check_labels(args.scoring, problems);
+}
+
 }  // namespace
 
 void check_model(const TrainingArguments& args, const ValidationContext& context, Problems& problems) {
@@ -259,6 +319,7 @@ void check_model(const TrainingArguments& args, const ValidationContext& context
   check_precision(args, problems);
   check_towers(args, problems);
   check_graphs(args.fusion, problems);
+  check_scoring(args, problems);
 }
 
 }  // namespace megalith::config

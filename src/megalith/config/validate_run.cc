@@ -38,7 +38,8 @@ void check_dataset(const TrainingArguments& args, const ValidationContext& conte
                    "train_on_prompt and mask_history exclude each other; keep one");
   problems.require((!data.train_on_prompt && !data.mask_history) || sft,
                    "train_on_prompt and mask_history belong to stage sft");
-  problems.require(!data.neat_packing || sft, "neat_packing belongs to stage sft");
+  problems.require(!data.neat_packing || sft || args.run.stage == Stage::kClassify,
+                   "neat_packing belongs to stages sft and cls");
   // A stream is read once, in order, and its length is unknown until it ends.
   problems.require(!data.streaming || args.run.max_steps > 0, "streaming needs max_steps: the data has no length");
   problems.require(!data.streaming || !data.max_samples, "streaming and max_samples exclude each other; keep one");
@@ -168,20 +169,29 @@ void check_quantization(const TrainingArguments& args, Problems& problems) {
 // A teacher needs labels of single sequences; without one, its options would be ignored silently.
 void check_distillation(const TrainingArguments& args, Problems& problems) {
   const DistillationConfig& how = args.distillation;
-  if (!how.teacher) {
+  if (!how.teacher && !how.files) {
     problems.require(how == DistillationConfig{},
-                     "kd_loss, kd_beta, kd_temperature and kd_ratio need a teacher; give teacher_model_name_or_path");
+                     "kd_loss, kd_beta, kd_temperature, kd_ratio, kd_top_k and kd_tail need a teacher; give"
+                     " teacher_model_name_or_path or teacher_logits_path");
     return;
   }
-  problems.require(args.dialect == Dialect::kTrain,
-                   "teacher_model_name_or_path works with `megalith train` only; pretrain has no teacher");
+  const char* name = how.files ? "teacher_logits_path" : "teacher_model_name_or_path";
+  problems.require(!how.teacher || !how.files,
+                   "teacher_logits_path takes the place of a teacher, so that teacher_model_name_or_path would have no"
+                   " effect; leave out one of them");
+  problems.require(how.files || (!how.top_k && how.tail),
+                   "kd_top_k and kd_tail are for teacher_logits_path; a teacher beside the model is compared over the"
+                   " whole vocabulary");
+  problems.require(!how.files || !args.data.streaming,
+                   "teacher_logits_path does not work with streaming: the samples are compared with the files before"
+                   " step 1. Leave out streaming");
+  problems.require(args.dialect == Dialect::kTrain, "{} works with `megalith train` only; pretrain has no teacher",
+                   name);
   problems.require(args.run.stage == Stage::kPretrain || args.run.stage == Stage::kSft,
-                   "teacher_model_name_or_path does not work with stage {}; use pt or sft",
-                   choice_name(args.run.stage));
+                   "{} does not work with stage {}; use pt or sft", name, choice_name(args.run.stage));
   problems.require(how.temperature > 0, "kd_temperature is 0, but logits are divided by it; use a positive number");
   problems.require(how.ratio > 0,
-                   "kd_ratio is 0, so the teacher would have no effect; use a number above 0, or leave out"
-                   " teacher_model_name_or_path");
+                   "kd_ratio is 0, so the teacher would have no effect; use a number above 0, or leave out {}", name);
   problems.require(how.loss == KdLoss::kJsd || how.beta == DistillationConfig{}.beta,
                    "kd_beta belongs to kd_loss jsd, not {}", choice_name(how.loss));
 }
@@ -214,6 +224,30 @@ void check_frozen_layers(const TrainingArguments& args, Problems& problems) {
                    " one of the two");
 }
 
+// PiSSA takes a part of each weight into the adapter.
+void check_principal_start(const TrainingArguments& args, Problems& problems) {
+  const LoraConfig& lora = args.lora;
+  const PreferenceConfig& preference = args.preference;
+  problems.require(!lora.pissa_convert || lora.pissa_init || !lora.adapter_name_or_path.empty(),
+                   "pissa_convert needs pissa_init, or an adapter in adapter_name_or_path that was started so");
+  if (!lora.pissa_init) {
+    problems.require(lora.pissa_iter == 16, "pissa_iter needs pissa_init");
+    return;
+  }
+  problems.require(args.run.finetuning_type == FinetuningType::kLora, "pissa_init needs finetuning_type lora");
+  problems.require(!lora.quantization_bit,
+                   "pissa_init takes principal parts off the weights, which quantization_bit keeps in 4 bits; leave out"
+                   " one of them");
+  problems.require(lora.adapter_name_or_path.empty() || lora.create_new_adapter,
+                   "pissa_init starts a new adapter, and adapter_name_or_path continues one; set create_new_adapter to"
+                   " merge it and start a new one, or leave out one of them");
+  const bool below =
+      needs_reference(args.run.stage, preference.loss) && !preference.ref_model && !preference.precompute_ref_log_probs;
+  problems.require(!below,
+                   "pissa_init does not work with a reference below the adapter, where only the rest of the weights is;"
+                   " set ref_model to the model, or precompute_ref_log_probs");
+}
+
 // Options of adapters without finetuning_type lora would be ignored silently.
 void check_adapters(const TrainingArguments& args, Problems& problems) {
   const LoraConfig& lora = args.lora;
@@ -230,6 +264,7 @@ void check_adapters(const TrainingArguments& args, Problems& problems) {
   problems.require(!is_lora || !lora.target.empty() || !lora.additional_target.empty(),
                    "lora_target is empty; name modules, or all");
   check_quantization(args, problems);
+  check_principal_start(args, problems);
   check_frozen_layers(args, problems);
   const PreferenceConfig& preference = args.preference;
   problems.require(preference.label_smoothing == 0 || smooths_pairs(preference.loss),

@@ -142,7 +142,9 @@ void GptModel::end_part(const nn::ParameterScope& root) {
 void GptModel::make_head(const nn::ParameterScope& root) {
   const HeadSite site{config_, options_, context_, tp_};
   const Family* family = find_family(config_);
-  if (family && family->head)
+  if (config_.num_labels > 0)
+    head_ = make_score_head(root, site);
+  else if (family && family->head)
     head_ = family->head(root.child("head"), site);
   else
     head_ = std::make_unique<LanguageHead>(root, site, vocab_, embedding_ ? &*embedding_ : nullptr, place_.mtp);

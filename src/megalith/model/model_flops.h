@@ -20,7 +20,7 @@ inline layout::ModelFlopsShape flops_shape(const ModelConfig& config) {
   shape.num_heads = config.num_heads;
   shape.num_kv_heads = config.num_kv_heads;
   shape.head_dim = config.head_dim;
-  shape.padded_vocab_size = config.vocab_size;
+  shape.padded_vocab_size = config.num_labels > 0 ? config.num_labels : config.vocab_size;
   shape.output_gate = config.attention_output_gate;
   shape.mtp_layers = config.mtp_layers;
   if (const auto& latent = config.latent)

@@ -48,6 +48,7 @@ void apply_overrides(const RouterOverrides& overrides, nn::RouterShape& router) 
 
 ModelConfig ModelOverrides::applied_to(ModelConfig in_files) const {
   ModelConfig config = with_towers(std::move(in_files), towers);
+  if (scores) config = with_scores(std::move(config), *scores);
   override_with(hidden_dropout, config.hidden_dropout);
   // Megatron's hidden_dropout also acts on the embedding, so one option sets both.
   override_with(hidden_dropout, config.embedding_dropout);
@@ -61,6 +62,9 @@ ModelConfig ModelOverrides::applied_to(ModelConfig in_files) const {
                      "mtp_num_layers is {}, but {} models have no multi-token-prediction layers; leave it out, or train"
                      " a deepseek_v3, glm4_moe, qwen3_next or qwen3_5 model",
                      config.mtp_layers, config.family);
+  check<ConfigError>(config.mtp_layers == 0 || config.num_labels == 0,
+                     "mtp_num_layers is {}, but a model that scores sequences predicts no tokens; leave it out",
+                     config.mtp_layers);
   const auto found = problems(config);
   check<ConfigError>(found.empty(), "{}", fmt::join(found, "; "));
   return config;

@@ -14,6 +14,7 @@
 
 #include "megalith/layout/layer_split.h"
 #include "megalith/model/families/model_config.h"
+#include "megalith/model/families/scores.h"
 #include "megalith/model/model_options.h"
 #include "megalith/nn/moe/moe_shape.h"
 
@@ -53,7 +54,9 @@ struct ModelOverrides {
   // Rows of embedding and head to which the vocabulary grows; one that is as large already stays as it is.
   std::optional<int64_t> vocab_size;
   RouterOverrides router;  // for models with experts
-  TowerChoice towers{};    // the towers that are kept of a model that sees or hears
+  // The head becomes one that scores sequences; nullopt = as in the files.
+  std::optional<ScoreOverride> scores;
+  TowerChoice towers{};  // the towers that are kept of a model that sees or hears
 
   // Returns the configuration of the files with these changes; idempotent. Throws ConfigError for
   // multi-token-prediction layers in a family that has none, and with every problem of the result.

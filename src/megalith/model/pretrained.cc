@@ -27,6 +27,7 @@
 #include "megalith/io/file_io.h"
 #include "megalith/io/staged_folder.h"
 #include "megalith/model/families/family.h"
+#include "megalith/model/families/scores.h"
 #include "megalith/model/four_bit/four_bit_weights.h"
 #include "megalith/model/weight_check.h"
 #include "megalith/nn/parameter/fp8_value.h"
@@ -38,8 +39,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Multi-token-prediction layers are the only part of a model that its files may lack.
+// Multi-token-prediction layers and the head that scores sequences are the only parts that files may lack.
 bool is_mtp(const nn::Parameter& parameter) { return parameter.spec.name.starts_with("mtp."); }
+bool may_be_fresh(const nn::Parameter& parameter) { return is_mtp(parameter) || parameter.spec.name == kScoreWeight; }
 
 // Returns the part of a vocabulary tensor that the files also have.
 parallel::ShardedTensor old_rows(parallel::ShardedTensor tensor, int64_t old_vocab) {
@@ -114,7 +116,7 @@ void set_nested_dtypes(io::Json& json, const std::string& type) {
 
 bool has_vocabulary_rows(const std::string& name, const ModelConfig& config) {
   const Family* family = find_family(config);
-  const bool own_head = family && family->head;
+  const bool own_head = (family && family->head) || config.num_labels > 0;
   return name == "embedding.weight" || (name == "head.weight" && !own_head);
 }
 
@@ -163,9 +165,9 @@ void load_weights(const VirtualModels& models, const fs::path& folder, const Mod
   std::vector<hf::NonFiniteValues> not_finite;
   for (const nn::Parameter* parameter : models.parameters()) {
     if (parameter->value.is_meta() || parameter->spec.role == nn::ParameterRole::kAdapter) continue;
-    if (is_mtp(*parameter) && !mapping.holds(parameter->spec.parts[0].name)) {
+    if (may_be_fresh(*parameter) && !mapping.holds(parameter->spec.parts[0].name)) {
       nn::initialize(*parameter, seed);
-      if (fresh.empty()) fresh = parameter->spec.name;
+      if (is_mtp(*parameter) && fresh.empty()) fresh = parameter->spec.name;
       continue;
     }
     if (parameter->attached.four_bit) {
@@ -253,6 +255,7 @@ std::string config_json(const ModelConfig& config, at::ScalarType dtype) {
   (*text)["vocab_size"] = config.vocab_size;
   if (json.contains("vocab_size")) json["vocab_size"] = config.vocab_size;
   if (config.mtp_layers > 0 || text->contains(family.mtp_key)) (*text)[family.mtp_key] = config.mtp_layers;
+  write_scores(config, json);
   return json.dump(2) + "\n";
 }
 
@@ -299,14 +302,15 @@ void copy_assets(const Assets& assets, const fs::path& to, const ModelConfig& co
   io::write_text_file(to / "generation_config.json", generation.dump(2) + "\n");
 }
 
-void add_held(const nn::Parameter& parameter, const hf::TensorMapping& mapping,
-              const parallel::ParallelContext& context, std::vector<hf::HeldRectangle>& held) {
+namespace {
+
+void add_saved(const nn::Parameter& parameter, const nn::SavedShards& saved, const hf::TensorMapping& mapping,
+               const parallel::ParallelContext& context, std::vector<hf::HeldRectangle>& held) {
   // The original on the first stage is exported.
   if (parameter.spec.role == nn::ParameterRole::kTiedCopy) return;
   // The replicas of experts are other ranks than those of the rest of the model.
   const comm::Group replicas = parameter.spec.expert ? context.edp() : context.dp(/*with_cp=*/true);
   const int size = replicas.size();
-  const nn::SavedShards saved = nn::saved_shards(parameter);
   for (const auto& part : saved.parts) {
     if (part.local.numel() == 0 || !mapping.holds(part.name)) continue;
     const auto target = mapping.place(part);
@@ -320,6 +324,18 @@ void add_held(const nn::Parameter& parameter, const hf::TensorMapping& mapping,
     for (const std::string& copy : target.file->copies)
       held.push_back({copy, target.offset, target.data.detach(), replica, load});
   }
+}
+
+}  // namespace
+
+void add_held(const nn::Parameter& parameter, const hf::TensorMapping& mapping,
+              const parallel::ParallelContext& context, std::vector<hf::HeldRectangle>& held) {
+  add_saved(parameter, nn::saved_shards(parameter), mapping, context, held);
+}
+
+void add_held(const nn::Parameter& parameter, const at::Tensor& like_value, const hf::TensorMapping& mapping,
+              const parallel::ParallelContext& context, std::vector<hf::HeldRectangle>& held) {
+  add_saved(parameter, {parameter.sharded(like_value)}, mapping, context, held);
 }
 
 hf::Dtype carried_dtype(const hf::TensorInfo& tensor, const ModelConfig& config, at::ScalarType dtype) {
@@ -427,8 +443,11 @@ void write_weights(const parallel::ParallelContext& context, io::StagedFolder& s
   everyone.barrier("export: files made");
   write_in_turns(everyone, writer, weights.held, turn);
   if (first) writer.write_index();
+}
+
+void commit_export(const parallel::ParallelContext& context, io::StagedFolder& staged) {
   staged.commit();
-  everyone.barrier("export: done");
+  context.world().world().barrier("export: done");
 }
 
 void save_pretrained(const VirtualModels& models, const fs::path& folder, const ExportOptions& options) {
@@ -437,6 +456,7 @@ void save_pretrained(const VirtualModels& models, const fs::path& folder, const 
   io::StagedFolder staged(folder, "export", {.owner = models.context().rank() == 0, .overwrite = options.overwrite});
   write_weights(models.context(), staged, exported_weights(models, dtype), {.max_shard_bytes = options.max_shard_bytes},
                 [&] { write_model_files(models.config(), dtype, staged.path(), options.assets); });
+  commit_export(models.context(), staged);
 }
 
 }  // namespace megalith::model

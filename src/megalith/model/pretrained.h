@@ -23,10 +23,11 @@ namespace megalith::model {
 ModelConfig read_pretrained_config(const std::filesystem::path& folder, const std::shared_ptr<const Family>& own = {});
 
 // Fills the model from the safetensors files of `folder`, whose own configuration is `in_files`. The model may differ
-// from it in two ways only. A larger vocabulary gets new rows, each the mean of the old rows plus N(0, 1/√h) noise; so
-// do the rows of `new_tokens` (ascending ids) that the files have in reserve, which do not count in the mean.
-// Multi-token-prediction layers that the files lack get initial weights, with a warning. Both depend on `seed` but not
-// on the layout. Throws DataError listing every tensor that does not fit. All ranks call it.
+// from it in three ways only. A larger vocabulary gets new rows, each the mean of the old rows plus N(0, 1/√h) noise;
+// so do the rows of `new_tokens` (ascending ids) that the files have in reserve, which do not count in the mean.
+// Multi-token-prediction layers that the files lack get initial weights, with a warning, and so does a head that scores
+// sequences. All depend on `seed` but not on the layout. Throws DataError listing every tensor that does not fit. All
+// ranks call it.
 void load_weights(const VirtualModels& models, const std::filesystem::path& folder, const ModelConfig& in_files,
                   uint64_t seed, const std::vector<int64_t>& new_tokens = {});
 
@@ -97,15 +98,20 @@ ExportedWeights exported_weights(const VirtualModels& models, at::ScalarType dty
 // the mapping does not hold are left out.
 void add_held(const nn::Parameter& parameter, const hf::TensorMapping& mapping,
               const parallel::ParallelContext& context, std::vector<hf::HeldRectangle>& held);
+// Does the same for other values of the parameter's shape, such as those that it had at an earlier time.
+void add_held(const nn::Parameter& parameter, const at::Tensor& like_value, const hf::TensorMapping& mapping,
+              const parallel::ParallelContext& context, std::vector<hf::HeldRectangle>& held);
 // Returns the type in which an export in `dtype` writes a tensor that is carried through (hf::NameMap::carried): its
 // own, bit for bit, unless the export has another type than the model's files.
 hf::Dtype carried_dtype(const hf::TensorInfo& tensor, const ModelConfig& config, at::ScalarType dtype);
-// Writes `weights` into the staged folder, which global rank 0 owns, and commits it; that rank also calls
-// `other_files`. The rank whose `replica` is 0 writes a rectangle; ranks synchronize after every `turn` of writing.
-// Collective.
+// Writes `weights` into the staged folder, which global rank 0 owns; that rank also calls `other_files`. The rank whose
+// `replica` is 0 writes a rectangle; ranks synchronize after every `turn` of writing. Collective. The caller commits
+// the folder, with commit_export.
 void write_weights(const parallel::ParallelContext& context, io::StagedFolder& staged, const ExportedWeights& weights,
                    const hf::WeightWriterOptions& options, const std::function<void()>& other_files,
                    std::chrono::milliseconds turn = std::chrono::seconds(10));
+// Gives the staged folder its name. Collective.
+void commit_export(const parallel::ParallelContext& context, io::StagedFolder& staged);
 // Writes everything in such a folder except the weights; one rank calls it.
 void write_model_files(const ModelConfig& config, at::ScalarType dtype, const std::filesystem::path& folder,
                        const Assets& assets);

@@ -19,9 +19,12 @@
 #include "megalith/peft/adapter_folder.h"
 #include "megalith/run/resolve/model_settings.h"
 #include "megalith/train/distillation/distillation_objective.h"
+#include "megalith/train/distillation/file_objective.h"
 #include "megalith/train/preference/kto_objective.h"
 #include "megalith/train/preference/preference_objective.h"
 #include "megalith/train/preference/reference_scores.h"
+#include "megalith/train/scoring/label_objective.h"
+#include "megalith/train/scoring/reward_objective.h"
 
 namespace megalith::run {
 
@@ -58,10 +61,14 @@ std::unique_ptr<train::ReferenceModel> load_reference(const PreferencePlan& plan
 
 std::unique_ptr<train::Objective> make_distillation(const DistillationPlan& plan, const RunSettings& run,
                                                     parallel::ParallelContext& context) {
-  const model::ModelSettings settings = teacher_settings(settings_on(run.model, context.device()));
-  auto teacher = std::make_unique<train::TeacherModel>(
-      model::AutoModel::from_pretrained(plan.folder.string(), settings, context), run.trainer.step);
-  return std::make_unique<train::DistillationObjective>(plan.loss, std::move(teacher));
+  if (!plan.files.empty())
+    return std::make_unique<train::FileDistillationObjective>(plan.loss, train::read_teacher_index(plan.files));
+  return std::make_unique<train::DistillationObjective>(plan.loss, load_teacher(plan, run, context));
+}
+
+std::unique_ptr<train::Objective> make_scoring(const ScoringPlan& plan, const parallel::ParallelContext& context) {
+  if (plan.rewards) return std::make_unique<train::RewardObjective>(*plan.rewards, context);
+  return std::make_unique<train::LabelObjective>(*plan.labels, context);
 }
 
 }  // namespace
@@ -101,10 +108,18 @@ void precompute_reference(const RunPlan& plan, parallel::ParallelContext& contex
       plan.settings.trainer.eval.micro_batch_size, context);
 }
 
+std::unique_ptr<train::TeacherModel> load_teacher(const DistillationPlan& plan, const RunSettings& run,
+                                                  parallel::ParallelContext& context) {
+  const model::ModelSettings settings = teacher_settings(settings_on(run.model, context.device()));
+  return std::make_unique<train::TeacherModel>(
+      model::AutoModel::from_pretrained(plan.folder.string(), settings, context), run.trainer.step);
+}
+
 // nullptr means the trainer's own objective, next-token prediction.
 std::unique_ptr<train::Objective> make_objective(const RunPlan& plan, model::VirtualModels& policy) {
   if (plan.own.objective) return plan.own.objective(policy);
   if (plan.distillation) return make_distillation(*plan.distillation, plan.settings, policy.context());
+  if (plan.scoring) return make_scoring(*plan.scoring, policy.context());
   if (!plan.preference) return nullptr;
   std::unique_ptr<train::ReferenceModel> reference;
   if (plan.preference->reference == PreferencePlan::Reference::kBelowAdapter)

@@ -9,6 +9,7 @@
 #include "megalith/model/virtual_models.h"
 #include "megalith/run/resolve/run_plan.h"
 #include "megalith/run/run_data.h"
+#include "megalith/train/distillation/teacher_model.h"
 #include "megalith/train/objectives/objective.h"
 
 namespace megalith::run {
@@ -23,8 +24,12 @@ model::VirtualModels load_model(const ModelPlan& plan, const model::ModelSetting
 // Scores `data` with the reference model and frees it, if the plan precomputes the reference; otherwise does nothing.
 // Collective over all ranks; call it before the policy takes memory.
 void precompute_reference(const RunPlan& plan, parallel::ParallelContext& context, RunData& data);
-// Returns the program's own objective, that of preferences or verdicts with its reference model or of distillation with
-// its teacher, or nullptr for language modeling. `policy` outlives it. Collective over all ranks.
+// Loads the teacher of a plan that has one, in the layout and precision of the model that is trained. Collective over
+// all ranks.
+std::unique_ptr<train::TeacherModel> load_teacher(const DistillationPlan& plan, const RunSettings& run,
+                                                  parallel::ParallelContext& context);
+// Returns the program's own objective, that of preferences or verdicts with its reference model, of distillation with
+// its teacher or of scores, or nullptr for language modeling. `policy` outlives it. Collective over all ranks.
 std::unique_ptr<train::Objective> make_objective(const RunPlan& plan, model::VirtualModels& policy);
 
 }  // namespace megalith::run

@@ -70,9 +70,10 @@ PlannedModel planned_model(const std::optional<std::string>& model, const config
       planned.config.vocab_size = vocabulary.size;
     }
     if (!trains_adapter(args)) return planned;
-    model::AdapterSource adapter{.fresh = new_adapter(args.lora)};
+    model::AdapterSource adapter{.fresh = new_adapter(args)};
     train_new_rows(vocabulary, planned.config, adapter);
     planned.trained_modules = adapter.fresh.modules_to_save;
+    if (adapter.fresh.biases == peft::TrainedBiases::kAll) planned.trained_modules.emplace_back("bias");
     return planned;
   }
   check<ConfigError>(args.shape.hidden_size && args.shape.num_layers,

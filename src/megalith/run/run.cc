@@ -32,6 +32,7 @@
 #include "megalith/run/run_data.h"
 #include "megalith/run/run_report.h"
 #include "megalith/run/signals.h"
+#include "megalith/run/teacher_logits.h"
 #include "megalith/train/kept_state.h"
 #include "megalith/train/saving/shared_folder.h"
 #include "megalith/train/simulated_fault.h"
@@ -181,6 +182,7 @@ void train_on_rank(StartedRun& run) {
   const auto sampler = text_sampler(plan, data);
   const auto checkpoint = find_resume(run.resume(), plan.settings.output.folder, context);
   precompute_reference(plan, context, data);
+  attach_teacher_files(plan, context, data);
   model::VirtualModels models = load_model(plan.model, plan.settings.model, context, checkpoint);
   TraceRecorder trace;
   train::TrainerSetup setup{.train_data = std::move(data.train),
@@ -284,6 +286,7 @@ int launch_evaluation(const RunPlan& plan, const LaunchFlags& launch,
     return run_as_rank(plan.settings.runtime, [&](parallel::ParallelContext& context) {
       RunData data = open_run_data(plan.data, context.rank() == 0);
       precompute_reference(plan, context, data);
+      attach_teacher_files(plan, context, data);
       model::VirtualModels models = load_model(plan.model, plan.settings.model, context);
       train::TrainerSetup setup{.eval_data = std::move(data.eval), .objective = make_objective(plan, models)};
       train::Trainer trainer(models, plan.settings.trainer, std::move(setup));

@@ -59,6 +59,7 @@ constexpr std::array kFolderOptions{"adapter_folder",
                                     "ref_model",
                                     "ref_model_adapters",
                                     "resume_from_checkpoint",
+                                    "teacher_logits_path",
                                     "teacher_model_name_or_path",
                                     "tokenized_path",
                                     "tokenizer"};

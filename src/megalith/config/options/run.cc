@@ -8,8 +8,9 @@ void add_run_options(OptionList& list) {
   auto run = list.part(&TrainingArguments::run);
   // Data and weights that are trained. `pretrain` always trains all weights on plain text.
   run.add("stage", &RunConfig::stage,
-          "what is trained: pt (text), sft (conversations), dpo (preferences), kto (answers with verdicts)")
-      .refuse({"rm", "ppo"}, "reward models and PPO are not part of Megalith; use pt, sft, dpo or kto")
+          "what is trained: pt (text), sft (conversations), dpo (preferences), kto (answers with verdicts), rm (reward "
+          "models), cls (labels of texts)")
+      .refuse({"ppo"}, "PPO is not part of Megalith; use pt, sft, dpo, kto, rm or cls")
       .pretrain_default(Stage::kPretrain)
       .train_only();
   run.add("finetuning_type", &RunConfig::finetuning_type,

@@ -7,6 +7,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <memory>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -84,19 +85,19 @@ std::vector<Conversion> conversions(const hf::WeightFiles& files, const ModelCon
   return all;
 }
 
-// Merges an adapter, which names modules, into the tensors of files, which may have older names and stacks of experts.
+// Merges adapters, which name modules, into the tensors of files, which may have older names and stacks of experts. As
+// in a model, each is added to what those before it have made, rounded.
 class Merge {
  public:
-  Merge(const fs::path& adapter, const ModelConfig& config, const hf::TensorMapping& files)
-      : tensors_(global_tensors(config)),
-        files_(files),
-        modules_(module_names(config), tensors_),
-        merge_(adapter, module_names(config), modules_.files()) {
+  Merge(const std::vector<fs::path>& adapters, const ModelConfig& config, const hf::TensorMapping& files)
+      : tensors_(global_tensors(config)), files_(files), modules_(module_names(config), tensors_) {
+    for (const fs::path& adapter : adapters)
+      merges_.push_back(std::make_unique<const peft::FileMerge>(adapter, module_names(config), modules_.files()));
     for (const hf::GlobalTensor& ours : tensors_) module_of_[&files_.file_of(ours.name)] = &modules_.file_of(ours.name);
   }
 
   at::Tensor merged(const hf::FileTensor& file, const at::Tensor& tensor) const {
-    if (!file.stacked) return merge_.merged(*module_of_.at(&file), tensor);
+    if (!file.stacked) return merged_module(*module_of_.at(&file), tensor);
     at::Tensor whole = tensor.clone();
     for (const hf::GlobalTensor& ours : tensors_) {
       if (&files_.file_of(ours.name) != &file) continue;
@@ -107,18 +108,23 @@ class Merge {
       for (size_t d = 0; d < place.offset.size(); ++d)
         part = part.narrow(static_cast<int64_t>(d), place.offset[d], place.data.size(static_cast<int64_t>(d)));
       part = file.transposed ? part.squeeze(0).t() : part.squeeze(0);
-      part.copy_(merge_.merged(modules_.file_of(ours.name), part));
+      part.copy_(merged_module(modules_.file_of(ours.name), part));
     }
     return whole;
   }
 
  private:
+  at::Tensor merged_module(const hf::FileTensor& module, at::Tensor tensor) const {
+    for (const auto& merge : merges_) tensor = merge->merged(module, tensor);
+    return tensor;
+  }
+
   const std::vector<hf::GlobalTensor> tensors_;
   const hf::TensorMapping& files_;
   const hf::TensorMapping modules_;
   // The module's tensor by that of the files. A stack has many, of which this is one.
   std::unordered_map<const hf::FileTensor*, const hf::FileTensor*> module_of_;
-  const peft::FileMerge merge_;
+  std::vector<std::unique_ptr<const peft::FileMerge>> merges_;
 };
 
 // Returns a vocabulary tensor with the old rows and new ones, for an adapter that replaces or updates it.
@@ -175,9 +181,13 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
   ModelConfig config = in_files;
   config.vocab_size = options.vocab_size.value_or(config.vocab_size);
   // An adapter may have been trained on a vocabulary that had grown.
-  const bool adapter_grows =
-      !options.adapter.empty() && adapter_vocab_size(options.adapter, in_files) > config.vocab_size;
-  if (adapter_grows) config.vocab_size = adapter_vocab_size(options.adapter, in_files);
+  fs::path assets = source;
+  for (const fs::path& adapter : options.adapters) {
+    const int64_t rows = adapter_vocab_size(adapter, in_files);
+    if (rows <= config.vocab_size) continue;
+    config.vocab_size = rows;
+    if (has_tokenizer(adapter)) assets = adapter;  // it has the tokens of the new rows
+  }
   check<ConfigError>(config.vocab_size >= in_files.vocab_size,
                      "the vocabulary of {} ids cannot shrink to {}; give at least {}", in_files.vocab_size,
                      config.vocab_size, in_files.vocab_size);
@@ -190,10 +200,8 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
   before.check_files(files);
   const hf::TensorMapping after(name_map(config), global_tensors(config));
   std::optional<Merge> merge;
-  if (!options.adapter.empty()) {
-    check_mergeable(peft::read_adapter_config(options.adapter), in_files);
-    merge.emplace(options.adapter, config, after);
-  }
+  for (const fs::path& adapter : options.adapters) check_mergeable(peft::read_adapter_config(adapter), in_files);
+  if (!options.adapters.empty()) merge.emplace(options.adapters, config, after);
   const auto in_fp8 =
       options.fp8_blocks ? fp8_block_names(config, global_tensors(config), after) : std::unordered_set<std::string>{};
   const auto planned = conversions(files, in_files, before, after, options.dtype, in_fp8);
@@ -232,8 +240,7 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
   io::write_text_file(
       staged.path() / "config.json",
       options.fp8_blocks ? with_fp8_block_config(described, config, global_tensors(config), after, in_fp8) : described);
-  // The tokenizer of such an adapter has the tokens of the new rows.
-  copy_assets(adapter_grows && has_tokenizer(options.adapter) ? options.adapter : source, staged.path(), config);
+  copy_assets(assets, staged.path(), config);
   staged.commit();
   return {static_cast<int64_t>(specs.size()), writer.total_bytes(), static_cast<int64_t>(writer.file_names().size())};
 }

@@ -1,4 +1,4 @@
-// Converts a Hugging Face checkpoint to another: other dtype, other shard sizes, a larger vocabulary, a merged adapter,
+// Converts a Hugging Face checkpoint to another: other dtype, other shard sizes, a larger vocabulary, merged adapters,
 // weights in fp8 with a scale per block or no longer so.
 // Works tensor by tensor; the model is never in memory as a whole.
 #pragma once
@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <vector>
 
 #include <c10/core/ScalarType.h>
 
@@ -18,9 +19,10 @@ struct ConvertOptions {
   uint64_t max_shard_bytes = 5'000'000'000;  // largest size of one file
   std::optional<int64_t> vocab_size;         // grow to so many ids, with the new rows of load_weights
   uint64_t seed = 42;                        // seed of the noise in new rows
-  std::filesystem::path adapter;  // folder of an adapter to merge; empty if none. The vocabulary grows to its
-  bool fp8_blocks = false;        // linear layers in fp8, as DeepSeek's files (fp8_blocks.h)
-  bool overwrite = false;         // replace an existing folder
+  std::vector<std::filesystem::path>
+      adapters;             // folders of adapters to merge, in order; the vocabulary grows to theirs
+  bool fp8_blocks = false;  // linear layers in fp8, as DeepSeek's files (fp8_blocks.h)
+  bool overwrite = false;   // replace an existing folder
 };
 
 // The size of the new checkpoint.

@@ -12,6 +12,7 @@
 #include "megalith/model/families/audio.h"
 #include "megalith/model/families/decoder_internal.h"
 #include "megalith/model/families/file_form_internal.h"
+#include "megalith/model/families/scores.h"
 
 namespace megalith::model {
 
@@ -111,6 +112,7 @@ ModelConfig read_model_config(const io::JsonFile& file, const std::shared_ptr<co
   config.family = type;
   if (is_own) config.own_family = own;
   config.source = std::make_shared<const io::Json>(fields.whole());
+  read_scores(fields, config);
   const auto found = problems(config);
   check<DataError>(found.empty(), "{}: {}", file.name(), fmt::join(found, "; "));
   return config;
@@ -141,6 +143,10 @@ hf::NameMap names_in(const FileForm& form, const ModelConfig& config) {
   if (config.audio) {
     for (hf::NameRule& rule : audio_rules(*config.audio, form.audio_prefix)) map.rules.push_back(std::move(rule));
     std::erase_if(map.carried, [](const std::string& pattern) { return pattern.ends_with("audio_tower.*"); });
+  }
+  if (config.num_labels > 0) {
+    std::erase_if(map.rules, [](const hf::NameRule& rule) { return rule.ours[0] == "head.weight"; });
+    map.rules.push_back({kScoreWeight, {kScoreWeight}});
   }
   if (config.tied_embeddings)
     map.ignored.push_back(form.head_prefix + "lm_head.weight");  // some files repeat the embedding

@@ -131,6 +131,11 @@ struct ModelConfig {
   std::optional<nn::AudioShape> audio;
   std::optional<MediaTokens> media;  // for models that see or hear, with their towers or without
 
+  // Models that score whole sequences (scores.h) have a linear layer with this many outputs in place of the head; 0
+  // = the model predicts tokens.
+  int64_t num_labels = 0;
+  std::string problem_type;  // meaning of its scores, in transformers' words; empty if no file says so
+
   int64_t mtp_layers = 0;        // layers that each predict one token further ahead, in training
   double mtp_loss_factor = 0.1;  // weight of their mean loss
 

@@ -42,6 +42,7 @@ model::VirtualModels fresh_model(const RunSettings& settings, const plan::RunSha
   if (!shape.options.adapter) return model::AutoModel::from_config(*shape.model, here, context);
   model::ModelOptions options = here.options;
   options.adapter = model::resolve_targets(*shape.options.adapter, *shape.model);
+  options.adapter->pissa.reset();  // a start from principal parts takes long and changes neither sizes nor speed
   model::VirtualModels models(*shape.model, options, model::chunk_places(here.stages, *shape.model, context), context);
   models.initialize_parameters(here.seed);
   model::initialize_adapter(models, here.seed);

@@ -276,9 +276,12 @@ RehearsalRequest rehearsal_request(const config::TrainingArguments& options, con
                      " the sequences per micro-batch instead");
   check<ConfigError>(options.run.stage != config::Stage::kKto,
                      "stage kto cannot be rehearsed: its reference model is not mocked. Rehearse stage sft instead");
-  check<ConfigError>(!options.distillation.teacher,
+  check<ConfigError>(!config::scores_sequences(options.run.stage),
+                     "stage {} cannot be rehearsed: a rehearsal has no labels of texts. Rehearse stage sft instead",
+                     choice_name(options.run.stage));
+  check<ConfigError>(!options.distillation.teacher && !options.distillation.files,
                      "a run with a teacher cannot be rehearsed: the teacher is not mocked. Leave out"
-                     " teacher_model_name_or_path");
+                     " teacher_model_name_or_path and teacher_logits_path");
   config::validate(options, {.world_size = choice.world_size, .needs_inputs = false});
   config::TrainingArguments training = options;
   training.run.do_train = true;

@@ -21,6 +21,10 @@ data::SampleKind kind_of_samples(config::Stage stage) {
       return data::SampleKind::kPreference;
     case config::Stage::kKto:
       return data::SampleKind::kFeedback;
+    case config::Stage::kReward:
+      return data::SampleKind::kScoredPair;
+    case config::Stage::kClassify:
+      return data::SampleKind::kLabelled;
   }
   throw InternalError("a stage without samples");
 }

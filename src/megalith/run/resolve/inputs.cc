@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "megalith/base/env.h"
@@ -17,6 +18,7 @@
 #include "megalith/data/sft/record_encoder.h"
 #include "megalith/hf/hub_cache.h"
 #include "megalith/model/families/family.h"
+#include "megalith/model/families/scores.h"
 #include "megalith/peft/adapter_folder.h"
 #include "megalith/run/resolve/adapter_source.h"
 #include "megalith/run/resolve/data_settings.h"
@@ -24,6 +26,7 @@
 #include "megalith/run/resolve/preference_settings.h"
 #include "megalith/run/resolve/run_shape.h"
 #include "megalith/run/resolve/trainer_settings.h"
+#include "megalith/train/distillation/file_objective.h"
 
 namespace megalith::run {
 
@@ -88,6 +91,23 @@ model::ModelConfig teacher_config_in(const fs::path& folder) {
   return teacher_settings({}).overrides.applied_to(model::read_model_config(folder));
 }
 
+// Plans a teacher in files; std::nullopt without one. The files are compared with the data once that is tokenized.
+std::optional<DistillationPlan> file_plan(const config::DistillationConfig& how, const ModelPlan& model) {
+  if (!how.files) return std::nullopt;
+  DistillationPlan plan{.loss = distillation_settings(how), .folder = {}, .files = *how.files};
+  check<ConfigError>(!model.config.vision && !model.config.audio,
+                     "teacher_logits_path: a teacher reads text only, but this run trains a model that sees or hears."
+                     " Use data without media, or leave the files out");
+  const train::TeacherIndex index = train::read_teacher_index(plan.files);
+  check<ConfigError>(index.vocab_size == model.config.vocab_size,
+                     "teacher_logits_path {} is for a vocabulary of {} ids (teacher {}), and the model that is trained"
+                     " has {}: their distributions cannot be compared. Use files of a teacher with the model's"
+                     " vocabulary",
+                     plan.files.string(), index.vocab_size, index.teacher, model.config.vocab_size);
+  train::check_teacher_index(index, plan.loss);
+  return plan;
+}
+
 // Rows are padded to a multiple of what splits them along the tokens.
 data::CollatorOptions padding_for(const TrainingArguments& args, data::SampleKind kind, int32_t pad_id) {
   data::CollatorOptions options = data::collator_options(kind, pad_id);
@@ -120,6 +140,17 @@ void check_trained_layers(const TrainingArguments& args, const model::ModelConfi
                        fmt::join(model::vocabulary_modules(config), ", "));
 }
 
+// An adapter of a language model would leave the new head at its initial values.
+void check_score_head(const model::AdapterSource& adapter) {
+  if (!adapter.trained) return;
+  const auto& saved = peft::read_adapter_config(*adapter.trained).modules_to_save;
+  check<ConfigError>(
+      std::ranges::find(saved, model::kScoreModule) != saved.end(),
+      "the adapter {} has no head that scores sequences (modules_to_save has no {}), so that of the model"
+      " would not be trained; set create_new_adapter to merge it and to train a new one",
+      adapter.trained->string(), model::kScoreModule);
+}
+
 }  // namespace
 
 fs::path find_model(const std::string& path_or_name, bool weights) {
@@ -130,10 +161,13 @@ fs::path find_model(const std::string& path_or_name, bool weights) {
 ModelPlan model_plan(const fs::path& folder, const TrainingArguments& args,
                      const std::shared_ptr<const model::Family>& own, bool reads_tokenizer,
                      const model::TowerChoice& towers) {
-  const model::ModelConfig in_files = model::with_towers(model::read_model_config(folder, own), towers);
-  ModelPlan plan{
-      .folder = folder, .config = model_overrides(args).applied_to(in_files), .fresh = args.source.train_from_scratch};
+  const model::ModelOverrides overrides = model_overrides(args);
+  model::ModelConfig in_files = model::with_towers(model::read_model_config(folder, own), towers);
+  ModelPlan plan{.folder = folder, .config = overrides.applied_to(in_files), .fresh = args.source.train_from_scratch};
+  // Below, `in_files` answers which modules the model has.
+  if (overrides.scores) in_files = model::with_scores(std::move(in_files), *overrides.scores);
   if (trains_adapter(args)) plan.adapter = adapter_source(args);
+  if (plan.adapter && overrides.scores) check_score_head(*plan.adapter);
   plan.vocabulary = run_vocabulary(args, folder, in_files, plan.adapter, reads_tokenizer);
   plan.config.vocab_size = plan.vocabulary.size;
   check_trained_layers(args, in_files, plan.vocabulary);
@@ -142,7 +176,11 @@ ModelPlan model_plan(const fs::path& folder, const TrainingArguments& args,
     plan.adapter->fresh.exclude_pattern = peft::NamePattern::whole(excluded);
   // The base serves as the reference, so modules that are trained in full keep a copy of their first weights.
   plan.adapter->keep_base = config::needs_reference(args.run.stage, args.preference.loss);
-  model::adapter_config(*plan.adapter, in_files);  // throws for targets that the model does not have
+  const auto adapter = model::adapter_config(*plan.adapter, in_files);  // throws for targets that the model lacks
+  check<ConfigError>(!adapter.pissa || !plan.adapter->keep_base || args.preference.ref_model ||
+                         args.preference.precompute_ref_log_probs,
+                     "the adapter started from principal parts (init_lora_weights pissa), so the base below it is not"
+                     " the reference; set ref_model to the model, or precompute_ref_log_probs");
   train_new_rows(plan.vocabulary, plan.config, *plan.adapter);
   return plan;
 }
@@ -159,6 +197,35 @@ std::optional<PreferencePlan> preference_plan(const TrainingArguments& args, con
                         .cache = cache_for("reference")};
 }
 
+std::optional<ScoringPlan> scoring_plan(const TrainingArguments& args, const model::ModelConfig& model) {
+  if (args.run.stage == config::Stage::kReward) return ScoringPlan{.rewards = reward_settings(args.scoring)};
+  if (args.run.stage != config::Stage::kClassify) return std::nullopt;
+  return ScoringPlan{.labels = train::LabelSettings{.problem = label_form(model).problem}};
+}
+
+data::LabelForm label_form(const model::ModelConfig& model) {
+  using config::ProblemType;
+  data::LabelForm form{.num_labels = model.num_labels};
+  form.problem = model.num_labels == 1 ? ProblemType::kRegression : ProblemType::kSingleLabel;
+  if (const auto named = config::choice_of<ProblemType>(model.problem_type)) form.problem = *named;
+  check<ConfigError>(form.problem != ProblemType::kRegression || form.num_labels == 1,
+                     "problem_type regression predicts one number, and the model has {} labels; use num_labels 1",
+                     form.num_labels);
+  check<ConfigError>(form.problem != ProblemType::kSingleLabel || form.num_labels > 1,
+                     "the model has one label; problem_type single_label_classification needs at least 2");
+  check<ConfigError>(form.problem != ProblemType::kMultiLabel || form.num_labels <= config::kMostLabelsAtOnce,
+                     "the model has {} labels; problem_type multi_label_classification takes at most {}",
+                     form.num_labels, config::kMostLabelsAtOnce);
+  return form;
+}
+
+std::optional<int32_t> score_pad(const RunVocabulary& vocabulary, const model::ModelConfig& model) {
+  if (vocabulary.tokenizer && vocabulary.tokenizer->pad_id()) return vocabulary.tokenizer->pad_id();
+  const io::Json* in_files = model::config_value(model, "pad_token_id");
+  if (in_files != nullptr && in_files->is_number_integer()) return in_files->get<int32_t>();
+  return vocabulary.tokenizer ? vocabulary.tokenizer->eos_id() : std::nullopt;
+}
+
 std::shared_ptr<const model::ModelConfig> teacher_config(const TrainingArguments& args) {
   const auto& name = args.distillation.teacher;
   if (!name) return nullptr;
@@ -168,7 +235,7 @@ std::shared_ptr<const model::ModelConfig> teacher_config(const TrainingArguments
 std::optional<DistillationPlan> distillation_plan(const TrainingArguments& args, const ModelPlan& model,
                                                   const plan::RunShape& shape) {
   const auto& name = args.distillation.teacher;
-  if (!name) return std::nullopt;
+  if (!name) return file_plan(args.distillation, model);
   DistillationPlan plan{.loss = distillation_settings(args.distillation), .folder = find_model(*name)};
   plan.config = std::make_shared<const model::ModelConfig>(teacher_config_in(plan.folder));
   check<ConfigError>(!model.config.vision && !model.config.audio,
@@ -200,6 +267,8 @@ DataPlan data_plan(const TrainingArguments& args, const DataTools& tools) {
   request.tokenizer_folder = tools.vocabulary.tokenizer_folder;
   request.changed_tokenizer_files = tools.vocabulary.changed_files;
   request.media = tools.media;
+  request.labels = tools.labels;
+  request.score_pad = tools.score_pad;
   // The encoder knows the columns it needs; a dataset without them is reported before anything is tokenized.
   const auto encoder = data::make_record_encoder(request);
   for (const auto* names : {&args.data.dataset, &args.data.eval_dataset})

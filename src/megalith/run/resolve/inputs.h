@@ -30,6 +30,15 @@ ModelPlan model_plan(const std::filesystem::path& folder, const config::Training
 // Throws ConfigError or DataError.
 std::optional<PreferencePlan> preference_plan(const config::TrainingArguments& args, const ModelPlan& model);
 
+// Plans the loss of stages rm and cls for a model; std::nullopt for other stages. Throws like label_form.
+std::optional<ScoringPlan> scoring_plan(const config::TrainingArguments& args, const model::ModelConfig& model);
+// Returns what the scores of a model are for, from its number of labels and its problem type. Throws ConfigError if the
+// two do not fit.
+data::LabelForm label_form(const model::ModelConfig& model);
+// Returns the id that pads rows of a model that scores sequences, by which transformers finds their last token: that of
+// the tokenizer, of config.json, or else the end token; std::nullopt if there is none.
+std::optional<int32_t> score_pad(const RunVocabulary& vocabulary, const model::ModelConfig& model);
+
 // Returns the configuration of the teacher as a run builds it, from its config.json alone; nullptr without a teacher.
 // Throws ConfigError or DataError.
 std::shared_ptr<const model::ModelConfig> teacher_config(const config::TrainingArguments& args);
@@ -45,6 +54,8 @@ struct DataTools {
   data::CollateFunction collate{};                      // the program's own collator, for training and evaluation
   std::optional<data::MediaSettings> media{};           // how media become tokens; std::nullopt: the model takes none
   std::optional<layout::PositionSettings> positions{};  // how positions of media count, with `media`
+  data::LabelForm labels{};                             // the labels that stage cls takes
+  std::optional<int32_t> score_pad{};                   // the result of score_pad() in stages rm and cls
 };
 // Returns the tools for a vocabulary, with the user's cache.
 DataTools data_tools(RunVocabulary vocabulary);

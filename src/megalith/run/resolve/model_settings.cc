@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "megalith/config/derive.h"
+#include "megalith/model/families/scores.h"
 
 namespace megalith::run {
 
@@ -120,6 +121,23 @@ model::RouterOverrides router_overrides(const config::TrainingArguments& args) {
   return overrides;
 }
 
+// Rewards are single numbers; the head of stage cls may be described by the model's files.
+model::ScoreOverride score_override(const config::TrainingArguments& args) {
+  model::ScoreOverride scores;
+  const config::ScoringConfig& given = args.scoring;
+  if (given.num_labels) scores.num_labels = *given.num_labels;
+  if (args.run.stage == config::Stage::kReward) scores.num_labels = 1;
+  if (given.problem_type) scores.problem_type = config::choice_name(*given.problem_type);
+  return scores;
+}
+
+// A head for scores is new, so it is trained with whatever else is.
+std::vector<std::string> with_score_module(std::vector<std::string> modules, config::Stage stage) {
+  const bool named = std::ranges::find(modules, model::kScoreModule) != modules.end();
+  if (config::scores_sequences(stage) && !named) modules.emplace_back(model::kScoreModule);
+  return modules;
+}
+
 }  // namespace
 
 // Names of recipes are Transformer Engine's.
@@ -172,7 +190,7 @@ model::ModelOptions model_options(const config::TrainingArguments& args, at::Dev
   if (args.dialect == config::Dialect::kTrain && args.run.finetuning_type == config::FinetuningType::kFreeze)
     options.trained_layers = model::LayerChoice{.layers = args.freeze.layers,
                                                 .modules = args.freeze.modules,
-                                                .extra = args.freeze.extra,
+                                                .extra = with_score_module(args.freeze.extra, args.run.stage),
                                                 .spread = args.freeze.llama_pro};
   return options_on(std::move(options), device);
 }
@@ -192,6 +210,7 @@ model::ModelOverrides model_overrides(const config::TrainingArguments& args) {
   overrides.mtp_layers = args.shape.mtp_num_layers;
   overrides.mtp_loss_factor = args.shape.mtp_loss_scaling_factor;
   overrides.router = router_overrides(args);
+  if (config::scores_sequences(args.run.stage)) overrides.scores = score_override(args);
   return overrides;
 }
 

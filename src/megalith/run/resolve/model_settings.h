@@ -23,8 +23,8 @@ model::ModelOptions model_options(const config::TrainingArguments& args, at::Dev
 std::optional<ops::Fp8Recipe> fp8_recipe(const config::PrecisionConfig& precision);
 // Returns the same options for another device: the chunk size of a loss in chunks depends on it.
 model::ModelOptions options_on(model::ModelOptions options, at::Device device);
-// Returns dropout, standard deviation of initial weights, multi-token prediction and router settings. Options that were
-// not given keep the model's own values.
+// Returns dropout, standard deviation of initial weights, multi-token prediction, router settings and, in stages rm and
+// cls, the head that scores sequences. Options that were not given keep the model's own values.
 model::ModelOverrides model_overrides(const config::TrainingArguments& args);
 // Returns the settings of a frozen model beside a trained one with `policy` settings: weights in 4 bits lie below an
 // adapter, which it does not have, and no layers of it are chosen.

@@ -19,11 +19,17 @@ train::KtoSettings kto_settings(const config::PreferenceConfig& preference) {
           .rejected_weight = preference.kto_rejected_weight};
 }
 
+train::RewardSettings reward_settings(const config::ScoringConfig& scoring) {
+  return {.center_coefficient = scoring.center_rewards_coefficient};
+}
+
 train::DistillationSettings distillation_settings(const config::DistillationConfig& distillation) {
   return {.loss = distillation.loss,
           .beta = distillation.beta,
           .temperature = distillation.temperature,
-          .ratio = distillation.ratio};
+          .ratio = distillation.ratio,
+          .tail = distillation.tail,
+          .classes = distillation.top_k};
 }
 
 }  // namespace megalith::run

@@ -88,6 +88,27 @@ TrainingArguments for_evaluation(TrainingArguments args) {
   return args;
 }
 
+// A teacher reads the data of the run as `train` would, with the tokenizer of the model that is trained. That model has
+// no part in it otherwise: its weights are not read, and without one the tokenizer is the teacher's.
+TrainingArguments for_teaching(TrainingArguments args) {
+  if (!args.source.model_name_or_path) args.source.model_name_or_path = args.distillation.teacher;
+  args.source.train_from_scratch = true;
+  args.distillation.files.reset();  // they are written
+  args.distillation.top_k.reset();
+  args.distillation.tail = true;
+  args.run.do_train = true;
+  args.run.finetuning_type = config::FinetuningType::kFull;
+  args.lora = {};
+  args.freeze = {};
+  args.batch = {.eval_micro_batch_size = args.batch.eval_micro_batch_size};
+  args.save.output_dir.reset();
+  args.save.resume_from_checkpoint.reset();
+  args.logging.generate_samples_every.reset();
+  args.logging.generate_samples_prompts.reset();
+  args.logging.log_histograms_interval.reset();
+  return args;
+}
+
 // Returns whether `train` continues the run that output_dir holds although nothing asks for it: LLaMA-Factory's rule,
 // by which a job that was pre-empted is simply started again.
 bool continues_earlier_run(const RunRequest& request) {
@@ -101,22 +122,36 @@ bool continues_earlier_run(const RunRequest& request) {
 // Returns the request's options as its kind of work understands them.
 TrainingArguments options_of(const RunRequest& request) {
   if (request.work == Work::kEvaluate) return for_evaluation(request.options);
+  if (request.work == Work::kTeach) return for_teaching(request.options);
   TrainingArguments args = request.options;
   if (continues_earlier_run(request)) args.save.resume_from_checkpoint = "auto";
   return args;
+}
+
+// Checks what a run of the teacher alone needs.
+void check_teaching(const TrainingArguments& args) {
+  check<ConfigError>(args.distillation.teacher.has_value(),
+                     "teacher_model_name_or_path is missing: the model whose likeliest tokens are to be written");
+  check<ConfigError>(!args.data.dataset.empty() || args.data.tokenized_path,
+                     "there is nothing to run the teacher on; give dataset: a name of dataset_info.json, or a file");
+  check<ConfigError>(!args.data.streaming,
+                     "a teacher's logits are written for data of a known size, so streaming does not work here; leave"
+                     " it out");
 }
 
 // Checks the options; returns true if they can be derived. An evaluation needs no length, and a program that brings its
 // own data or model need not describe them: pretrain() checks what it is missing then.
 bool check_options(const RunRequest& request, const TrainingArguments& args, Findings& findings) {
   const bool brings_inputs = request.own_datasets || request.own_model;
-  const bool needs_inputs = request.work != Work::kEvaluate && !brings_inputs;
+  const bool takes_steps = request.work == Work::kTrain || request.work == Work::kPretrain;
+  const bool needs_inputs = takes_steps && !brings_inputs;
   const bool known = findings.attempt([&] { request.report.check_runnable(); });
   const bool fit = findings.attempt(
       [&] { config::validate(args, {.world_size = request.world.size, .needs_inputs = needs_inputs}); });
   const bool has_data = findings.attempt([&] {
     check<ConfigError>(request.work != Work::kEvaluate || !args.data.eval_dataset.empty(),
                        "there is nothing to evaluate on; give eval_dataset: a name of dataset_info.json, or a file");
+    if (request.work == Work::kTeach) check_teaching(args);
   });
   return known && fit && has_data;
 }
@@ -126,7 +161,7 @@ bool check_options(const RunRequest& request, const TrainingArguments& args, Fin
 void check_schedule(const RunRequest& request, const RunSettings& settings) {
   const layout::MicrobatchCalculator batches(settings.trainer.batch);
   if (settings.trainer.length.max_steps > 0) settings.trainer.schedule(batches, settings.trainer.length.max_steps);
-  if (!settings.trains) return;
+  if (!settings.trains || request.work == Work::kTeach) return;
   const bool continues = request.restarted || settings.resume || settings.pretrain.load.folder;
   // The batch of a run that continues may have grown already, so its first step is not checked.
   train::check_pipeline_schedule(settings.trainer.step, batches, continues ? std::nullopt : std::optional<int64_t>(0));
@@ -249,7 +284,7 @@ void check_weights(const RunPlan& plan) {
   if (preference && preference->reference != PreferencePlan::Reference::kNone && !preference->fresh &&
       preference->folder != plan.model.folder)
     model::check_weight_files(preference->folder, towers);
-  if (plan.distillation) model::check_weight_files(plan.distillation->folder);
+  if (plan.distillation && plan.distillation->files.empty()) model::check_weight_files(plan.distillation->folder);
 }
 
 // Finds the teacher, if there is one, and lets the planner count it.
@@ -258,9 +293,39 @@ void take_teacher(const RunRequest& request, RunPlan& plan) {
   if (!plan.distillation) return;
   check<ConfigError>(
       !request.own.objective,
-      "the program brings its own objective, so teacher_model_name_or_path would have no effect; leave it"
-      " out");
-  plan.settings.shape = with_teacher(std::move(plan.settings.shape), plan.distillation->config);
+      "the program brings its own objective, so teacher_model_name_or_path and teacher_logits_path would have no"
+      " effect; leave them out");
+  plan.settings.shape =
+      with_teacher(std::move(plan.settings.shape), plan.distillation->config, !plan.distillation->files.empty());
+}
+
+// A model predicts tokens or scores sequences, and a stage needs one of both. An evaluation takes the head of files.
+void check_head(const RunRequest& request, const RunPlan& plan, const model::ModelConfig& in_files) {
+  const config::Stage stage = plan.options.run.stage;
+  const bool scores = config::scores_sequences(stage);
+  check<ConfigError>(
+      scores || in_files.num_labels == 0 || request.own.objective,
+      "the model scores sequences (num_labels {}), and stage {} needs one that predicts tokens; use stage rm"
+      " or cls, or the language model",
+      in_files.num_labels, choice_name(stage));
+  check<ConfigError>(!scores || in_files.num_labels > 0 || request.work != Work::kEvaluate || plan.model.adapter,
+                     "the model predicts tokens, so a head for scores would be new and untrained; evaluate a model that"
+                     " stage {} has trained",
+                     choice_name(stage));
+}
+
+// Says how the scores of a run are trained, and which padding its exports name.
+void take_scores(RunPlan& plan) {
+  plan.scoring = scoring_plan(plan.options, plan.model.config);
+  if (!plan.scoring) return;
+  const RunVocabulary& vocabulary = plan.model.vocabulary;
+  const auto pad = score_pad(vocabulary, plan.model.config);
+  plan.settings.model.overrides.scores->pad_token = pad;
+  if (pad && vocabulary.tokenizer && vocabulary.tokenizer->eos_id() == pad)
+    plan.warnings.push_back(fmt::format(
+        "the padding token {} is the end token, too: the score of a text is that of the last token before it, as in"
+        " transformers. Give the tokenizer a padding token of its own to score the end",
+        *pad));
 }
 
 // Looks at the checkpoint that the run continues. That of an adapter has no model of its own.
@@ -308,6 +373,8 @@ void find_fine_tuning(const RunRequest& request, const TrainingArguments& args, 
     plan.model.vocabulary = run_vocabulary(plan.options, folder, in_files, std::nullopt);
   });
   if (model_fits) findings.attempt([&] { take_vocabulary(request.work, plan); });
+  if (model_fits) findings.attempt([&] { check_head(request, plan, in_files); });
+  const bool scores_fit = model_fits && findings.attempt([&] { take_scores(plan); });
   if (model_fits) findings.attempt([&] { plan.preference = preference_plan(plan.options, plan.model); });
   if (model_fits) findings.attempt([&] { take_teacher(request, plan); });
   if (model_fits) findings.attempt([&] { check_weights(plan); });
@@ -320,6 +387,10 @@ void find_fine_tuning(const RunRequest& request, const TrainingArguments& args, 
     DataTools tools = data_tools(plan.model.vocabulary);
     tools.collate = request.own.collate;
     const model::ModelConfig& model = plan.model.config;
+    if (scores_fit && plan.scoring) {
+      if (plan.scoring->labels) tools.labels = label_form(model);
+      tools.score_pad = score_pad(plan.model.vocabulary, model);
+    }
     if (model_fits && ((media.vision && model.vision) || (media.audio && model.audio))) {
       tools.media = media_settings(plan.options, folder, model, plan.model.vocabulary.tokenizer);
       tools.positions = model.media->positions;

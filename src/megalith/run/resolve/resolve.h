@@ -17,6 +17,7 @@ enum class Work {
   kTrain,     // fine-tune the model of a folder: `megalith train`
   kPretrain,  // train a model that options describe: `megalith pretrain`
   kEvaluate,  // evaluate without training: `megalith eval`
+  kTeach,     // run the teacher over the data that a model would be trained on: `megalith distill`
 };
 
 // The input of resolve(): options as given, and what the caller knows about ranks and its own parts.

@@ -27,6 +27,7 @@
 #include "megalith/train/report/callback.h"
 #include "megalith/train/settings/distillation_settings.h"
 #include "megalith/train/settings/preference_settings.h"
+#include "megalith/train/settings/scoring_settings.h"
 
 namespace megalith::run {
 
@@ -67,11 +68,18 @@ struct PreferencePlan {
   std::filesystem::path cache;                  // keeps precomputed scores; if empty, they are not kept
 };
 
-// Training towards a teacher.
+// Stages rm and cls: the loss of a model that scores sequences. Exactly one of the two is set.
+struct ScoringPlan {
+  std::optional<train::RewardSettings> rewards{};
+  std::optional<train::LabelSettings> labels{};
+};
+
+// Training towards a teacher: a model, or files with its likeliest tokens.
 struct DistillationPlan {
   train::DistillationSettings loss;
-  std::filesystem::path folder;                        // holds the teacher
-  std::shared_ptr<const model::ModelConfig> config{};  // as it is built
+  std::filesystem::path folder;                        // holds the teacher; empty with files
+  std::shared_ptr<const model::ModelConfig> config{};  // as it is built; nullptr with files
+  std::filesystem::path files{};                       // empty with a model
 };
 
 // The parts that a program replaces by its own. Whatever it leaves empty follows the options.
@@ -93,6 +101,7 @@ struct RunPlan {
   ModelPlan model;
   DataPlan data;                               // for fine-tuning and evaluation
   std::optional<PreferencePlan> preference{};  // stages dpo and kto
+  std::optional<ScoringPlan> scoring{};        // stages rm and cls
   std::optional<DistillationPlan> distillation{};
   OwnParts own;  // for fine-tuning and evaluation
   // The user's options, normalized: written to args.yaml, and for programs that look at options. The library acts on

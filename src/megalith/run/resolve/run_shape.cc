@@ -11,7 +11,7 @@
 #include "megalith/run/resolve/inputs.h"
 #include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/resolve/trainer_settings.h"
-#include "megalith/train/distillation/distillation_objective.h"
+#include "megalith/train/distillation/taught_objective.h"
 
 namespace megalith::run {
 
@@ -52,7 +52,7 @@ void set_recompute(config::RecomputeConfig& recompute, RecomputeChoice choice, b
 // passes need less memory than those that are trained.
 void apply_preferences(config::Stage stage, const config::PreferenceConfig& how, plan::RunShape& run) {
   const bool compares = config::needs_reference(stage, how.loss);
-  if (stage == config::Stage::kDpo) run.answers = 2;
+  if (stage == config::Stage::kDpo || stage == config::Stage::kReward) run.answers = 2;
   run.keeps_base = run.options.adapter && compares;
   run.reference = compares && !how.precompute_ref_log_probs && !(run.options.adapter && !how.ref_model);
 }
@@ -125,7 +125,7 @@ plan::RunShape open_shape(const TrainingArguments& args, int world_size) {
   const train::UpdateSettings update = update_settings(args);
   plan::RunShape run;
   run.options = model_options(args, at::kCPU);
-  if (trains_adapter(args)) run.options.adapter = new_adapter(args.lora);  // "all" stays as it is
+  if (trains_adapter(args)) run.options.adapter = new_adapter(args);  // "all" stays as it is
   run.image_max_pixels = args.media.image_max_pixels;
   run.grid = config::grid_shape(args, world_size);
   run.pipeline = step.pipeline;
@@ -146,7 +146,8 @@ plan::RunShape open_shape(const TrainingArguments& args, int world_size) {
   run.fp8_main_parameter_bytes = update.optimizer.formats.main_bytes(at::kFloat8_e4m3fn);
   run.offload_fraction = update.optimizer.offload_fraction;
   run.saves_in_background = args.checkpoint.async_save;
-  if (args.run.stage == config::Stage::kDpo || args.run.stage == config::Stage::kKto)
+  if (args.run.stage == config::Stage::kDpo || args.run.stage == config::Stage::kKto ||
+      args.run.stage == config::Stage::kReward)
     apply_preferences(args.run.stage, args.preference, run);
   if (layout::problems(run.grid).empty()) {  // otherwise there is no dp, and complete() says why
     const layout::MicrobatchCalculator batches(config::batch_plan(args, run.dp()));
@@ -157,10 +158,10 @@ plan::RunShape open_shape(const TrainingArguments& args, int world_size) {
 }
 
 // loss_chunk only says that the head works in slices; options_on sets their size.
-plan::RunShape with_teacher(plan::RunShape open, std::shared_ptr<const model::ModelConfig> teacher) {
-  if (!teacher) return open;
+plan::RunShape with_teacher(plan::RunShape open, std::shared_ptr<const model::ModelConfig> teacher, bool in_files) {
+  if (!teacher && !in_files) return open;
   open.teacher = std::move(teacher);
-  open.teacher_slice = train::DistillationObjective::kSliceTokens;
+  open.teacher_slice = train::TaughtObjective::kSliceTokens;
   if (open.options.loss_chunk == 0) open.options.loss_chunk = 1;
   return open;
 }
@@ -177,8 +178,9 @@ plan::RunShape closed_shape(plan::RunShape open, const model::ModelConfig& model
 
 plan::RunShape run_shape(const model::ModelConfig& model, const TrainingArguments& args, int world_size,
                          int64_t sequence_length, const plan::Machinery& machinery) {
-  return closed_shape(with_teacher(open_shape(args, world_size), teacher_config(args)), model, sequence_length,
-                      machinery);
+  const bool in_files = args.distillation.files.has_value();
+  return closed_shape(with_teacher(open_shape(args, world_size), teacher_config(args), in_files), model,
+                      sequence_length, machinery);
 }
 
 void set_media(plan::RunShape& run, const plan::MediaRequest& media) {
@@ -212,7 +214,8 @@ plan::SearchRequest search_request(const model::ModelConfig& model, const Traini
   request.shape = [args, teacher = teacher_config(args)](const plan::SearchRequest& mine,
                                                          const std::optional<plan::LayoutChoice>& choice) {
     const TrainingArguments tried = choice ? in_layout(args, mine, *choice) : config::derive(args).args;
-    plan::RunShape run = closed_shape(with_teacher(open_shape(tried, mine.gpus), teacher), *mine.model,
+    const bool in_files = tried.distillation.files.has_value();
+    plan::RunShape run = closed_shape(with_teacher(open_shape(tried, mine.gpus), teacher, in_files), *mine.model,
                                       mine.sequence_length, mine.cluster.machinery());
     set_media(run, mine.media);
     return run;

@@ -23,8 +23,10 @@ plan::RunShape run_shape(const model::ModelConfig& model, const config::Training
 plan::RunShape open_shape(const config::TrainingArguments& args, int world_size);
 plan::RunShape closed_shape(plan::RunShape open, const model::ModelConfig& model, int64_t sequence_length,
                             const plan::Machinery& machinery);
-// Lets the planner count a teacher, and the student's loss in slices. Does nothing if `teacher` is nullptr.
-plan::RunShape with_teacher(plan::RunShape open, std::shared_ptr<const model::ModelConfig> teacher);
+// Lets the planner count a teacher, and the student's loss in slices. A teacher in files has only the latter. Does
+// nothing if `teacher` is nullptr and not `in_files`.
+plan::RunShape with_teacher(plan::RunShape open, std::shared_ptr<const model::ModelConfig> teacher,
+                            bool in_files = false);
 
 // Sets the media of the samples of a run, which a plan can only assume: images are squares. By default a model that
 // sees has one image per sample, of as many pixels as LLaMA-Factory leaves it (image_max_pixels), and a model that

@@ -89,6 +89,7 @@ train::SaveSettings save_settings(const TrainingArguments& args) {
           .file_per_writer = args.checkpoint.files == "per_writer",
           .in_background = args.checkpoint.async_save,
           .merged_model = save.merged_model,
+          .converted_adapter = args.lora.pissa_convert,
           .sharded_optimizer = args.optimizer.use_distributed_optimizer,
           .rolling = {rolling_folder(args.checkpoint, save.output_dir),
                       args.checkpoint.non_persistent_interval.value_or(0), local_saves(args)},

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "megalith/base/error.h"
+#include "megalith/model/families/scores.h"
 #include "megalith/peft/names.h"
 #include "megalith/peft/targets.h"
 #include "megalith/tokenizer/new_tokens.h"
@@ -86,8 +87,10 @@ void train_new_rows(RunVocabulary& vocabulary, const model::ModelConfig& config,
   if (!vocabulary.has_new_rows()) return;
   const std::vector<std::string> modules = model::vocabulary_modules(config);
   const std::string names = fmt::format("{}", fmt::join(modules, ","));
-  if (!adapter.trained && adapter.fresh.modules_to_save.empty()) {
-    adapter.fresh.modules_to_save = modules;
+  std::vector<std::string>& saved = adapter.fresh.modules_to_save;
+  const bool head_alone = std::ranges::all_of(saved, [](const auto& name) { return name == model::kScoreModule; });
+  if (!adapter.trained && head_alone) {
+    saved.insert(saved.begin(), modules.begin(), modules.end());
     vocabulary.notes.push_back(
         fmt::format("the vocabulary has new rows, so {} are trained in full (additional_target)", names));
     return;
@@ -95,12 +98,12 @@ void train_new_rows(RunVocabulary& vocabulary, const model::ModelConfig& config,
   const peft::AdapterConfig used = model::adapter_config(adapter, config);
   bool all_trained = true;
   for (const std::string& module : modules) {
-    const bool saved = peft::is_saved(module, used);
-    check<ConfigError>(saved || !peft::is_target(module, used),
+    const bool is_saved = peft::is_saved(module, used);
+    check<ConfigError>(is_saved || !peft::is_target(module, used),
                        "lora_target names {}, and the vocabulary has new rows: a low-rank update on top of them cannot"
                        " be stored. Name it in additional_target instead",
                        module);
-    all_trained = all_trained && saved;
+    all_trained = all_trained && is_saved;
   }
   if (!all_trained)
     vocabulary.notes.push_back(fmt::format(

@@ -127,6 +127,7 @@ struct SaveSettings {
   bool file_per_writer = false;            // each rank with optimizer state writes its own file
   bool in_background = false;              // continue training while a save point is written
   bool merged_model = false;               // export an adapter merged into the model
+  bool converted_adapter = false;          // export one that starts from principal parts as one for the base model
   bool sharded_optimizer = false;          // recorded in the save point: optimizer state is split over ranks
   RollingSaves rolling;                    // in addition to the run's own save points
   std::string arguments;                   // every effective option as YAML: the text of args.yaml
