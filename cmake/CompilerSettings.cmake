@@ -11,6 +11,11 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 # Not CMAKE_POSITION_INDEPENDENT_CODE, which compiles executables with -fPIE: GCC then refuses the shared precompiled header.
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC's garbage collector takes a tenth of the time; it starts later now, for a tenth more memory.
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-expand=1000>
+                      $<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=1000000>)
+endif()
 # Where the instruction set has fused multiply-add by default (arm64) GCC and Clang use it wherever a product meets a sum, so
 # that bits would depend on what was inlined where. Kernels that want it say so (src/megalith/ops).
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)

@@ -2,7 +2,7 @@
 #
 # One folder under src/megalith = one static library `megalith_<name>`, alias `megalith::<name>`. DEPENDS names modules
 # earlier in the list of docs/architecture.md. TORCH links libtorch and uses the one precompiled header. COLD modules spend no
-# time worth saving; see megalith_optimise_lightly.
+# time worth saving, or spend it in libtorch and `ops`; see megalith_optimise_lightly.
 # In an installed package every module is reachable as the one target `megalith::megalith`.
 function(megalith_add_module name)
   cmake_parse_arguments(ARG "TORCH;COLD" "" "SOURCES;DEPENDS;LIBRARIES;PRIVATE_LIBRARIES" ${ARGN})
@@ -87,7 +87,8 @@ function(megalith_use_unity target)
   endif()
 endfunction()
 
-# -O1 takes a third off the time to compile a target. For code that is never hot: options, commands, tests.
+# -O1 takes a fifth to a half off the time to compile a target. For code that is never hot: options, commands, tests, and what
+# only calls operations on tensors.
 function(megalith_optimise_lightly target)
   target_compile_options(${target} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O1>)
 endfunction()

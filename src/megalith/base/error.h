@@ -63,6 +63,14 @@ struct FormatAt {
 // Appends file and line to the message of an InternalError.
 std::string with_location(std::string message, const std::source_location& where);
 
+// The failure of a check, the same for all types of arguments: there are thousands of checks to compile.
+template <typename E>
+[[noreturn]] void fail(fmt::string_view message, fmt::format_args args, const std::source_location& where) {
+  std::string text = fmt::vformat(message, args);
+  if constexpr (std::is_same_v<E, InternalError>) text = with_location(std::move(text), where);
+  throw E(text);
+}
+
 }  // namespace detail
 
 // Throws E with the formatted message unless `condition` holds. An InternalError also names file and line.
@@ -73,9 +81,7 @@ template <typename E = InternalError, typename... Args>
 void check(bool condition, detail::FormatAt<std::type_identity_t<Args>...> message, Args&&... args) {
   if (condition) [[likely]]
     return;
-  std::string text = fmt::format(message.text, std::forward<Args>(args)...);
-  if constexpr (std::is_same_v<E, InternalError>) text = detail::with_location(std::move(text), message.where);
-  throw E(text);
+  detail::fail<E>(message.text, fmt::make_format_args(args...), message.where);
 }
 
 }  // namespace megalith
