@@ -24,6 +24,7 @@ def run_ranks(size, fn, *args, timeout=60):
     failures = []  # (rank, error), in the order in which they happened
 
     def work(number):
+        torch.set_num_threads(1)  # in each thread, because OpenMP counts per thread
         place = ranks._thread.rank = places[number]
         try:
             results[number] = fn(*args)

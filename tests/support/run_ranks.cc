@@ -16,10 +16,16 @@ namespace megalith::testing {
 
 namespace {
 
+// Every thread asks for itself: OpenMP counts per thread, and MKL would split a rank's products over all cores, and so
+// round them otherwise, until libtorch's first parallel loop in that thread.
 void run_on_threads(int size, const std::function<void(int rank)>& body) {
   at::set_num_threads(1);
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) threads.emplace_back([&, rank] { body(rank); });
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] {
+      at::set_num_threads(1);
+      body(rank);
+    });
   for (std::thread& thread : threads) thread.join();
 }
 
