@@ -58,7 +58,10 @@ TEST_P(ForeignCheckpoint, BecomesTheModelItWasMadeOf) {
 INSTANTIATE_TEST_SUITE_P(All, ForeignCheckpoint,
                          ::testing::Values(Case{"qwen2_dcp", "qwen2"}, Case{"qwen2_torch_dist", "qwen2"},
                                            Case{"qwen2_ranks", "qwen2"}, Case{"qwen3_moe_torch_dist", "qwen3_moe"},
-                                           Case{"qwen3_moe_ranks", "qwen3_moe"}),
+                                           Case{"qwen3_moe_ranks", "qwen3_moe"}, Case{"qwen2_vpp_torch_dist", "qwen2"},
+                                           Case{"qwen2_vpp_ranks", "qwen2"},
+                                           Case{"deepseek_v3_torch_dist", "deepseek_v3"},
+                                           Case{"deepseek_v3_ranks", "deepseek_v3"}),
                          [](const auto& test) { return test.param.checkpoint; });
 
 TEST(ForeignCheckpoints, AnotherFormatIsWritten) {
@@ -256,6 +259,20 @@ TEST(MegatronModels, ArgumentsThatAreNotReadAreFound) {
   };
   EXPECT_EQ(found("\x88"), std::vector<std::string>{"apply_layernorm_1p"});
   EXPECT_TRUE(found("\x89").empty());
+}
+
+TEST(ForeignCheckpoints, SettingsOfMcoreAdapterThatAreNotReadAreNamed) {
+  const TempFolder temp;
+  fs::copy(kData / "qwen3_moe_ranks", temp / "ranks", fs::copy_options::recursive);
+  const auto convert = [&](const char* settings) {
+    std::ofstream(temp / "ranks/mca_config.json") << settings;
+    model::convert_foreign_checkpoint(temp / "ranks", temp / "out", {.config = kData / "qwen3_moe"});
+  };
+  expect_error<ConfigError>([&] { convert(R"({"layernorm_zero_centered_gamma": true, "num_layers": 2})"); },
+                            {"layernorm_zero_centered_gamma", "the program that wrote it"});
+  EXPECT_FALSE(fs::exists(temp / "out"));
+  convert(R"({"layernorm_zero_centered_gamma": false, "rotary_interleaved": null})");
+  expect_weights_of(temp / "out", kData / "qwen3_moe");
 }
 
 }  // namespace

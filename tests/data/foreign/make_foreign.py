@@ -10,6 +10,10 @@ Made with torch 2.11, transformers 5.22 and megatron-core 0.16.1, on CPUs over G
     qwen2_ranks/iter_0000003/    one file per rank, as Megatron-LM's checkpointing.py writes it: tp 2, pp 2
     qwen3_moe_torch_dist/        ep 2
     qwen3_moe_ranks/             ep 2, in the folders of mcore_adapter
+    qwen2_vpp_torch_dist/, qwen2_vpp_ranks/                  pp 2, two chunks per rank
+    deepseek_v3/                 latent attention, one dense layer, one with experts; and a layer of multi-token prediction,
+                                 which transformers does not have, with the names of DeepSeek's own files
+    deepseek_v3_torch_dist/, deepseek_v3_ranks/              tp 2, ep 2, etp 1
 
 and with the state of AdamW after two steps of the model qwen2 on adam_ids(), at a constant rate of 0.01:
 
@@ -25,6 +29,7 @@ weights are those of the same model.
 
 import argparse
 import contextlib
+import json
 import os
 import shutil
 import sys
@@ -51,6 +56,15 @@ def hf_model(kind):
     if kind == "qwen2":
         config = transformers.Qwen2Config(num_hidden_layers=4, **common)
         model = transformers.Qwen2ForCausalLM(config)
+    elif kind == "deepseek_v3":
+        common["num_key_value_heads"] = 4
+        config = transformers.DeepseekV3Config(
+            num_hidden_layers=2, first_k_dense_replace=1, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1,
+            moe_intermediate_size=8, n_group=2, topk_group=1, routed_scaling_factor=2.5, q_lora_rank=12, kv_lora_rank=8,
+            qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5, num_nextn_predict_layers=0, **common,
+        )
+        model = transformers.DeepseekV3ForCausalLM(config)
+        torch.nn.init.normal_(model.model.layers[1].mlp.gate.e_score_correction_bias, std=0.3)
     else:
         config = transformers.Qwen3MoeConfig(
             num_hidden_layers=2, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8,
@@ -60,6 +74,19 @@ def hf_model(kind):
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     return model.eval()
+
+
+def mtp_tensors(main):
+    """A layer of multi-token prediction like layer 1 of the model `main`, under the names of DeepSeek's files."""
+    torch.manual_seed(8)
+    layer = {name: tensor for name, tensor in main.items() if ".layers.1." in name}
+    more = {"enorm.weight": (16,), "hnorm.weight": (16,), "eh_proj.weight": (16, 32), "shared_head.norm.weight": (16,)}
+    shapes = {name.replace(".1.", ".2.", 1): tensor.shape for name, tensor in layer.items()}
+    shapes |= {f"model.layers.2.{name}": shape for name, shape in more.items()}
+    copies = {"embed_tokens.weight": "model.embed_tokens.weight", "shared_head.head.weight": "lm_head.weight"}
+    return {name: 0.3 * torch.randn(shape) for name, shape in shapes.items()} | {
+        f"model.layers.2.{name}": main[source].clone() for name, source in copies.items()
+    }
 
 
 def saved_tensors(kind):
@@ -77,7 +104,23 @@ def whole_tensor(hf, name, config):
         return hf["model.norm.weight"]
     words = name.split(".")
     layer, part = f"model.layers.{words[2]}.", ".".join(words[3:])
+    if words[0] == "mtp":
+        layer = f"model.layers.{config.num_layers + int(words[2])}."
+        if words[3] == "mtp_model_layer" or words[3] == "transformer_layer":
+            words = [*words[:3], *words[4:]]
+            part = ".".join(words[3:])
     plain = {
+        "enorm.weight": "enorm.weight",
+        "hnorm.weight": "hnorm.weight",
+        "eh_proj.weight": "eh_proj.weight",
+        "final_layernorm.weight": "shared_head.norm.weight",
+        "self_attention.linear_q_down_proj.weight": "self_attn.q_a_proj.weight",
+        "self_attention.linear_q_up_proj.weight": "self_attn.q_b_proj.weight",
+        "self_attention.linear_kv_down_proj.weight": "self_attn.kv_a_proj_with_mqa.weight",
+        "self_attention.linear_kv_up_proj.weight": "self_attn.kv_b_proj.weight",
+        "self_attention.kv_layernorm.weight": "self_attn.kv_a_layernorm.weight",
+        "mlp.shared_experts.linear_fc2.weight": "mlp.shared_experts.down_proj.weight",
+        "mlp.router.expert_bias": "mlp.gate.e_score_correction_bias",
         "input_layernorm.weight": "input_layernorm.weight",
         "pre_mlp_layernorm.weight": "post_attention_layernorm.weight",
         "self_attention.linear_proj.weight": "self_attn.o_proj.weight",
@@ -86,6 +129,8 @@ def whole_tensor(hf, name, config):
         "mlp.linear_fc2.weight": "mlp.down_proj.weight",
         "mlp.router.weight": "mlp.gate.weight",
     }
+    if config.multi_latent_attention:
+        plain["self_attention.q_layernorm.weight"] = "self_attn.q_a_layernorm.weight"
     if part in plain:
         return hf[layer + plain[part]]
     if part.startswith("self_attention.linear_qkv."):
@@ -93,8 +138,9 @@ def whole_tensor(hf, name, config):
         groups = config.num_query_groups
         q, k, v = (hf[f"{layer}self_attn.{x}_proj.{kind}"] for x in "qkv")
         return torch.cat([t.reshape(groups, -1, *t.shape[1:]) for t in (q, k, v)], 1).reshape(-1, *q.shape[1:])
-    if part == "mlp.linear_fc1.weight":
-        return torch.cat([hf[layer + "mlp.gate_proj.weight"], hf[layer + "mlp.up_proj.weight"]])
+    if part in ("mlp.linear_fc1.weight", "mlp.shared_experts.linear_fc1.weight"):
+        block = layer + part.removesuffix("linear_fc1.weight")
+        return torch.cat([hf[block + "gate_proj.weight"], hf[block + "up_proj.weight"]])
     if part.startswith("mlp.experts.local_experts."):
         expert = f"{layer}mlp.experts.{words[6]}."
         if words[7] == "linear_fc2":
@@ -105,12 +151,14 @@ def whole_tensor(hf, name, config):
 
 def fill(model, hf, config, state):
     """Sets the parameters of this rank's part of the model. state: its ranks and first layer."""
-    for name, parameter in model.named_parameters():
+    biases = [each for each in model.named_buffers() if each[0].endswith("expert_bias")]
+    for name, parameter in [*model.named_parameters(), *biases]:
         words = name.split(".")
-        if "layers" in words:
+        if words[:2] == ["decoder", "layers"]:
             words[2] = str(int(words[2]) + state["first_layer"])
         if "local_experts" in words:
-            words[6] = str(int(words[6]) + state["first_expert"])
+            number = words.index("local_experts") + 1
+            words[number] = str(int(words[number]) + state["first_expert"])
         whole = whole_tensor(hf, ".".join(words), config)
         tp, rank = state["tp"], state["tp_rank"]
         if whole.shape != parameter.shape:
@@ -122,46 +170,93 @@ def fill(model, hf, config, state):
         parameter.data.copy_(whole)
 
 
-def megatron_model(kind, tp, pp, ep):
+def model_settings(kind):
+    """The sizes of Megatron-Core's model."""
+    common = dict(hidden_size=16, num_attention_heads=4, ffn_hidden_size=24, layernorm_epsilon=1e-6)
+    experts = dict(num_moe_experts=4, moe_router_topk=2, moe_ffn_hidden_size=8, moe_token_dispatcher_type="allgather",
+                   moe_router_load_balancing_type="none")
+    if kind == "qwen2":
+        return dict(num_layers=4, num_query_groups=2, kv_channels=4, add_qkv_bias=True, **common)
+    if kind == "qwen3_moe":
+        return dict(num_layers=2, num_query_groups=2, kv_channels=8, qk_layernorm=True, moe_router_pre_softmax=False,
+                    **experts, **common)
+    return dict(
+        num_layers=2, multi_latent_attention=True, q_lora_rank=12, kv_lora_rank=8, qk_head_dim=6, qk_pos_emb_head_dim=4,
+        v_head_dim=5, rope_type="rope", qk_layernorm=True, moe_layer_freq=[0, 1], moe_shared_expert_intermediate_size=8,
+        moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True, moe_router_topk_scaling_factor=2.5,
+        moe_router_num_groups=2, moe_router_group_topk=1, mtp_num_layers=1, **experts, **common,
+    )
+
+
+class LatentDotProduct(torch.nn.Module):
+    """The product of latent attention, which Megatron-Core has in Transformer Engine alone; it holds no weights."""
+
+    def __init__(self, softmax_scale, **_):
+        super().__init__()
+        self.scale = softmax_scale
+
+    def forward(self, query, key, value, *_, **__):  # [t, b, heads, size]
+        q, k, v = (each.permute(1, 2, 0, 3) for each in (query, key, value))
+        found = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale)
+        return found.permute(2, 0, 1, 3).flatten(2)
+
+
+def megatron_model(kind, tp, pp, ep, vpp=None):
+    """Returns the chunks of this rank's model, its configuration, and its place: ranks and first layer."""
     from megatron.core import parallel_state
-    from megatron.core.models.gpt import GPTModel
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.models.gpt import GPTModel, gpt_layer_specs
     from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
-    from megatron.core.transformer import TransformerConfig
+    from megatron.core.transformer import MLATransformerConfig, TransformerConfig, multi_latent_attention
     from megatron.core.transformer.moe import moe_utils
 
     moe_utils.te_general_gemm = None  # of Transformer Engine, which is not there
     CudaRNGStatesTracker.fork = lambda *_: contextlib.nullcontext()  # its random numbers need a GPU
-    parallel_state.initialize_model_parallel(tp, pp, expert_model_parallel_size=ep)
-    moe = kind == "qwen3_moe"
-    config = TransformerConfig(
-        num_layers=2 if moe else 4, hidden_size=16, num_attention_heads=4, num_query_groups=2,
-        kv_channels=8 if moe else 4, ffn_hidden_size=24, gated_linear_unit=True, activation_func=torch.nn.functional.silu,
-        add_bias_linear=False, add_qkv_bias=not moe, qk_layernorm=moe, normalization="RMSNorm", layernorm_epsilon=1e-6,
+    parallel_state.initialize_model_parallel(
+        tp, pp, vpp, expert_model_parallel_size=ep, expert_tensor_parallel_size=1 if ep > 1 else None
+    )
+    latent = kind == "deepseek_v3"
+    config = (MLATransformerConfig if latent else TransformerConfig)(
+        **model_settings(kind),
+        gated_linear_unit=True, activation_func=torch.nn.functional.silu,
+        add_bias_linear=False, normalization="RMSNorm",
         hidden_dropout=0.0, attention_dropout=0.0, use_cpu_initialization=True, bias_activation_fusion=False,
         masked_softmax_fusion=False, persist_layer_norm=False, pipeline_dtype=torch.float32,
         tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, expert_model_parallel_size=ep,
-        **(dict(num_moe_experts=4, moe_router_topk=2, moe_ffn_hidden_size=8, moe_router_pre_softmax=False,
-                moe_token_dispatcher_type="allgather", moe_router_load_balancing_type="none") if moe else {}),
+        virtual_pipeline_model_parallel_size=vpp, expert_tensor_parallel_size=1 if ep > 1 else None,
     )
-    spec = get_gpt_layer_local_spec(num_experts=4 if moe else None, qk_layernorm=moe, normalization="RMSNorm")
-    model = GPTModel(
-        config, spec, vocab_size=PADDED, max_sequence_length=64, position_embedding_type="rope", rotary_base=10000,
-        share_embeddings_and_output_weights=False,
-        pre_process=parallel_state.is_pipeline_first_stage(), post_process=parallel_state.is_pipeline_last_stage(),
-    )
+    if latent:
+        gpt_layer_specs.LocalSpecProvider.core_attention = lambda _: LatentDotProduct
+        multi_latent_attention.HAVE_TE = False  # a stand-in passes for it
+        spec = gpt_layer_specs.get_gpt_decoder_block_spec(config, use_transformer_engine=False)
+        more = dict(mtp_block_spec=gpt_layer_specs.get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False))
+    else:
+        spec = gpt_layer_specs.get_gpt_layer_local_spec(
+            num_experts=config.num_moe_experts, qk_layernorm=config.qk_layernorm, normalization="RMSNorm"
+        )
+        more = {}
+    pp_rank = parallel_state.get_pipeline_model_parallel_rank()
     state = dict(
-        tp=tp, tp_rank=parallel_state.get_tensor_model_parallel_rank(),
-        pp_rank=parallel_state.get_pipeline_model_parallel_rank(),
+        tp=tp, tp_rank=parallel_state.get_tensor_model_parallel_rank(), pp_rank=pp_rank,
         ep_rank=parallel_state.get_expert_model_parallel_rank(),
-        first_layer=parallel_state.get_pipeline_model_parallel_rank() * config.num_layers // pp,
         first_expert=parallel_state.get_expert_model_parallel_rank() * 4 // ep,
     )
-    fill(model, saved_tensors(kind), config, state)
-    return model.eval(), config, state
+    chunks = []
+    for chunk in range(vpp or 1):
+        place = dict(ignore_virtual=False, vp_stage=chunk if vpp else None)
+        model = GPTModel(
+            config, spec, vocab_size=PADDED, max_sequence_length=64, position_embedding_type="rope", rotary_base=10000,
+            share_embeddings_and_output_weights=False,
+            pre_process=parallel_state.is_pipeline_first_stage(**place),
+            post_process=parallel_state.is_pipeline_last_stage(**place), vp_stage=place["vp_stage"], **more,
+        )
+        first_layer = (chunk * pp + pp_rank) * config.num_layers // (pp * (vpp or 1))
+        fill(model, saved_tensors(kind), config, state | {"first_layer": first_layer})
+        chunks.append(model.eval())
+    return chunks, config, state
 
 
 def check_logits(kind, model):
+    model.mtp_process, model.config.mtp_num_layers = False, None  # that layer gives losses only
     ids = torch.arange(3, 15)[None] * 3
     mask = torch.triu(torch.ones(12, 12), 1).bool()[None, None]
     with torch.no_grad():
@@ -172,22 +267,25 @@ def check_logits(kind, model):
     print(kind, "logits agree:", float(error))
 
 
-def run(rank, world, port, kind, tp, pp, ep):
+def run(rank, world, port, kind, tp, pp, ep, vpp=None):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world))
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=world)
-    model, config, state = megatron_model(kind, tp, pp, ep)
+    chunks, config, state = megatron_model(kind, tp, pp, ep, vpp)
     if world == 1:
-        return check_logits(kind, model)
+        return check_logits(kind, chunks[0])
     from megatron.core import dist_checkpointing
 
-    folder = f"{kind}_torch_dist"
+    made = kind + ("_vpp" if vpp else "")
+    # The keys of Megatron-LM's generate_state_dict.
+    keys = [f"model{chunk}" if vpp else "model" for chunk in range(len(chunks))]
+    folder = f"{made}_torch_dist"
     if rank == 0:
         os.makedirs(folder)
     dist.barrier()
     from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 
-    sharded = model.sharded_state_dict()
+    sharded = {key: chunk.sharded_state_dict() for key, chunk in zip(keys, chunks)}
     dist_checkpointing.save({**sharded, "iteration": 3}, folder, TorchDistSaveShardedStrategy("torch_dist", 1, thread_count=1))
     # The layout of Megatron-LM's checkpointing.get_checkpoint_name, and what its generate_state_dict saves.
     name = f"mp_rank_{state['tp_rank']:02d}"
@@ -196,17 +294,17 @@ def run(rank, world, port, kind, tp, pp, ep):
     if ep > 1:
         name += f"_{state['ep_rank']:03d}"
     iteration = 1 if kind == "qwen3_moe" else 3
-    path = os.path.join(f"{kind}_ranks", f"iter_{iteration:07d}", name)
+    path = os.path.join(f"{made}_ranks", f"iter_{iteration:07d}", name)
     os.makedirs(path)
-    saved = {"model": model.state_dict_for_save_checkpoint()}
-    if kind == "qwen2":
+    saved = {key: chunk.state_dict_for_save_checkpoint() for key, chunk in zip(keys, chunks)}
+    if made == "qwen2":
         saved.update(
             args=argparse.Namespace(tensor_model_parallel_size=tp, params_dtype=torch.float32, layer=config.normalization),
             iteration=3, checkpoint_version=3.0, optimizer={"param_groups": [{"lr": 1e-3}], "state": torch.ones(2)},
         )
     torch.save(saved, os.path.join(path, "model_optim_rng.pt"))
     if rank == 0:
-        with open(os.path.join(f"{kind}_ranks", "latest_checkpointed_iteration.txt"), "w") as file:
+        with open(os.path.join(f"{made}_ranks", "latest_checkpointed_iteration.txt"), "w") as file:
             file.write(str(iteration))
     dist.barrier()
     dist.destroy_process_group()
@@ -218,7 +316,22 @@ def save_hf(kind):
     model.save_pretrained(folder)
     if os.path.exists(os.path.join(folder, "generation_config.json")):
         os.remove(os.path.join(folder, "generation_config.json"))
+    if kind == "deepseek_v3":
+        add_mtp(folder)
     return model
+
+
+def add_mtp(folder):
+    from safetensors.torch import save_file
+
+    main = saved_tensors(folder)
+    save_file({**main, **mtp_tensors(main)}, os.path.join(folder, "model.safetensors"), {"format": "pt"})
+    path = os.path.join(folder, "config.json")
+    with open(path) as file:
+        config = json.load(file)
+    config["num_nextn_predict_layers"] = 1
+    with open(path, "w") as file:
+        json.dump(config, file, indent=2)
 
 
 def save_dcp():
@@ -299,7 +412,7 @@ def run_adam(rank, world, port, name, tp, kind):
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
-    model, config, _ = megatron_model("qwen2", tp, 1, 1)
+    (model,), config, _ = megatron_model("qwen2", tp, 1, 1)
     shards = kind != "plain"
     half = dict(bf16=True, params_dtype=torch.bfloat16) if shards else {}
     if shards:
@@ -357,8 +470,11 @@ ADAM_STEPS = {
 STEPS = {
     "dense": (4, "qwen2", 2, 2, 1),
     "experts": (2, "qwen3_moe", 1, 1, 2),
+    "chunks": (2, "qwen2", 1, 2, 1, 2),
+    "latent": (2, "deepseek_v3", 2, 1, 2),
     "dense_logits": (1, "qwen2", 1, 1, 1),
     "experts_logits": (1, "qwen3_moe", 1, 1, 1),
+    "latent_logits": (1, "deepseek_v3", 1, 1, 1),
 }
 
 
@@ -377,7 +493,7 @@ def main():
         if step == "models":
             for name in filter(os.path.isdir, os.listdir()):
                 shutil.rmtree(name)
-            for kind in ("qwen2", "qwen3_moe"):
+            for kind in ("qwen2", "qwen3_moe", "deepseek_v3"):
                 save_hf(kind)
             save_dcp()
             continue

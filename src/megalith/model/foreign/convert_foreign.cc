@@ -19,6 +19,7 @@
 #include "megalith/hf/scalar_type.h"
 #include "megalith/hf/weight_writer.h"
 #include "megalith/io/file_io.h"
+#include "megalith/io/json_reader.h"
 #include "megalith/io/staged_folder.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/foreign/foreign_optimizer.h"
@@ -35,6 +36,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kTracker = "latest_checkpointed_iteration.txt";
+constexpr const char* kMcoreAdapterConfig = "mca_config.json";
 constexpr uint64_t kLongestTracker = 100;  // bytes
 
 bool is_checkpoint(const fs::path& folder) { return hf::is_dcp_folder(folder) || is_megatron_rank_folder(folder); }
@@ -139,12 +141,27 @@ Plan plan_by_file_names(const std::shared_ptr<const hf::DcpFolder>& folder, cons
 
 // ---- Names of Megatron-Core ----
 
+// Returns the settings that keep weights in a form which is not read: those of Megatron-LM's arguments, and those that
+// mcore_adapter writes beside the folders of its iterations.
+std::vector<std::string> unread_settings(const MegatronModel& model, const fs::path& folder) {
+  std::vector<std::string> found = model.unread_arguments();
+  for (const fs::path& place : {folder, folder.parent_path()}) {
+    if (!fs::exists(place / kMcoreAdapterConfig)) continue;
+    const io::JsonFields settings = io::read_json_file(place / kMcoreAdapterConfig).fields();
+    for (const char* name : {"layernorm_zero_centered_gamma", "rotary_interleaved"})
+      if (settings.optional<bool>(name).value_or(false)) found.emplace_back(name);
+    break;
+  }
+  return found;
+}
+
 Plan plan_by_modules(const std::shared_ptr<const MegatronModel>& model, const ModelConfig& config,
                      const hf::TensorMapping& mapping, const ForeignOptions& options, const fs::path& folder) {
-  check<ConfigError>(model->unread_arguments().empty(),
+  const std::vector<std::string> unread = unread_settings(*model, folder);
+  check<ConfigError>(unread.empty(),
                      "{} was trained with {}, which keeps norms or rotary weights in a form that is not read here;"
-                     " convert it with Megatron's own tools",
-                     folder.string(), list_in_words(model->unread_arguments(), 8));
+                     " convert it with the tools of the program that wrote it",
+                     folder.string(), list_in_words(unread, 8));
   Plan plan;
   Problems problems;
   std::set<std::string> used, planned;
