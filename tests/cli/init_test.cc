@@ -18,12 +18,12 @@ constexpr const char* kConfig = R"({"architectures": ["Qwen3ForCausalLM"], "mode
  "head_dim": 8, "max_position_embeddings": 512, "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "hidden_act": "silu",
  "tie_word_embeddings": false, "initializer_range": 0.02, "eos_token_id": 0, "attention_bias": false})";
 
-// A folder with a tiny model, which has a tokenizer and no weights, and data of four kinds.
+// A folder with a tiny model, which has a tokenizer and no weights, and data of six kinds.
 class InitCommand : public ::testing::Test {
  protected:
   void SetUp() override {
     std::ofstream documents(at("documents.jsonl")), chats(at("chats.jsonl")), pairs(at("pairs.jsonl")),
-        rated(at("rated.jsonl"));
+        rated(at("rated.jsonl")), labelled(at("labelled.jsonl")), graded(at("graded.jsonl"));
     for (int i = 0; i < 80; ++i) {
       documents << R"({"text": "Mia has )" << i << R"( red apples and gives half of them to her brother."})"
                 << "\n";
@@ -34,6 +34,8 @@ class InitCommand : public ::testing::Test {
             << "\n";
       rated << R"({"prompt": "How many?", "response": "About )" << i << R"(.", "kto_tag": )"
             << (i % 3 == 0 ? "false" : "true") << "}\n";
+      labelled << R"({"text": "About )" << i << R"( apples.", "label": )" << i % 3 << "}\n";
+      graded << R"({"text": "About )" << i << R"( apples.", "label": )" << i << ".5}\n";
     }
     documents.close();
     const auto made =
@@ -93,6 +95,22 @@ TEST_F(InitCommand, ConversationsPairsAndAdaptersStartFromWeights) {
   const auto pairs = in_folder("\"$MEGALITH\" init --model base --data pairs.jsonl --output p.yaml </dev/null");
   expect_trains(pairs, "p/model.safetensors");
   expect_contains(text_of("p.yaml"), "stage: dpo");
+  expect_trains(in_folder("\"$MEGALITH\" init --model base --data pairs.jsonl --task reward --output r.yaml"),
+                "r/model.safetensors");
+  expect_contains(text_of("r.yaml"), "stage: rm");
+  expect_trains(in_folder("\"$MEGALITH\" init --model base --data labelled.jsonl --task classify --output c.yaml"),
+                "c/model.safetensors");
+  for (const char* part : {"stage: cls", "num_labels: 3", "problem_type: single_label_classification"})
+    expect_contains(text_of("c.yaml"), part);
+  // A head that is there already says how many scores it has.
+  expect_trains(in_folder("\"$MEGALITH\" init --model out/c --data labelled.jsonl --task classify --output again.yaml"),
+                "again/model.safetensors");
+  EXPECT_EQ(text_of("again.yaml").find("num_labels"), std::string::npos);
+  expect_refused(in_folder("\"$MEGALITH\" init --model out/c --data chats.jsonl --output not.yaml"),
+                 "the model scores sequences");
+  expect_trains(in_folder("\"$MEGALITH\" init --model base --data graded.jsonl --task classify --output g.yaml"),
+                "g/model.safetensors");
+  expect_contains(text_of("g.yaml"), "problem_type: regression");
   const auto rated = in_folder("\"$MEGALITH\" init --model base --data rated.jsonl --output k.yaml </dev/null");
   expect_contains(rated.err, "answers with verdicts (column kto_tag)");
   expect_trains(rated, "k/model.safetensors");
@@ -110,6 +128,8 @@ TEST_F(InitCommand, RefusesWhatItCannotDo) {
   expect_refused(init("--model model --data chats.jsonl --task pretrain"), "does not suit the data");
   expect_refused(init("--model model --data pairs.jsonl"), "has no weights");
   expect_refused(init("--model model --data documents.jsonl --task ppo"), "task is \"ppo\"");
+  expect_refused(init("--model model --data documents.jsonl --task classify"), "give data with a column label");
+  expect_refused(init("--model model --data chats.jsonl --task reward"), "give data with columns chosen and rejected");
   expect_refused(init("--model model --data documents.jsonl --learning_rate 1"), "is an option of the run");
   expect_refused(init("--model model --data documents.jsonl --output run.txt"), "names end in .yaml");
   EXPECT_FALSE(fs::exists(at("run.yaml")));
@@ -120,7 +140,8 @@ TEST_F(InitCommand, AsksOnATerminal) {
   const auto asked = in_folder("printf 'model\\ndocuments.jsonl\\n\\n\\n' | script -qec \"$MEGALITH init\" /dev/null");
   EXPECT_EQ(asked.exit_code, 0) << asked.out;
   for (const char* part :
-       {"Model (", "Data (", "Task (pretrain, sft, lora, preference, kto) [pretrain]", "wrote run.yaml"})
+       {"Model (", "Data (", "Task (pretrain, sft, lora, preference, kto, reward, classify) [pretrain]",
+        "wrote run.yaml"})
     expect_contains(asked.out, part);
   EXPECT_TRUE(fs::exists(at("run.yaml")));
 }

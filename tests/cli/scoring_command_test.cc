@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -100,14 +101,34 @@ class ScoringCommand : public ::testing::Test {
     words.insert(words.end(), more.begin(), more.end());
     return run_process(words, {{"XDG_CACHE_HOME", path("cache")}});
   }
-  void write_batch() const {
+  void write_batch(const std::vector<std::vector<int64_t>>& texts) const {
+    size_t longest = 0;
+    for (const auto& text : texts) longest = std::max(longest, text.size());
+    const std::vector<int64_t> shape{std::ssize(texts), static_cast<int64_t>(longest)};
+    at::Tensor ids = at::full(shape, 11, at::kLong), mask = at::zeros(shape, at::kLong);
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const auto row = static_cast<int64_t>(i), length = std::ssize(texts[i]);
+      ids[row].narrow(0, 0, length).copy_(at::tensor(texts[i], at::kLong));
+      mask[row].narrow(0, 0, length).fill_(1);
+    }
     fs::create_directory(folder_ / "batch");
     hf::WeightWriter writer(folder_ / "batch",
-                            {{"input_ids", hf::Dtype::kI64, {2, 4}}, {"attention_mask", hf::Dtype::kI64, {2, 4}}});
+                            {{"input_ids", hf::Dtype::kI64, shape}, {"attention_mask", hf::Dtype::kI64, shape}});
     writer.create_files();
-    writer.write("input_ids", at::tensor({5, 6, 7, 8, 9, 10, 11, 11}, at::kLong).view({2, 4}));
-    writer.write("attention_mask", at::tensor({1, 1, 1, 1, 1, 1, 0, 0}, at::kLong).view({2, 4}));
+    writer.write("input_ids", ids);
+    writer.write("attention_mask", mask);
     writer.sync();
+  }
+  ProcessResult score(const std::string& model, const Words& more) const {
+    Words words{MEGALITH_PROGRAM,
+                "score",
+                "--use_cpu",
+                "--model=" + path(model),
+                "--input=" + path("batch/model.safetensors"),
+                "--output=" + path("scores.safetensors"),
+                "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_process(words);
   }
 
   TempFolder folder_;
@@ -140,28 +161,17 @@ TEST_F(ScoringCommand, RewardsTrainEvaluateAndScore) {
   EXPECT_TRUE(metrics.contains("eval_accuracy"));
   EXPECT_FALSE(metrics.contains("eval_perplexity"));
 
-  write_batch();
-  const auto score = [&](const Words& more) {
-    Words words{MEGALITH_PROGRAM,
-                "score",
-                "--use_cpu",
-                "--model=" + path("reward"),
-                "--input=" + path("batch/model.safetensors"),
-                "--output=" + path("scores.safetensors"),
-                "--json"};
-    words.insert(words.end(), more.begin(), more.end());
-    return run_process(words);
-  };
-  const auto scored = score({});
+  write_batch({{5, 6, 7, 8}, {9, 10}});
+  const auto scored = score("reward", {});
   ASSERT_EQ(scored.exit_code, 0) << scored.err;
   const json logits = json::parse(scored.out).at("logits");
   ASSERT_EQ(logits.size(), 2U);
   const hf::SafetensorsFile file(folder_ / "scores.safetensors");
   EXPECT_EQ(file.tensor("logits").sizes(), (std::vector<int64_t>{2, 1}));
-  const auto split = score({"--nproc=2", "--tp=2"});
+  const auto split = score("reward", {"--nproc=2", "--tp=2"});
   ASSERT_EQ(split.exit_code, 0) << split.err;
   EXPECT_NEAR(json::parse(split.out).at("logits")[1][0].get<double>(), logits[1][0].get<double>(), 1e-5);
-  const auto refused = score({"--logits"});
+  const auto refused = score("reward", {"--logits"});
   EXPECT_EQ(refused.exit_code, 2);
   expect_contains(refused.err, "leave out --logits");
   const auto texts = run_process(
@@ -182,6 +192,61 @@ TEST_F(ScoringCommand, LabelsTrainAndEvaluate) {
   const auto numbers = train("numbers", {"--stage=cls", "--num_labels=1", "--dataset=rated", "--finetuning_type=lora"});
   ASSERT_EQ(numbers.exit_code, 0) << numbers.err;
   EXPECT_EQ(json_file(folder_ / "numbers" / "adapter_config.json").at("task_type"), "SEQ_CLS");
+}
+
+// Reward models as LLaMA-Factory writes them (tests/data/value_head/make.py).
+TEST_F(ScoringCommand, ValueHeadsAreRead) {
+  const json golden = json_file("tests/data/value_head/golden.json");
+  const fs::path adapter = fs::absolute("tests/data/value_head/adapter");
+  fs::copy(folder_ / "model", folder_ / "full");
+  fs::copy_file("tests/data/value_head/full/value_head.safetensors", folder_ / "full" / "value_head.safetensors");
+  write_batch(golden.at("texts").get<std::vector<std::vector<int64_t>>>());
+  const auto expect_scores = [&](const ProcessResult& scored, const json& expected) {
+    ASSERT_EQ(scored.exit_code, 0) << scored.err;
+    const json logits = json::parse(scored.out).at("logits");
+    ASSERT_EQ(logits.size(), expected.size());
+    for (size_t i = 0; i < expected.size(); ++i)
+      EXPECT_NEAR(logits[i][0].get<double>(), expected[i].get<double>(), 1e-4) << i;
+  };
+  expect_scores(score("full", {"--stage=rm"}), golden.at("full").at("scores"));
+  const std::string with_adapter = "--adapter_name_or_path=" + adapter.string();
+  expect_scores(score("model", {"--stage=rm", with_adapter}), golden.at("adapter").at("scores"));
+  const auto merged = run_process({MEGALITH_PROGRAM, "convert", "--checkpoint_path", path("full"), "--adapter_path",
+                                   adapter.string(), "--output_path", path("merged")});
+  ASSERT_EQ(merged.exit_code, 0) << merged.err;
+  expect_scores(score("merged", {"--stage=rm"}), golden.at("adapter").at("scores"));
+  const auto tokens = score("full", {});
+  ASSERT_EQ(tokens.exit_code, 0) << tokens.err;
+  EXPECT_TRUE(json::parse(tokens.out).contains("loss"));
+  expect_contains(tokens.err, "holds a value head");
+  const auto untrained = score("model", {"--stage=rm"});
+  EXPECT_EQ(untrained.exit_code, 2);
+  expect_contains(untrained.err, "new and untrained");
+
+  for (const Words& more : {Words{"--model_name_or_path=" + path("full")},
+                            Words{"--finetuning_type=lora", "--lora_rank=4", with_adapter}}) {
+    SCOPED_TRACE(more.back());
+    Words words{"--stage=rm", "--dataset=pairs", "--save_strategy=steps", "--save_steps=2"};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto whole = train("further", words);
+    ASSERT_EQ(whole.exit_code, 0) << whole.err;
+    const std::vector<double> losses = losses_in(folder_ / "further");
+    fs::remove_all(folder_ / "further" / "checkpoint-4");
+    words.emplace_back("--resume_from_checkpoint=auto");
+    const auto resumed = train("further", words);
+    ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+    EXPECT_EQ(losses_in(folder_ / "further"), losses);
+    fs::rename(folder_ / "further", folder_ / (more.size() > 1 ? "adapter" : "trained"));
+  }
+  const double bias = golden.at("full").at("bias").get<double>();
+  EXPECT_EQ(json_file(folder_ / "trained" / "config.json").at("score_bias").get<double>(), bias);
+  const auto evaluated = evaluate("trained", {"--stage=rm", "--eval_dataset=pairs"});
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  const auto with_further =
+      evaluate("model", {"--stage=rm", "--eval_dataset=pairs", "--adapter_name_or_path=" + path("adapter")});
+  ASSERT_EQ(with_further.exit_code, 0) << with_further.err;
+  const auto as_given = evaluate("full", {"--stage=rm", "--eval_dataset=pairs"});
+  ASSERT_EQ(as_given.exit_code, 0) << as_given.err;
 }
 
 TEST_F(ScoringCommand, BadInputIsRefusedBeforeAnyWork) {

@@ -19,6 +19,7 @@
 #include "megalith/run/rehearsal/pipeline_arrivals.h"
 #include "megalith/run/rehearsal/rehearsal_report.h"
 #include "megalith/run/rehearsal/tensor_memory.h"
+#include "megalith/run/resolve/model_settings.h"
 #include "tests/plan/memory_case.h"
 #include "tests/support/expect.h"
 #include "tests/support/run_ranks.h"
@@ -47,7 +48,8 @@ struct Job {
     return config::parse_arguments(config::Dialect::kTrain, all).args;
   }
   PlannedModel model() const {
-    return {.config = plan_model(family, {{"num_hidden_layers", layers}, {"vocab_size", vocabulary}})};
+    const auto config = plan_model(family, {{"num_hidden_layers", layers}, {"vocab_size", vocabulary}});
+    return {.config = model_overrides(options()).applied_to(config)};
   }
   RehearsalRequest request(RehearsalChoice choice = {}) const {
     choice.world_size = world;
@@ -67,7 +69,7 @@ Seen train(const RehearsalRequest& request, comm::World& world) {
   parallel::ParallelContext context(world, layout::RankGrid(request.shape.grid));
   context.rng().seed(layout::adapter_seeds(42, context.grid(), world.rank()));
   TraceRecorder trace;
-  MockTraining training(request.settings, request.shape, context, trace);
+  MockTraining training(request.settings, request.shape, context, trace, request.scoring);
   training.prepare();
   memory.reset_peak();
   for (int step = 0; step < 2; ++step) EXPECT_TRUE(training.step());
@@ -240,6 +242,18 @@ TEST(Rehearsal, HidesTheExchangesOfExperts) {
   EXPECT_DOUBLE_EQ(exposed_exchanges(job.request()), 2 * (6 * 4 * 4 + 6 * 4));
   job.words.emplace_back("--overlap_moe_expert_parallel_comm=true");
   EXPECT_DOUBLE_EQ(exposed_exchanges(job.request()), 2 * (2 * 4 + 2 * 4 + 5 + 6 * 4));
+}
+
+// Pairs, and texts with classes.
+TEST(Rehearsal, ModelsThatScoreSequences) {
+  for (const char* layout : {"--tp=2", "--pp=2", "--cp=2"})
+    for (const std::vector<std::string>& stage :
+         {std::vector<std::string>{"--stage=rm"}, {"--stage=cls", "--num_labels=3"}}) {
+      SCOPED_TRACE(fmt::format("{} {}", layout, stage.front()));
+      std::vector<std::string> words{layout, "--gradient_accumulation_steps=2", "--calculate_per_token_loss=false"};
+      words.insert(words.end(), stage.begin(), stage.end());
+      expect_operations_of_the_run({.words = words, .world = 2});
+    }
 }
 
 TEST(Rehearsal, AllTogether) {

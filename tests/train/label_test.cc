@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "megalith/data/token_table.h"
 #include "megalith/model/families/scores.h"
 #include "megalith/model/footprint/model_footprint.h"
 #include "megalith/run/resolve/inputs.h"
@@ -112,6 +113,45 @@ TEST(LabelLayouts, GiveTheNumbersOfOneRank) {
                    c.cp = 2;
                  }),
               joined);
+}
+
+// Five texts for two or four replicas: see RewardLayouts.FivePairsOnSeveralReplicas.
+TEST(LabelLayouts, FiveTextsOnSeveralReplicas) {
+  const json golden = golden_json("trl/rewards.json");
+  for (const auto& [problem, expected] : golden.at("models").at("llama").at("labels").items()) {
+    const data::LabelForm form = form_of(problem, expected);
+    const auto texts = golden_texts(labels_vocab("llama"));
+    data::TokenTable table;
+    for (size_t i = 0; i < 5; ++i)
+      table.append(
+          scored_row(texts[i], data::label_in({{"label", expected.at("labels")[i]}}, "label", form, "a test")));
+    const auto five = data::dataset_of(std::move(table), {});
+    // Micro-batches of one text, four of them in a step of all replicas.
+    const auto run = [&](int pp, int dp) {
+      TrainerCase how = label_case(fmt::format("{} pp {} dp {}", problem, pp, dp), 4 / dp, dp);
+      how.pp = pp;
+      how.args.batch.micro_batch_size = how.args.batch.eval_micro_batch_size.emplace(1);
+      how.args.scoring.num_labels = static_cast<int>(form.num_labels);
+      how.args.scoring.problem_type = form.problem;
+      return run_scoring(how, golden_folder("llama"), five);
+    };
+    const RunLog alone = run(1, 1);
+    for (const auto& [pp, dp] : {std::pair(1, 2), {1, 4}, {2, 2}}) {
+      SCOPED_TRACE(fmt::format("{} pp {} dp {}", problem, pp, dp));
+      const RunLog other = run(pp, dp);
+      for (const char* key : {"loss", "accuracy", "grad_norm"}) {
+        const auto actual = other.numbers(key), right = alone.numbers(key);
+        ASSERT_EQ(actual.size(), right.size()) << key;
+        for (size_t i = 0; i < right.size(); ++i)
+          expect_close(actual[i], right[i], fmt::format("{} {}", key, i), i == 0 ? kClose : 1e-4, 1e-6);
+      }
+      for (const char* key : {"eval_loss", "eval_accuracy"}) {
+        const auto actual = other.evaluation.find(key), right = alone.evaluation.find(key);
+        ASSERT_EQ(actual.has_value(), right.has_value()) << key;
+        if (right) expect_close(*actual, *right, key, 1e-4);
+      }
+    }
+  }
 }
 
 TEST(LabelForms, ThatDoNotFitTheModelAreRefused) {

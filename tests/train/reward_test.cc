@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 
+#include "megalith/data/token_table.h"
 #include "megalith/hf/weight_files.h"
 #include "megalith/inference/generate.h"
 #include "megalith/model/adapter.h"
@@ -140,6 +141,29 @@ TEST(RewardLayouts, GiveTheNumbersOfOneRank) {
             c.args.recompute.granularity = config::RecomputeGranularity::kFull;
           })})
       expect_same_rewards(run_scoring(how, golden_folder(model), pairs), alone, 1e-4);
+  }
+}
+
+// Five pairs for two or four replicas: the micro-batches that fill up a group of the evaluation are copies of the first
+// pair and count nowhere, and a step that an epoch does not fill continues with its first pairs.
+TEST(RewardLayouts, FivePairsOnSeveralReplicas) {
+  const auto texts = golden_texts(vocab_of("llama"));
+  data::TokenTable table;
+  for (const auto& [chosen, rejected] : {std::pair(0, 4), {1, 5}, {2, 6}, {3, 7}, {0, 6}})
+    table.append(data::Sample{scored_row(texts.at(chosen), data::label_of_number(0)),
+                              scored_row(texts.at(rejected), data::label_of_number(0))});
+  const auto five = data::dataset_of(std::move(table), {.pairs = true});
+  // Micro-batches of one pair, four of them in a step of all replicas.
+  const auto run = [&](int pp, int dp) {
+    TrainerCase how = reward_case(fmt::format("pp {} dp {}", pp, dp), 4 / dp, dp);
+    how.pp = pp;
+    how.args.optimizer.use_distributed_optimizer = dp > 1;
+    return run_scoring(how, golden_folder("llama"), five);
+  };
+  const RunLog alone = run(1, 1);
+  for (const auto& [pp, dp] : {std::pair(1, 2), {1, 4}, {2, 2}}) {
+    SCOPED_TRACE(fmt::format("pp {} dp {}", pp, dp));
+    expect_same_rewards(run(pp, dp), alone, 1e-4);
   }
 }
 

@@ -30,13 +30,6 @@ namespace {
 
 constexpr int kGoldenPairs = 4;
 
-data::Sequence scored_row(const std::vector<int32_t>& ids, int32_t label) {
-  data::Sequence row;
-  row.ids = ids;
-  data::mark_scored(row, label, 0, "a test");
-  return row;
-}
-
 // Joins rows to one whose pieces do not see one another.
 data::Sequence packed(const std::vector<data::Sequence>& rows) {
   data::Sequence all;
@@ -61,6 +54,13 @@ TrainerCase scoring_case(const std::string& name, config::Stage stage, int items
 }
 
 }  // namespace
+
+data::Sequence scored_row(const std::vector<int32_t>& ids, int32_t label) {
+  data::Sequence row;
+  row.ids = ids;
+  data::mark_scored(row, label, 0, "a test");
+  return row;
+}
 
 at::Tensor tensor_in(const json& numbers) {
   if (!numbers.at(0).is_array()) return at::tensor(numbers.get<std::vector<double>>(), at::kFloat);
@@ -151,6 +151,9 @@ RunLog run_scoring(const TrainerCase& how, const fs::path& folder, const std::sh
   run_trainer_ranks(folder, how, [&](const TrainerRank& r) {
     Recorder::Heard heard;
     train::TrainerSetup setup = r.setup(data, data);
+    // As in `megalith train`: no sample of an epoch is left out.
+    setup.train_data =
+        train::numbered_data(data, {.size = data->size(), .shuffle = false, .end = data::EpochEnd::kWrap}, r.collator);
     setup.objective = scoring_objective(r);
     setup.callbacks.push_back(std::make_unique<Recorder>(heard));
     train::Trainer trainer(r.models, r.settings(), std::move(setup));

@@ -20,6 +20,8 @@ void write_scoring_model(const std::string& name, const at::Tensor& score, const
 
 // The eight golden texts, with ids that a vocabulary has: the chosen answers, then the rejected ones.
 std::vector<std::vector<int32_t>> golden_texts(int64_t vocab);
+// Returns a text with its label (data/scored_rows.h), without 0 at its end.
+data::Sequence scored_row(const std::vector<int32_t>& ids, int32_t label);
 // Returns the four golden pairs as scored rows, with margins if there are any.
 std::shared_ptr<const data::Dataset> scored_pairs(int64_t vocab, const std::vector<double>& margins = {});
 // Returns the eight texts with the labels of a golden case. With `together` texts to a row.

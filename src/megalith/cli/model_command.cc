@@ -6,6 +6,7 @@
 #include "megalith/base/error.h"
 #include "megalith/config/derive.h"
 #include "megalith/config/validate.h"
+#include "megalith/model/families/family.h"
 #include "megalith/model/weight_check.h"
 #include "megalith/run/load_model.h"
 #include "megalith/run/rank_main.h"
@@ -42,6 +43,8 @@ bool ModelCommand::parse(Words words, std::vector<config::CommandOption> own, co
       " add_tokens and add_special_tokens; the vocabulary of a grown model or adapter is in its files");
   plan_ = run::model_plan(run::find_model(*model_, !args_.source.train_from_scratch), args_, {},
                           /*reads_tokenizer=*/false);
+  if (config::scores_sequences(args_.run.stage) && !plan_.fresh)
+    run::check_trained_head(plan_, model::read_model_config(plan_.folder));
   // Its warnings are about runs.
   args_ = config::derive(args_, /*experts=*/plan_.config.moe.has_value()).args;
   return true;

@@ -2,14 +2,17 @@
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
 #include "megalith/cli/model_command.h"
 #include "megalith/hf/safetensors_file.h"
 #include "megalith/hf/weight_writer.h"
 #include "megalith/inference/score.h"
 #include "megalith/inference/stage_passes.h"
+#include "megalith/model/families/value_head.h"
 
 namespace megalith::cli {
 
@@ -24,7 +27,8 @@ token that the mask keeps is one). Writes token_losses [b, s] (entry t is the lo
 mean over labeled tokens) and, with --logits, logits [b, s, v].
 
 For a model that scores sequences (…ForSequenceClassification: a reward model, a classifier) it reads input_ids and, if
-present, attention_mask, writes logits [b, labels], the scores of each sequence, and prints them.
+present, attention_mask, writes logits [b, labels], the scores of each sequence, and prints them. With --stage rm, a
+language model or adapter beside which LLaMA-Factory has written a value head is such a model.
 
 For a model that sees, the file may hold pixel_values [patches, numbers] with image_grid_thw [images, 3] and
 pixel_values_videos with video_grid_thw [videos, 3] and second_per_grid_ts [videos], as processors of transformers
@@ -137,6 +141,15 @@ void print_total(const inference::ScoreTotal& total, bool json) {
   }
 }
 
+// A language model with a value head is one or the other, and only the stage tells which is wanted.
+void mention_value_head(const ModelCommand& command) {
+  std::vector<std::string> folders = command.args().lora.adapter_name_or_path;
+  folders.push_back(command.model().folder.string());
+  const auto found = std::ranges::find_if(folders, model::has_value_head);
+  if (command.model().num_labels == 0 && found != folders.end())
+    log_info("{} holds a value head, which --stage rm scores sequences with; these are the losses of tokens", *found);
+}
+
 }  // namespace
 
 int run_score(Words words) {
@@ -156,6 +169,7 @@ int run_score(Words words) {
   check<ConfigError>(command.model().num_labels == 0 || (!logits && !batch.labels.defined()),
                      "the model scores sequences, whose scores are its logits: leave out --logits, and labels in {}",
                      *input);
+  mention_value_head(command);
   inference::check_token_ids(batch.input_ids, command.model());
   inference::place_media(batch.input_ids, batch.attention_mask, batch.media, command.model());
   command.keep_towers({.vision = batch.media.sees(), .audio = batch.media.hears()});

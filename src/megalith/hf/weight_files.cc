@@ -44,12 +44,14 @@ std::vector<std::string> file_names(const fs::path& folder) {
   return names;
 }
 
-// Files of an adapter are skipped: they may lie beside the weights of the base.
+// Files of an adapter and a value head are skipped: they may lie beside the weights of the base.
 std::vector<std::string> matching(const std::vector<std::string>& names, std::string_view prefix,
                                   std::string_view suffix) {
   std::vector<std::string> found;
   for (const std::string& name : names)
-    if (name.starts_with(prefix) && name.ends_with(suffix) && !name.starts_with("adapter")) found.push_back(name);
+    if (name.starts_with(prefix) && name.ends_with(suffix) && !name.starts_with("adapter") &&
+        !name.starts_with("value_head."))
+      found.push_back(name);
   return found;
 }
 

@@ -17,6 +17,7 @@
 #include "megalith/hf/weight_writer.h"
 #include "megalith/inference/stage_passes.h"
 #include "megalith/io/staged_folder.h"
+#include "megalith/model/families/value_head.h"
 #include "megalith/nn/context_parallel/slice.h"
 #include "megalith/nn/tensor_parallel/mappings.h"
 
@@ -101,11 +102,12 @@ FlatRows flatten(const Rows& rows, int64_t length, int64_t total) {
   return flat;
 }
 
-// Returns the last columns that the mask keeps and that are not padding; 0 for a row without any.
+// Returns the last columns that the mask keeps and that are not padding; 0 for a row without any. For a value head the
+// mask alone decides.
 at::Tensor last_columns(const ScoreBatch& batch, const model::ModelConfig& config) {
   at::Tensor kept = at::ones_like(batch.input_ids, at::kBool);
   if (batch.attention_mask.defined()) kept = batch.attention_mask.ne(0);
-  const io::Json* pad = model::config_value(config, "pad_token_id");
+  const io::Json* pad = model::score_bias(config) ? nullptr : model::config_value(config, "pad_token_id");
   if (pad != nullptr && pad->is_number_integer()) kept = kept.logical_and(batch.input_ids.ne(pad->get<int64_t>()));
   return (at::arange(batch.input_ids.size(1), at::kLong) * kept).argmax(1);
 }

@@ -44,7 +44,8 @@ ScoreTotal score_to_file(const model::VirtualModels& models, const ScoreBatch& b
 
 // For a model that scores sequences (model/families/scores.h): writes logits [b, n], the n scores of each row, fp32,
 // and returns them on every rank. They are those of the last token that the mask keeps and that is not the padding of
-// config.json (pad_token_id), as in transformers. Collective and complete like score_to_file. Throws ConfigError for
+// config.json (pad_token_id), as in transformers; with a value head (model/families/value_head.h), those of the last
+// token that the mask keeps. Collective and complete like score_to_file. Throws ConfigError for
 // other models.
 at::Tensor score_sequences_to_file(const model::VirtualModels& models, const ScoreBatch& batch,
                                    const std::filesystem::path& output, int64_t rows);

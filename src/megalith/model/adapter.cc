@@ -10,6 +10,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <ranges>
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
@@ -19,6 +20,8 @@
 #include "megalith/io/staged_folder.h"
 #include "megalith/model/adapter_start.h"
 #include "megalith/model/families/family.h"
+#include "megalith/model/families/scores.h"
+#include "megalith/model/families/value_head.h"
 #include "megalith/model/weight_check.h"
 #include "megalith/nn/parameter/init.h"
 #include "megalith/nn/parameter/matrix.h"
@@ -181,15 +184,23 @@ std::set<std::string> mtp_names(const ModelConfig& config, const peft::AdapterCo
   return names;
 }
 
+// Whether the head of a model is the value head in the folder of an adapter.
+bool brings_value_head(const fs::path& folder, const ModelConfig& config) {
+  return config.num_labels == 1 && has_value_head(folder);
+}
+
 // Returns the mapping for reading an adapter. A model without the multi-token-prediction layers on which it was trained
-// ignores their tensors.
+// ignores their tensors. A value head is not in the adapter's own file.
 hf::TensorMapping reading_mapping(const ModelConfig& config, const peft::AdapterConfig& adapter, const fs::path& folder,
                                   const std::set<std::string>& frozen) {
   hf::NameMap names = peft::adapter_names(module_names(config));
   if (const ModelConfig described = with_described_mtp(config); described.mtp_layers > config.mtp_layers)
     for (const std::string& name : mtp_names(described, resolve_targets(peft::read_adapter_config(folder), described)))
       names.ignored.push_back(name);
-  return {names, adapter_tensors(config, adapter, frozen)};
+  std::vector<hf::GlobalTensor> tensors = adapter_tensors(config, adapter, frozen);
+  if (brings_value_head(folder, config))
+    std::erase_if(tensors, [](const hf::GlobalTensor& tensor) { return tensor.name == kScoreWeight; });
+  return {names, tensors};
 }
 
 // An adapter that was trained with multi-token-prediction layers names modules that only these have (their projection).
@@ -229,6 +240,8 @@ void read_adapter(const ModelConfig& config, const peft::AdapterConfig& adapter,
     if (!in_files || parameter->value.is_meta()) continue;
     read_parameter(mapping, *files, *parameter, not_finite);
   }
+  if (brings_value_head(folder, config))
+    for (const nn::Parameter* parameter : parameters) fill_from_value_head(*parameter, folder);
   read_base_layers(config, *files, parameters, not_finite);
 }
 
@@ -327,14 +340,35 @@ peft::AdapterConfig read_adapter_for(const fs::path& folder, const ModelConfig& 
 }
 
 peft::AdapterConfig adapter_config(const AdapterSource& source, const ModelConfig& config) {
-  return source.trained ? read_adapter_for(*source.trained, config) : resolve_targets(source.fresh, config);
+  if (!source.trained) return resolve_targets(source.fresh, config);
+  peft::AdapterConfig adapter = read_adapter_for(*source.trained, config);
+  if (!brings_value_head(*source.trained, config)) return adapter;
+  adapter.modules_to_save.emplace_back(kScoreModule);
+  adapter.scores_sequences = true;
+  return adapter;
+}
+
+ModelConfig with_head_of(const AdapterSource& source, ModelConfig config) {
+  if (config.num_labels != 1) return config;
+  std::vector<fs::path> folders = source.merged;
+  if (source.trained) folders.push_back(*source.trained);
+  for (const fs::path& folder : folders | std::views::reverse) {
+    if (has_value_head(folder))
+      return with_score_bias(std::move(config), read_value_head(folder, config.hidden_size).bias);
+    const peft::AdapterConfig adapter = peft::read_adapter_config(folder);
+    if (!peft::is_saved(kScoreModule, adapter)) continue;
+    const auto bias = adapter.source->find(kScoreBias);
+    const bool given = bias != adapter.source->end() && bias->is_number();
+    return with_score_bias(std::move(config), given ? std::optional(bias->get<double>()) : std::nullopt);
+  }
+  return config;
 }
 
 VirtualModels with_adapter(const fs::path& folder, const ModelSettings& settings, parallel::ParallelContext& context,
                            const AdapterSource& source, const std::shared_ptr<const Family>& own) {
   const ModelConfig in_files =
       source.fresh_base || own ? read_model_config(folder, own) : read_pretrained_config(folder);
-  ModelConfig config = settings.overrides.applied_to(in_files);
+  ModelConfig config = with_head_of(source, settings.overrides.applied_to(in_files));
   config.vocab_size = vocab_size_for(source, config);
   ModelOptions options = settings.options;
   AdapterSource own_source = source;
@@ -503,7 +537,13 @@ void write_adapter_files(const VirtualModels& models, const peft::AdapterConfig&
         "peft cannot load this adapter: {}. megalith convert --adapter_path merges it into a model that every"
         " program loads",
         problem);
-  io::write_text_file(folder / peft::kConfigName, peft::to_json(written));
+  std::string text = peft::to_json(written);
+  if (const auto bias = score_bias(config)) {
+    io::Json json = io::Json::parse(text);
+    json[kScoreBias] = *bias;
+    text = json.dump(2) + "\n";
+  }
+  io::write_text_file(folder / peft::kConfigName, text);
   copy_assets(assets, folder, models.config());
 }
 

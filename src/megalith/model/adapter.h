@@ -48,6 +48,9 @@ peft::AdapterConfig resolve_targets(peft::AdapterConfig adapter, const ModelConf
 // Returns the adapter that a source trains on a model: that of the files, or the fresh one. Throws like resolve_targets
 // and peft::read_adapter_config.
 peft::AdapterConfig adapter_config(const AdapterSource& source, const ModelConfig& config);
+// Returns the configuration with the bias of the head that the adapters of a source bring (families/value_head.h): that
+// of the last one which has a head.
+ModelConfig with_head_of(const AdapterSource& source, ModelConfig config);
 
 // Returns the rows of embedding and head that the files of an adapter hold, whole or as updates; 0 if they have none.
 int64_t adapter_vocab_size(const std::filesystem::path& folder, const ModelConfig& config);

@@ -28,6 +28,7 @@
 #include "megalith/io/staged_folder.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/families/scores.h"
+#include "megalith/model/families/value_head.h"
 #include "megalith/model/four_bit/four_bit_weights.h"
 #include "megalith/model/weight_check.h"
 #include "megalith/nn/parameter/fp8_value.h"
@@ -167,6 +168,7 @@ void load_weights(const VirtualModels& models, const fs::path& folder, const Mod
     if (parameter->value.is_meta() || parameter->spec.role == nn::ParameterRole::kAdapter) continue;
     if (may_be_fresh(*parameter) && !mapping.holds(parameter->spec.parts[0].name)) {
       nn::initialize(*parameter, seed);
+      if (score_bias(models.config()) && has_value_head(folder)) fill_from_value_head(*parameter, folder);
       if (is_mtp(*parameter) && fresh.empty()) fresh = parameter->spec.name;
       continue;
     }

@@ -66,11 +66,6 @@ std::unique_ptr<train::Objective> make_distillation(const DistillationPlan& plan
   return std::make_unique<train::DistillationObjective>(plan.loss, load_teacher(plan, run, context));
 }
 
-std::unique_ptr<train::Objective> make_scoring(const ScoringPlan& plan, const parallel::ParallelContext& context) {
-  if (plan.rewards) return std::make_unique<train::RewardObjective>(*plan.rewards, context);
-  return std::make_unique<train::LabelObjective>(*plan.labels, context);
-}
-
 }  // namespace
 
 model::VirtualModels load_model(const ModelPlan& plan, const model::ModelSettings& settings,
@@ -116,10 +111,15 @@ std::unique_ptr<train::TeacherModel> load_teacher(const DistillationPlan& plan, 
 }
 
 // nullptr means the trainer's own objective, next-token prediction.
+std::unique_ptr<train::Objective> make_objective(const ScoringPlan& plan, const parallel::ParallelContext& context) {
+  if (plan.rewards) return std::make_unique<train::RewardObjective>(*plan.rewards, context);
+  return std::make_unique<train::LabelObjective>(*plan.labels, context);
+}
+
 std::unique_ptr<train::Objective> make_objective(const RunPlan& plan, model::VirtualModels& policy) {
   if (plan.own.objective) return plan.own.objective(policy);
   if (plan.distillation) return make_distillation(*plan.distillation, plan.settings, policy.context());
-  if (plan.scoring) return make_scoring(*plan.scoring, policy.context());
+  if (plan.scoring) return make_objective(*plan.scoring, policy.context());
   if (!plan.preference) return nullptr;
   std::unique_ptr<train::ReferenceModel> reference;
   if (plan.preference->reference == PreferencePlan::Reference::kBelowAdapter)

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "megalith/model/virtual_models.h"
+#include "megalith/parallel/parallel_context.h"
 #include "megalith/run/resolve/run_plan.h"
 #include "megalith/run/run_data.h"
 #include "megalith/train/distillation/teacher_model.h"
@@ -31,5 +32,7 @@ std::unique_ptr<train::TeacherModel> load_teacher(const DistillationPlan& plan, 
 // Returns the program's own objective, that of preferences or verdicts with its reference model, of distillation with
 // its teacher or of scores, or nullptr for language modeling. `policy` outlives it. Collective over all ranks.
 std::unique_ptr<train::Objective> make_objective(const RunPlan& plan, model::VirtualModels& policy);
+// Returns the objective of a plan for scores. `context` outlives it.
+std::unique_ptr<train::Objective> make_objective(const ScoringPlan& plan, const parallel::ParallelContext& context);
 
 }  // namespace megalith::run

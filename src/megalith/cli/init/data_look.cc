@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
@@ -59,9 +60,29 @@ std::string format_in_words(const data::DatasetDescription& dataset) {
   return fmt::format("questions and answers (columns {} and {})", columns.prompt, columns.response);
 }
 
-// Reads the first records of a file. Returns how many the file has: counted, by the table, or by its size.
-int64_t look_at_file(const fs::path& path, const TokenCounter& counter, int64_t& read, int64_t& tokens,
-                     DataLook& look) {
+constexpr double kMostClasses = 1000;  // a larger whole number is not a class
+
+// Widens a form to hold one more label: a class, a list with 0 or 1 for each class, or a number. Once a label is not a
+// class, all are numbers. The checks of the run find values that are not labels.
+void widen(data::LabelForm& form, const io::Json& label) {
+  using config::ProblemType;
+  if (label.is_array()) form = {ProblemType::kMultiLabel, std::ssize(label)};
+  if (form.problem != ProblemType::kSingleLabel) return;
+  const auto number = label.is_number()    ? std::optional(label.get<double>())
+                      : label.is_boolean() ? std::optional(label.get<bool>() ? 1.0 : 0.0)
+                      : label.is_string()  ? parse_double(label.get<std::string>())
+                                           : std::nullopt;
+  if (!number) return;
+  if (*number >= 0 && *number == std::floor(*number) && *number < kMostClasses)
+    form.num_labels = std::max({form.num_labels, static_cast<int64_t>(*number) + 1, int64_t{2}});
+  else
+    form = {ProblemType::kRegression, 1};
+}
+
+// Reads the first records of a file, whose labels are in the column `label` unless that is empty. Returns how many the
+// file has: counted, by the table, or by its size.
+int64_t look_at_file(const fs::path& path, const std::string& label, const TokenCounter& counter, int64_t& read,
+                     int64_t& tokens, DataLook& look) {
   data::RecordScanner scanner(path);
   std::string text;
   data::RecordPlace place;
@@ -69,7 +90,12 @@ int64_t look_at_file(const fs::path& path, const TokenCounter& counter, int64_t&
   double bytes = 0;
   bool more = scanner.next(text, place);
   for (; more && read < kMostRecordsRead; more = scanner.next(text, place)) {
-    const int64_t length = counter.count(data::parse_record(text, scanner.format(), path, place.line));
+    const io::Json record = data::parse_record(text, scanner.format(), path, place.line);
+    const int64_t length = counter.count(record);
+    if (const auto found = label.empty() ? record.end() : record.find(label); found != record.end()) {
+      if (!look.labels) look.labels.emplace();
+      widen(*look.labels, *found);
+    }
     look.longest_tokens = std::max(look.longest_tokens, length);
     tokens += length;
     bytes += static_cast<double>(text.size()) + 1;
@@ -103,7 +129,8 @@ DataLook look_at_data(const std::vector<std::string>& names, const fs::path& mod
     look.pairs = dataset.ranking;
     look.verdicts = !dataset.columns.kto_tag.empty();
     look.documents = words.starts_with("documents");
-    for (const fs::path& file : dataset.files) look.records += look_at_file(file, counter, read, tokens, look);
+    for (const fs::path& file : dataset.files)
+      look.records += look_at_file(file, dataset.columns.label, counter, read, tokens, look);
   }
   check<DataError>(read > 0, "{} holds no record", fmt::format("{}", fmt::join(names, ", ")));
   look.tokens_per_record = static_cast<double>(tokens) / static_cast<double>(read);

@@ -29,7 +29,8 @@ the model, and lets `megalith plan` choose a layout and a batch that fit. On a t
   --model MODEL    folder with config.json (or that file), or a hub name that has been downloaded. Without weights the
                    model is trained from scratch
   --data FILES     files or folders, with commas between them: .jsonl, .json, .txt, .csv, .tsv, .parquet, .arrow
-  --task TASK      pretrain, sft, lora, preference or kto (default: what the data is for)
+  --task TASK      pretrain, sft, lora, preference, kto, reward (a reward model on pairs) or classify (by a column
+                   label); default: what the data is for
   --gpus N         GPUs, or processes on the CPU (default: all GPUs of this machine; 1 on the CPU)
   --gpu KIND       for another machine than this one: a100-80g, h100-80g, h200, b200, cpu, or a cluster file
   --output FILE    the file to write (default run.yaml)
@@ -45,7 +46,7 @@ struct InitFlags {
   std::vector<config::CommandOption> options() {
     return {{"model", "folder of the model, or a hub name that has been downloaded", &model},
             {"data", "files or folders, with commas between them", &data},
-            {"task", "pretrain, sft, lora, preference or kto", &task},
+            {"task", "pretrain, sft, lora, preference, kto, reward or classify", &task},
             {"gpus", "GPUs, or processes on the CPU", &gpus},
             {"gpu", "a preset (a100-80g, h100-80g, h200, b200, cpu) or a cluster file", &gpu},
             {"output", "the file to write (run.yaml)", &output},
@@ -107,7 +108,7 @@ InitRequest request_of(const InitFlags& flags, bool asks) {
              request.data.in_words);
   const std::string usual(to_string(request.data.usual_task()));
   request.task = task_of(flags.task ? *flags.task
-                         : asks     ? ask("Task (pretrain, sft, lora, preference, kto)", usual)
+                         : asks     ? ask("Task (pretrain, sft, lora, preference, kto, reward, classify)", usual)
                                     : usual);
   request.machine = look_at_machine(flags.gpus, flags.gpu);
   if (asks && !flags.gpus) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "megalith/data/scored_rows.h"
 #include "megalith/model/families/model_config.h"
 #include "megalith/plan/cluster.h"
 
@@ -24,8 +25,8 @@ struct Machine {
 Machine look_at_machine(const std::optional<int64_t>& gpus, const std::optional<std::string>& gpu);
 
 // The tasks that init writes files for.
-enum class Task { kPretrain, kSft, kLora, kPreference, kKto };
-// Parses "pretrain", "sft", "lora", "preference" or "kto". Throws ConfigError.
+enum class Task { kPretrain, kSft, kLora, kPreference, kKto, kReward, kClassify };
+// Parses "pretrain", "sft", "lora", "preference", "kto", "reward" or "classify". Throws ConfigError.
 Task task_of(const std::string& name);
 std::string_view to_string(Task task);
 
@@ -34,9 +35,10 @@ struct DataLook {
   std::vector<std::string> names;  // files and folders, as the user gave them
   std::string in_words;            // "conversations (column messages)"
   bool documents = false, pairs = false, verdicts = false;
-  int64_t records = 0;           // exact for small files, otherwise by their size
-  int64_t longest_tokens = 0;    // among the records that were read
-  double tokens_per_record = 0;  // mean of them
+  std::optional<data::LabelForm> labels{};  // nullopt unless the records have a column label
+  int64_t records = 0;                      // exact for small files, otherwise by their size
+  int64_t longest_tokens = 0;               // among the records that were read
+  double tokens_per_record = 0;             // mean of them
 
   // Returns the usual task for such data.
   Task usual_task() const;

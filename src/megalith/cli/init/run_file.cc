@@ -12,6 +12,7 @@
 #include "megalith/cli/init/init_internal.h"
 #include "megalith/config/parser.h"
 #include "megalith/plan/search.h"
+#include "megalith/run/resolve/model_settings.h"
 #include "megalith/run/resolve/resolve.h"
 #include "megalith/run/resolve/run_shape.h"
 #include "megalith/tokenizer/chat/chat_template.h"
@@ -21,8 +22,9 @@ namespace megalith::cli {
 namespace {
 
 constexpr std::array kTasks{std::pair("pretrain", Task::kPretrain), std::pair("sft", Task::kSft),
-                            std::pair("lora", Task::kLora), std::pair("preference", Task::kPreference),
-                            std::pair("kto", Task::kKto)};
+                            std::pair("lora", Task::kLora),         std::pair("preference", Task::kPreference),
+                            std::pair("kto", Task::kKto),           std::pair("reward", Task::kReward),
+                            std::pair("classify", Task::kClassify)};
 
 // Whether answers are compared with those of a reference model.
 bool compares_answers(Task task) { return task == Task::kPreference || task == Task::kKto; }
@@ -35,6 +37,10 @@ config::Stage stage_of(Task task) {
       return config::Stage::kDpo;
     case Task::kKto:
       return config::Stage::kKto;
+    case Task::kReward:
+      return config::Stage::kReward;
+    case Task::kClassify:
+      return config::Stage::kClassify;
     case Task::kSft:
     case Task::kLora:
       break;
@@ -129,13 +135,20 @@ config::TrainingArguments arguments_for(const InitRequest& request, int64_t leng
       request.task == Task::kLora ? config::FinetuningType::kLora : config::FinetuningType::kFull;
   args.preference.precompute_ref_log_probs = compares_answers(request.task);
   args.precision.bf16 = request.machine.cluster.cuda;
+  if (request.task == Task::kClassify && request.model.num_labels == 0 && request.data.labels) {
+    args.scoring.num_labels = static_cast<int>(request.data.labels->num_labels);
+    args.scoring.problem_type = request.data.labels->problem;
+  }
   args.data.cutoff_len = static_cast<int>(length);
   return args;
 }
 
 // Throws if no layout fits, with what would.
 plan::Candidate fastest_layout(const InitRequest& request, int64_t length, int64_t batch) {
-  plan::SearchRequest search = run::search_request(request.model, arguments_for(request, length));
+  const config::TrainingArguments args = arguments_for(request, length);
+  const bool scores = config::scores_sequences(args.run.stage);  // with a head in place of the one in the files
+  plan::SearchRequest search =
+      run::search_request(scores ? run::model_overrides(args).applied_to(request.model) : request.model, args);
   search.sequence_length = length;
   search.gpus = request.machine.ranks;
   search.global_batch = batch;
@@ -151,17 +164,20 @@ plan::Candidate fastest_layout(const InitRequest& request, int64_t length, int64
 }
 
 void check_task(const InitRequest& request) {
-  const bool wants_documents = request.task == Task::kPretrain, wants_pairs = request.task == Task::kPreference,
-             wants_verdicts = request.task == Task::kKto;
+  const bool wants_documents = request.task == Task::kPretrain,
+             wants_pairs = request.task == Task::kPreference || request.task == Task::kReward,
+             wants_verdicts = request.task == Task::kKto, wants_labels = request.task == Task::kClassify;
   const bool tokens = request.data.in_words.starts_with("tokens");
   // Tokens do not tell whether they were documents.
-  check<ConfigError>((tokens || wants_documents == request.data.documents) && wants_pairs == request.data.pairs &&
-                         wants_verdicts == request.data.verdicts,
+  check<ConfigError>((tokens || wants_labels || wants_documents == request.data.documents) &&
+                         wants_pairs == request.data.pairs && wants_verdicts == request.data.verdicts &&
+                         (!wants_labels || (request.data.labels && request.data.labels->num_labels > 0)),
                      "task {} does not suit the data, which holds {}; leave --task out, or give data with {}",
                      to_string(request.task), request.data.in_words,
                      wants_documents  ? "a column text"
                      : wants_pairs    ? "columns chosen and rejected"
                      : wants_verdicts ? "an answer and a column kto_tag"
+                     : wants_labels   ? "a column label: a class from 0, a number, or a list with 0 or 1 for each class"
                                       : "conversations (messages, conversations, or instruction and output)");
   check<ConfigError>(request.has_weights || request.task == Task::kPretrain || request.task == Task::kSft,
                      "{} has no weights (*.safetensors): task {} starts from a trained model", request.model_name,
@@ -191,12 +207,19 @@ void add_task(const InitRequest& request, FileText& file) {
            request.task == Task::kPretrain     ? "next-token prediction on documents"
            : request.task == Task::kPreference ? "direct preference optimization"
            : request.task == Task::kKto        ? "Kahneman-Tversky optimization: answers with verdicts"
+           : request.task == Task::kReward     ? "a reward model: chosen answers get more than rejected ones"
+           : request.task == Task::kClassify   ? "labels of texts are learned"
                                                : "the answers of conversations are learned");
   file.add("do_train", "true");
   if (request.task == Task::kLora) {
     file.add("lora_rank", "16");
     file.add("lora_alpha", "32");
     file.add("lora_target", "all");
+  }
+  if (request.task == Task::kClassify && request.model.num_labels == 0) {
+    file.add("num_labels", fmt::format("{}", request.data.labels->num_labels),
+             "as many as the records have that were read");
+    file.add("problem_type", std::string(config::choice_name(request.data.labels->problem)));
   }
   if (compares_answers(request.task)) {
     file.add("pref_beta", "0.1");
@@ -223,14 +246,17 @@ void add_training(const InitRequest& request, int64_t length, int64_t batch, Fil
                      : compares_answers(request.task) ? "1.0e-6"
                      : request.has_weights            ? "1.0e-5"
                                                       : "3.0e-4";
-  file.add("num_train_epochs", request.task == Task::kPretrain || compares_answers(request.task) ? "1" : "3",
+  const bool once = request.task == Task::kPretrain || request.task == Task::kReward || compares_answers(request.task);
+  file.add("num_train_epochs", once ? "1" : "3",
            fmt::format("passes over the data; a step has {} {}", batch, batch == 1 ? "sequence" : "sequences"));
   file.add("learning_rate", rate, "the first thing to try other values of");
   file.add("lr_scheduler_type", "cosine");
   file.add("warmup_ratio", "0.03");
   if (request.task == Task::kPretrain) file.add("weight_decay", "0.1");
-  if (!compares_answers(request.task))
-    file.add("calculate_per_token_loss", "true", "every token counts the same, in every layout");
+  if (!compares_answers(request.task) && request.task != Task::kReward)
+    file.add(
+        "calculate_per_token_loss", "true",
+        fmt::format("every {} counts the same, in every layout", request.task == Task::kClassify ? "text" : "token"));
   file.add("logging_steps", "1");
   if (holds_out(request, length)) file.add("eval_strategy", "epoch");
   file.add("save_strategy", "epoch", "checkpoints; the model itself is written at the end in any case");
@@ -241,7 +267,8 @@ void add_training(const InitRequest& request, int64_t length, int64_t batch, Fil
 
 Task task_of(const std::string& name) {
   const auto* found = std::ranges::find(kTasks, name, [](const auto& row) { return std::string(row.first); });
-  check<ConfigError>(found != kTasks.end(), "task is \"{}\"; it must be pretrain, sft, lora, preference or kto", name);
+  check<ConfigError>(found != kTasks.end(),
+                     "task is \"{}\"; it must be pretrain, sft, lora, preference, kto, reward or classify", name);
   return found->second;
 }
 

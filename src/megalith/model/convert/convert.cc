@@ -21,6 +21,7 @@
 #include "megalith/model/adapter.h"
 #include "megalith/model/convert/fp8_blocks.h"
 #include "megalith/model/families/family.h"
+#include "megalith/model/families/value_head.h"
 #include "megalith/model/pretrained.h"
 #include "megalith/peft/file_merge.h"
 
@@ -241,6 +242,11 @@ ConvertReport convert_checkpoint(const fs::path& source, const fs::path& target,
       staged.path() / "config.json",
       options.fp8_blocks ? with_fp8_block_config(described, config, global_tensors(config), after, in_fp8) : described);
   copy_assets(assets, staged.path(), config);
+  // A reward model of LLaMA-Factory stays one, with the head of the last adapter that has one.
+  fs::path head = source;
+  for (const fs::path& adapter : options.adapters)
+    if (has_value_head(adapter)) head = adapter;
+  copy_value_head(head, staged.path());
   staged.commit();
   return {static_cast<int64_t>(specs.size()), writer.total_bytes(), static_cast<int64_t>(writer.file_names().size())};
 }

@@ -11,6 +11,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
 #include "megalith/model/families/family.h"
+#include "megalith/model/families/value_head.h"
 
 namespace megalith::model {
 
@@ -67,6 +68,8 @@ ModelConfig with_scores(ModelConfig config, const ScoreOverride& scores) {
     config.num_labels = *scores.num_labels;
     config.tied_embeddings = false;
     config.mtp_layers = 0;
+    if (config.num_labels == 1 && has_value_head(config.folder))
+      config = with_score_bias(std::move(config), read_value_head(config.folder, config.hidden_size).bias);
   }
   check<ConfigError>(!scores.num_labels || *scores.num_labels == config.num_labels,
                      "num_labels is {}, but the head in the model's files has {}; leave it out, or start from the"

@@ -2,16 +2,26 @@
 #include "megalith/run/rehearsal/mock_training.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 
 #include "megalith/model/adapter.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/nn/moe/routing.h"
+#include "megalith/run/load_model.h"
 
 namespace megalith::run {
 
 namespace {
+
+// Labels of sequences that are scored as a whole: 0 at the last token of each (data/scored_rows.h). That is a class, a
+// number and a margin.
+at::Tensor labels_of_ends(const at::Tensor& ids, int64_t length) {
+  at::Tensor labels = at::full_like(ids, data::kIgnoredLabel);
+  labels.view({-1, length}).select(1, length - 1).zero_();
+  return labels;
+}
 
 // A full batch of whole sequences; replicas have different ones.
 data::StepBatch random_batch(const plan::RunShape& shape, int dp_rank) {
@@ -24,11 +34,14 @@ data::StepBatch random_batch(const plan::RunShape& shape, int dp_rank) {
   for (int64_t i = 0; i < shape.microbatches; ++i) {
     data::MicroBatch batch;
     batch.ids = draw();
-    batch.labels = draw();
+    const bool scores = shape.model->num_labels > 0;
+    batch.labels = scores ? labels_of_ends(batch.ids, shape.sequence_length) : draw();
     batch.layout = ops::SequenceLayout::dense(shape.sequences(), shape.sequence_length);
     batch.samples = shape.micro_batch_size;
     batch.sequences = shape.sequences();
-    batch.real_tokens = batch.loss_tokens = tokens;
+    batch.real_tokens = tokens;
+    batch.loss_tokens = scores ? batch.sequences : tokens;
+    batch.preference = shape.answers == 2;
     step.microbatches.push_back(std::move(batch));
   }
   step.samples = static_cast<int64_t>(shape.global_batch());
@@ -70,12 +83,13 @@ std::vector<std::pair<const nn::Router*, at::Tensor>> balanced_choices(const mod
 }  // namespace
 
 MockTraining::MockTraining(const RunSettings& settings, const plan::RunShape& shape, parallel::ParallelContext& context,
-                           TraceRecorder& trace)
+                           TraceRecorder& trace, const std::optional<ScoringPlan>& scoring)
     : settings_(settings),
       shape_(shape),
       context_(context),
       trace_(trace),
-      models_(fresh_model(settings, shape, context)) {}
+      models_(fresh_model(settings, shape, context)),
+      objective_(scoring ? make_objective(*scoring, context) : std::make_unique<train::Objective>()) {}
 
 void MockTraining::prepare() {
   const train::TrainerSettings& trainer = settings_.trainer;
@@ -83,7 +97,7 @@ void MockTraining::prepare() {
   constexpr int64_t kLength = 1000;  // steps; the rehearsal ends long before the run would
   optimized_ = std::make_unique<train::OptimizedModel>(models_, trainer.update, trainer.schedule(batches, kLength),
                                                        context_, &trace_);
-  runner_ = std::make_unique<train::MicrobatchRunner>(models_, trainer.step, context_, objective_, trace_);
+  runner_ = std::make_unique<train::MicrobatchRunner>(models_, trainer.step, context_, *objective_, trace_);
   guard_ = std::make_unique<train::RerunGuard>(trainer.rerun, std::filesystem::path(), context_);
   guard_->watch(*optimized_);
   batch_ = random_batch(shape_, context_.place().dp_rank);

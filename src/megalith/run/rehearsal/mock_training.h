@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,7 +15,7 @@
 #include "megalith/model/virtual_models.h"
 #include "megalith/parallel/parallel_context.h"
 #include "megalith/plan/run_shape.h"
-#include "megalith/run/resolve/run_settings.h"
+#include "megalith/run/resolve/run_plan.h"
 #include "megalith/train/train_step.h"
 
 namespace megalith::run {
@@ -22,9 +23,10 @@ namespace megalith::run {
 // Used by the thread of one rank. All ranks of the context make one with the same arguments, and step together.
 class MockTraining {
  public:
-  // Makes the model. `shape` is complete, with the model of the run; everything must outlive the training.
+  // Makes the model. `shape` is complete, with the model of the run; everything must outlive the training. With
+  // `scoring`, the model scores sequences.
   MockTraining(const RunSettings& settings, const plan::RunShape& shape, parallel::ParallelContext& context,
-               TraceRecorder& trace);
+               TraceRecorder& trace, const std::optional<ScoringPlan>& scoring = std::nullopt);
   // Makes gradients, optimizer state and the first batch; after it, memory has its level between steps.
   void prepare();
 
@@ -37,7 +39,7 @@ class MockTraining {
   parallel::ParallelContext& context_;
   TraceRecorder& trace_;
   model::VirtualModels models_;
-  train::Objective objective_;
+  std::unique_ptr<train::Objective> objective_;
   std::unique_ptr<train::RerunGuard> guard_;  // outlives optimized_
   std::unique_ptr<train::OptimizedModel> optimized_;
   std::unique_ptr<train::MicrobatchRunner> runner_;

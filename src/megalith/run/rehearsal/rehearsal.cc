@@ -25,6 +25,7 @@
 #include "megalith/run/rehearsal/mock_training.h"
 #include "megalith/run/rehearsal/pipeline_arrivals.h"
 #include "megalith/run/rehearsal/tensor_memory.h"
+#include "megalith/run/resolve/inputs.h"
 #include "megalith/run/resolve/run_shape.h"
 #include "megalith/run/run_report.h"
 
@@ -127,7 +128,7 @@ class Rehearsal {
     const bool profiles = !request_.choice.profile.empty();
     TaskProgress progress(fmt::format("rehearsing rank {} of {}", request_.rank, request_.choice.world_size),
                           TaskProgress::Unit::kCount, all + (profiles ? 1 : 0), "steps");
-    MockTraining training(request_.settings, request_.shape, context_, trace_);
+    MockTraining training(request_.settings, request_.shape, context_, trace_, request_.scoring);
     memory_->reset_peak();
     training.prepare();
     result.making_bytes = static_cast<double>(memory_->peak());
@@ -276,9 +277,6 @@ RehearsalRequest rehearsal_request(const config::TrainingArguments& options, con
                      " the sequences per micro-batch instead");
   check<ConfigError>(options.run.stage != config::Stage::kKto,
                      "stage kto cannot be rehearsed: its reference model is not mocked. Rehearse stage sft instead");
-  check<ConfigError>(!config::scores_sequences(options.run.stage),
-                     "stage {} cannot be rehearsed: a rehearsal has no labels of texts. Rehearse stage sft instead",
-                     choice_name(options.run.stage));
   check<ConfigError>(!options.distillation.teacher && !options.distillation.files,
                      "a run with a teacher cannot be rehearsed: the teacher is not mocked. Leave out"
                      " teacher_model_name_or_path and teacher_logits_path");
@@ -290,6 +288,7 @@ RehearsalRequest rehearsal_request(const config::TrainingArguments& options, con
   RehearsalRequest request;
   request.choice = choice;
   request.model = std::make_shared<const model::ModelConfig>(model.config);
+  request.scoring = scoring_plan(effective.args, model.config);
   request.settings = run_settings(effective.args, {.size = choice.world_size, .one_machine = false});
   const layout::RankGrid grid(request.settings.shape.grid);
   request.rank = chosen_rank(choice, grid);

@@ -23,7 +23,7 @@
 #include "megalith/plan/memory.h"
 #include "megalith/plan/step_time.h"
 #include "megalith/run/plan_inputs.h"
-#include "megalith/run/resolve/run_settings.h"
+#include "megalith/run/resolve/run_plan.h"
 
 namespace megalith::run {
 
@@ -44,7 +44,8 @@ struct RehearsalChoice {
 struct RehearsalRequest {
   std::shared_ptr<const model::ModelConfig> model;
   RunSettings settings;
-  plan::RunShape shape;  // complete, on the device of the rehearsal
+  plan::RunShape shape;                // complete, on the device of the rehearsal
+  std::optional<ScoringPlan> scoring;  // in stages rm and cls
   int rank = 0;
   layout::RankPlace place;
   at::Device device = at::kCPU;
@@ -53,7 +54,7 @@ struct RehearsalRequest {
 
 // Checks the options (as parsed) and resolves them. Throws ConfigError for options that do not fit together or do not
 // fit the world size, for a rank or stage that does not exist, for a model that cannot be laid out so, for what cannot
-// be rehearsed (stage dpo), and, unless forced, for a rank that needs more memory than this machine has free.
+// be rehearsed (stages dpo and kto), and, unless forced, for a rank that needs more memory than this machine has free.
 RehearsalRequest rehearsal_request(const config::TrainingArguments& options, const PlannedModel& model,
                                    const RehearsalChoice& choice);
 

@@ -19,6 +19,7 @@
 #include "megalith/hf/hub_cache.h"
 #include "megalith/model/families/family.h"
 #include "megalith/model/families/scores.h"
+#include "megalith/model/families/value_head.h"
 #include "megalith/peft/adapter_folder.h"
 #include "megalith/run/resolve/adapter_source.h"
 #include "megalith/run/resolve/data_settings.h"
@@ -142,7 +143,7 @@ void check_trained_layers(const TrainingArguments& args, const model::ModelConfi
 
 // An adapter of a language model would leave the new head at its initial values.
 void check_score_head(const model::AdapterSource& adapter) {
-  if (!adapter.trained) return;
+  if (!adapter.trained || model::has_value_head(*adapter.trained)) return;
   const auto& saved = peft::read_adapter_config(*adapter.trained).modules_to_save;
   check<ConfigError>(
       std::ranges::find(saved, model::kScoreModule) != saved.end(),
@@ -167,7 +168,11 @@ ModelPlan model_plan(const fs::path& folder, const TrainingArguments& args,
   // Below, `in_files` answers which modules the model has.
   if (overrides.scores) in_files = model::with_scores(std::move(in_files), *overrides.scores);
   if (trains_adapter(args)) plan.adapter = adapter_source(args);
-  if (plan.adapter && overrides.scores) check_score_head(*plan.adapter);
+  if (plan.adapter && overrides.scores) {
+    check_score_head(*plan.adapter);
+    for (model::ModelConfig* config : {&plan.config, &in_files})
+      *config = model::with_head_of(*plan.adapter, std::move(*config));
+  }
   plan.vocabulary = run_vocabulary(args, folder, in_files, plan.adapter, reads_tokenizer);
   plan.config.vocab_size = plan.vocabulary.size;
   check_trained_layers(args, in_files, plan.vocabulary);
@@ -217,6 +222,14 @@ data::LabelForm label_form(const model::ModelConfig& model) {
                      "the model has {} labels; problem_type multi_label_classification takes at most {}",
                      form.num_labels, config::kMostLabelsAtOnce);
   return form;
+}
+
+void check_trained_head(const ModelPlan& model, const model::ModelConfig& in_files) {
+  const bool has_head = in_files.num_labels > 0 || model::score_bias(model.config) || model.adapter;
+  check<ConfigError>(has_head,
+                     "{} predicts tokens, so a head for scores would be new and untrained; give a model that stage rm"
+                     " or cls has trained",
+                     model.folder.string());
 }
 
 std::optional<int32_t> score_pad(const RunVocabulary& vocabulary, const model::ModelConfig& model) {

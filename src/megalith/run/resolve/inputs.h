@@ -35,6 +35,9 @@ std::optional<ScoringPlan> scoring_plan(const config::TrainingArguments& args, c
 // Returns what the scores of a model are for, from its number of labels and its problem type. Throws ConfigError if the
 // two do not fit.
 data::LabelForm label_form(const model::ModelConfig& model);
+// Throws ConfigError if the head of a model that scores sequences would be new: neither the folder, whose configuration
+// is `in_files`, nor an adapter has one.
+void check_trained_head(const ModelPlan& model, const model::ModelConfig& in_files);
 // Returns the id that pads rows of a model that scores sequences, by which transformers finds their last token: that of
 // the tokenizer, of config.json, or else the end token; std::nullopt if there is none.
 std::optional<int32_t> score_pad(const RunVocabulary& vocabulary, const model::ModelConfig& model);
@@ -55,7 +58,8 @@ struct DataTools {
   std::optional<data::MediaSettings> media{};           // how media become tokens; std::nullopt: the model takes none
   std::optional<layout::PositionSettings> positions{};  // how positions of media count, with `media`
   data::LabelForm labels{};                             // the labels that stage cls takes
-  std::optional<int32_t> score_pad{};                   // the result of score_pad() in stages rm and cls
+  // The result of score_pad() in stages rm and cls; std::nullopt for a value head, which scores the end of any text.
+  std::optional<int32_t> score_pad{};
 };
 // Returns the tools for a vocabulary, with the user's cache.
 DataTools data_tools(RunVocabulary vocabulary);

@@ -12,6 +12,7 @@
 #include "megalith/config/validate.h"
 #include "megalith/data/sft/dataset_info.h"
 #include "megalith/model/families/family.h"
+#include "megalith/model/families/value_head.h"
 #include "megalith/model/weight_check.h"
 #include "megalith/observe/energy/energy_meter.h"
 #include "megalith/parallel/gpu_count.h"
@@ -308,10 +309,7 @@ void check_head(const RunRequest& request, const RunPlan& plan, const model::Mod
       "the model scores sequences (num_labels {}), and stage {} needs one that predicts tokens; use stage rm"
       " or cls, or the language model",
       in_files.num_labels, choice_name(stage));
-  check<ConfigError>(!scores || in_files.num_labels > 0 || request.work != Work::kEvaluate || plan.model.adapter,
-                     "the model predicts tokens, so a head for scores would be new and untrained; evaluate a model that"
-                     " stage {} has trained",
-                     choice_name(stage));
+  if (scores && request.work == Work::kEvaluate) check_trained_head(plan.model, in_files);
 }
 
 // Says how the scores of a run are trained, and which padding its exports name.
@@ -321,11 +319,17 @@ void take_scores(RunPlan& plan) {
   const RunVocabulary& vocabulary = plan.model.vocabulary;
   const auto pad = score_pad(vocabulary, plan.model.config);
   plan.settings.model.overrides.scores->pad_token = pad;
-  if (pad && vocabulary.tokenizer && vocabulary.tokenizer->eos_id() == pad)
-    plan.warnings.push_back(fmt::format(
-        "the padding token {} is the end token, too: the score of a text is that of the last token before it, as in"
-        " transformers. Give the tokenizer a padding token of its own to score the end",
-        *pad));
+  if (!pad || !vocabulary.tokenizer || vocabulary.tokenizer->eos_id() != pad) return;
+  plan.warnings.push_back(
+      model::score_bias(plan.model.config)
+          ? fmt::format(
+                "the padding token {} is the end token, too: the model has a value head, which scores the end of"
+                " a text, and transformers will score the last token before it",
+                *pad)
+          : fmt::format(
+                "the padding token {} is the end token, too: the score of a text is that of the last token"
+                " before it, as in transformers. Give the tokenizer a padding token of its own to score the end",
+                *pad));
 }
 
 // Looks at the checkpoint that the run continues. That of an adapter has no model of its own.
@@ -389,7 +393,7 @@ void find_fine_tuning(const RunRequest& request, const TrainingArguments& args, 
     const model::ModelConfig& model = plan.model.config;
     if (scores_fit && plan.scoring) {
       if (plan.scoring->labels) tools.labels = label_form(model);
-      tools.score_pad = score_pad(plan.model.vocabulary, model);
+      if (!model::score_bias(model)) tools.score_pad = score_pad(plan.model.vocabulary, model);
     }
     if (model_fits && ((media.vision && model.vision) || (media.audio && model.audio))) {
       tools.media = media_settings(plan.options, folder, model, plan.model.vocabulary.tokenizer);

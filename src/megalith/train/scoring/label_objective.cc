@@ -42,7 +42,6 @@ std::vector<std::string> LabelObjective::metrics_keys(Phase /*phase*/) const {
 
 MicrobatchLoss LabelObjective::loss(const MicrobatchOutput& output, const data::MicroBatch& batch, int microbatch,
                                     Phase /*phase*/) const {
-  if (batch.samples == 0) return filler(output);
   const LabelTerms terms = terms_of(scores(output, batch), labels(microbatch), how_.problem);
   MicrobatchLoss result = reported(terms.losses.sum(), batch.sequences);
   if (reports() && terms.right.defined())

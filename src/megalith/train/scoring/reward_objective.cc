@@ -20,7 +20,6 @@ void RewardObjective::begin(std::span<const data::MicroBatch> batches, Phase pha
 
 MicrobatchLoss RewardObjective::loss(const MicrobatchOutput& output, const data::MicroBatch& batch, int microbatch,
                                      Phase /*phase*/) const {
-  if (batch.samples == 0) return filler(output);
   const int64_t pairs = batch.samples;
   const at::Tensor rewards = scores(output, batch).squeeze(1);
   const at::Tensor chosen = rewards.narrow(0, 0, pairs), rejected = rewards.narrow(0, pairs, pairs);

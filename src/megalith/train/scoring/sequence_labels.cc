@@ -40,11 +40,13 @@ at::Tensor on_device(const std::vector<int64_t>& numbers, at::Device device) {
   return ops::to_device(at::tensor(numbers, at::kLong), device);
 }
 
-// loss_tokens is known on every stage, so that all ranks of a replica refuse the same micro-batches.
+// loss_tokens is known on every stage, so that all ranks of a replica refuse the same micro-batches. A micro-batch
+// without samples, which fills up a group of an evaluation, is a copy whose counts are 0.
 void check_labels(const data::MicroBatch& batch) {
   check<DataError>(batch.samples == 0 || batch.loss_tokens == batch.sequences,
                    "a micro-batch has {} labels for {} sequences: its rows were made for another stage. Stages rm and"
-                   " cls take one label per text; remove tokenized_path, or give that of such a stage",
+                   " cls take one label per text, and make such rows of files (dataset); remove tokenized_path, or give"
+                   " that of such a stage",
                    batch.loss_tokens, batch.sequences);
 }
 
@@ -89,10 +91,6 @@ model::ModelInput ScoringObjective::inputs(const data::MicroBatch& batch, const 
 
 at::Tensor ScoringObjective::scores(const MicrobatchOutput& output, const data::MicroBatch& batch) const {
   return scores_of_sequences(output.token_losses, batch, context_.cp());
-}
-
-MicrobatchLoss ScoringObjective::filler(const MicrobatchOutput& output) {
-  return {.sum = at::zeros({}, output.token_losses.options())};
 }
 
 // All context-parallel ranks compute the same loss, each with the gradient of its own tokens only. What they report is

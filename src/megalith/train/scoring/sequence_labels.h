@@ -49,9 +49,6 @@ class ScoringObjective : public Objective {
   // The labels of a micro-batch of begin(), and the scores that its pass has given; on the last stage.
   const at::Tensor& labels(int microbatch) const { return labels_.at(static_cast<size_t>(microbatch)); }
   at::Tensor scores(const MicrobatchOutput& output, const data::MicroBatch& batch) const;
-  // Returns the loss of a micro-batch without samples, which fills up a group of an evaluation: its rows are copies,
-  // and count nowhere.
-  static MicrobatchLoss filler(const MicrobatchOutput& output);
   // Returns the loss of a micro-batch from the sum over its `count` items, as what this context-parallel rank reports.
   MicrobatchLoss reported(const at::Tensor& sum, int64_t count) const;
   // Whether this rank reports the metrics of its micro-batches.
