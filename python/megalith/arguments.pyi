@@ -1172,11 +1172,11 @@ class TrainingArguments:
     init_special_tokens: str
     """refused: the rows of new tokens start from the mean of the others plus noise; use add_special_tokens"""
     quantization_method: str
-    """refused: weights in 4 bits are those of bitsandbytes; use quantization_bit 4 without it"""
+    """refused: weights in 4 and 8 bits are those of bitsandbytes; use quantization_bit without it"""
     quantization_device_map: str | None
     """refused: the layout says where weights lie; leave it out"""
     ref_model_quantization_bit: int | None
-    """refused: a reference of its own is kept in the dtype of the run; without ref_model it is the base below the adapter, in 4 bits with quantization_bit 4"""
+    """refused: a reference of its own is kept in the dtype of the run; without ref_model it is the base below the adapter, with as many bits as quantization_bit says"""
     reward_model_quantization_bit: int | None
     """refused: PPO, which takes a reward model, is not part of Megalith"""
     rope_scaling: str | None
@@ -1980,7 +1980,7 @@ class TrainingArguments:
     adapter_folder: str | None
     """folder that holds the adapters"""
     quantization_bit: int | None
-    """4: keep the frozen linear weights below an adapter in 4 bits (none: in the dtype of the run)"""
+    """4 or 8: keep the frozen linear weights below an adapter in so many bits (none: in the dtype of the run)"""
     quantization_type: Literal["nf4", "fp4"]
     """values of weights in 4 bits"""
     double_quantization: bool

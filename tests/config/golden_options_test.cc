@@ -21,7 +21,6 @@ const Words kLackingFeatures{"moe_token_dispatcher_type",
                              "push_to_hub",
                              "do_predict",
                              "fim_data",
-                             "quantization_bit",
                              "use_galore",
                              "spec",
                              "torch_compile"};

@@ -36,10 +36,10 @@ TEST(FourBitKernels, ReadLikeTheCpu) {
     for (const bool double_quantization : {true, false})
       for (const at::ScalarType dtype : kFourBitDtypes) {
         const FourBitTensor whole = to_four_bit(random({20, width}), {FourBitKind::kNf4, double_quantization});
-        for (const FourBitRectangle& where : {FourBitRectangle{0, 20, 0, width, width},
-                                              {5, 9, 0, width, width},
-                                              {2, 10, 32, width - 32, width},
-                                              {3, 4, 5, 16, width}}) {
+        for (const MatrixRectangle& where : {MatrixRectangle{0, 20, 0, width, width},
+                                             {5, 9, 0, width, width},
+                                             {2, 10, 32, width - 32, width},
+                                             {3, 4, 5, 16, width}}) {
           const FourBitMatrix matrix = cut_four_bit(whole, where, at::kCPU);
           const FourBitArrays from = arrays_of(matrix);
           for (const FourBitSlice& slice :

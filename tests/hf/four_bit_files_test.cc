@@ -26,12 +26,16 @@ const std::vector<FourBitCase> kFourBitCases{
     {"adversarial_nf4", {ops::FourBitKind::kNf4, false}}, {"adversarial_fp4", {ops::FourBitKind::kFp4, false}},
     {"wide_nf4", {ops::FourBitKind::kNf4, true}},         {"wide_fp4", {ops::FourBitKind::kFp4, true}}};
 
+ops::FourBitTensor stored_four_bit(const std::string& name) {
+  return std::get<ops::FourBitTensor>(*golden_weights().quantized(name + ".weight"));
+}
+
 std::string input_of(const std::string& name) { return name.substr(0, name.find('_')) + ".input"; }
 
 TEST(FourBitGolden, WeightsAreQuantizedAsByBitsandbytes) {
   for (const auto& [name, format] : kFourBitCases) {
     SCOPED_TRACE(name);
-    const ops::FourBitTensor expected = *golden_weights().four_bit(std::string(name) + ".weight");
+    const ops::FourBitTensor expected = stored_four_bit(name);
     const at::Tensor input = golden_weights().tensor(input_of(name));
     const ops::FourBitTensor actual = ops::to_four_bit(input, format);
     EXPECT_EQ(actual.values, expected.values);
@@ -51,7 +55,7 @@ TEST(FourBitGolden, NumbersAreThoseOfBitsandbytes) {
   for (const FourBitCase& each : kFourBitCases) {
     const std::string name = each.name;
     const at::Tensor numbers = golden_weights().tensor(name + ".numbers");
-    const ops::FourBitTensor stored = *golden_weights().four_bit(name + ".weight");
+    const ops::FourBitTensor stored = stored_four_bit(name);
     EXPECT_TRUE(ops::from_four_bit(stored, at::kFloat).view(numbers.sizes()).equal(numbers)) << name;
     // The whole as a tensor of the files, in the dtype that it had.
     const at::Tensor shown = golden_weights().tensor(name + ".weight");
@@ -67,7 +71,7 @@ TEST(FourBitFiles, AreShownAsOneTensorEach) {
   ASSERT_NE(info, nullptr);
   EXPECT_EQ(info->dtype, Dtype::kF32);
   EXPECT_EQ(info->shape, (std::vector<int64_t>{9, 29}));
-  EXPECT_FALSE(files.four_bit("normal.input").has_value());
+  EXPECT_FALSE(files.quantized("normal.input").has_value());
   files.release("adversarial_nf4.weight");
 }
 

@@ -201,8 +201,8 @@ TEST(PissaRefuses, WhatHasNoPrincipalPart) {
   expect_contains(refused_start("llama", starting_on({"k_proj"}, 33)),
                   "lora_rank is 33, and model.layers.0.self_attn.k_proj has 32 singular values");
   model::ModelSettings settings;
-  settings.options.four_bit.emplace();
-  expect_contains(refused_start("llama", starting_on({"all"}), settings), "which quantization_bit 4 cannot change");
+  settings.options.quantization.emplace();
+  expect_contains(refused_start("llama", starting_on({"all"}), settings), "which quantization_bit cannot change");
 }
 
 TEST(PissaRefuses, AStartThatNoFileHolds) {

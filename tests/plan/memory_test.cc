@@ -270,35 +270,45 @@ TEST(PlannedMemory, KnowsWeightsInFourBits) {
                 2}});
 }
 
-// The planner and the layers keep the same weights in 4 bits.
-TEST(PlannedMemory, KnowsWhichWeightsAreInFourBits) {
+TEST(PlannedMemory, KnowsWeightsInEightBits) {
+  expect_ways({"--finetuning_type=lora", "--lora_rank=16", "--per_device_train_batch_size=2", "--quantization_bit=8",
+               "--gradient_accumulation_steps=4", "--max_steps=10"},
+              {{"llama", {}, 1},
+               {"qwen3", {"--bf16=true"}, 1},
+               {"llama", {"--use_dora"}, 1},
+               {"qwen2", {"--tp=2", "--sequence_parallel", "--bf16=true"}, 2},
+               {"llama", {"--pp=2"}, 2}});
+}
+
+// The planner and the layers keep the same weights in fewer bits.
+TEST(PlannedMemory, KnowsWhichWeightsAreQuantized) {
   for (const char* name : {"llama", "gpt2", "qwen3", "qwen3_moe", "glm4_moe"}) {
     const model::ModelConfig model = testing::plan_model(name);
-    const MemoryCase how = memory_case(name, model, {"--finetuning_type=lora", "--quantization_bit=4"}, 1, 64);
+    const MemoryCase how = memory_case(name, model, {"--finetuning_type=lora", "--quantization_bit=8"}, 1, 64);
     const RunShape run = how.shape();
     const layout::LayerSplit split = run.split();
     model::ModelOptions options = run.options;
     options.device = at::kMeta;
     options.adapter = model::resolve_targets(*run.options.adapter, how.model);
     const model::ModelFootprint footprint(*run.model, run.options, rank_sizes(run));
-    std::vector<std::pair<int64_t, bool>> planned, real;
+    std::vector<std::pair<int64_t, int64_t>> planned, real;  // numbers, and rows if they are quantized
     for (const nn::ParameterSize& p : footprint.parameters(split.stage(0, 0)))
-      planned.emplace_back(p.numel, p.four_bit);
+      planned.emplace_back(p.numel, p.quantized_rows);
     testing::run_ranks(1, [&](const testing::Rank& rank) {
       parallel::ParallelContext context(rank.world, layout::RankGrid(run.grid));
       const model::VirtualModels models(
           how.model, options, model::chunk_places(config::split_request(how.args.pipeline), how.model, context),
           context);
       for (const nn::Parameter* p : models.parameters())
-        real.emplace_back(p->value.numel(), p->attached.four_bit != nullptr);
+        real.emplace_back(p->value.numel(), p->attached.quantized ? p->value.size(0) : 0);
     });
     EXPECT_EQ(planned, real) << name;
-    EXPECT_TRUE(std::ranges::any_of(planned, &std::pair<int64_t, bool>::second)) << name;
+    EXPECT_TRUE(std::ranges::any_of(planned, [](const auto& each) { return each.second > 0; })) << name;
   }
 }
 
 // Llama 3 8B with an adapter of rank 16 on all linear layers.
-TEST(PlannedMemory, EightBillionWeightsInFourBitsFitIntoEightGib) {
+TEST(PlannedMemory, EightBillionWeightsInFewerBitsFitIntoLess) {
   const model::ModelConfig model = testing::plan_model("llama", {{"hidden_size", 4096},
                                                                  {"num_hidden_layers", 32},
                                                                  {"num_attention_heads", 32},
@@ -316,11 +326,16 @@ TEST(PlannedMemory, EightBillionWeightsInFourBitsFitIntoEightGib) {
   };
   constexpr double kGib = 1 << 30;
   const double kept = planned({"--quantization_bit=4"}), dense = planned({});
-  fmt::print("llama-8b with an adapter: {:.2f} GiB of weights and state in 4 bits, {:.2f} GiB in bf16\n", kept / kGib,
-             dense / kGib);
+  const double in_eight = planned({"--quantization_bit=8"});
+  fmt::print("llama-8b with an adapter: {:.2f} GiB of weights and state in 4 bits, {:.2f} in 8 bits, {:.2f} in bf16\n",
+             kept / kGib, in_eight / kGib, dense / kGib);
   EXPECT_LT(kept, 8 * kGib);
+  EXPECT_LT(in_eight, 11 * kGib);
   // 6.98 billion weights of layers.
   EXPECT_NEAR(dense - kept, 6979321856.0 * (2 - ops::four_bit_bytes({})), 1e6);
+  // In 8 bits a scale per row: of query, key, value and output, gate, up and down.
+  const double rows = 32.0 * (4096 + 2 * 1024 + 4096 + 2 * 14336 + 4096);
+  EXPECT_NEAR(dense - in_eight, 6979321856.0 - 4 * rows, 1e6);
 }
 
 // Embedding and head that an adapter trains in full, as it does when the vocabulary grows: 16-bit weights, with main

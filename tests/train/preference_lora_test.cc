@@ -73,16 +73,16 @@ TEST(GoldenPreferenceLora, hf_preference_lora) {
   }
 }
 
-// The reference is the base below the adapter, which may be in 4 bits: as on a dense base of the same numbers.
-TEST(PreferenceLora, TheReferenceMayBeInFourBits) {
+// The reference is the base below the adapter, which may be quantized: as on a dense base of the same numbers.
+void expect_quantized_reference(int bits) {
   const GoldenPairs golden = read_golden_pairs();
   TrainerCase plain = preference_case("dense", static_cast<int>(golden.pairs->size()), 1, 1);
   plain.args.run.finetuning_type = config::FinetuningType::kLora;
   plain.args.preference = *golden_preference(golden.json, "sigmoid");
   plain.args.run.max_steps = 2;
   TrainerCase how = plain;
-  how.name = "in 4 bits";
-  how.args.lora.quantization_bit = 4;
+  how.name = fmt::format("in {} bits", bits);
+  how.args.lora.quantization_bit = bits;
   const TempFolder folder;
   const config::TrainingArguments args = how.effective();
   const auto adapter = golden_dir() / "hf" / golden.json.at("lora").at("adapter").get<std::string>();
@@ -97,6 +97,10 @@ TEST(PreferenceLora, TheReferenceMayBeInFourBits) {
   const RunLog kept = run_with_adapter(golden, how), dense = run_with_adapter(numbers, plain);
   EXPECT_EQ(kept.numbers("loss").size(), 2);
   EXPECT_EQ(kept.numbers("loss"), dense.numbers("loss"));
+}
+
+TEST(PreferenceLora, TheReferenceMayBeQuantized) {
+  for (const int bits : {4, 8}) expect_quantized_reference(bits);
 }
 
 }  // namespace

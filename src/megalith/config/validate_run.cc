@@ -139,31 +139,39 @@ void check_preferences(const TrainingArguments& args, Problems& problems) {
                    choice_name(preference.loss));
 }
 
-// Weights in 4 bits lie below an adapter and take no updates themselves.
+// Weights in 4 or 8 bits lie below an adapter and take no updates themselves.
 void check_quantization(const TrainingArguments& args, Problems& problems) {
   const LoraConfig& lora = args.lora;
-  if (!lora.quantization_bit) {
-    problems.require(lora.quantization_type == QuantizationType::kNf4 && lora.double_quantization,
-                     "quantization_type and double_quantization need quantization_bit 4");
-    return;
-  }
+  problems.require(
+      lora.quantization_bit == 4 || (lora.quantization_type == QuantizationType::kNf4 && lora.double_quantization),
+      "quantization_type and double_quantization need quantization_bit 4: weights in 8 bits have one kind of values and"
+      " one scale per row; leave them out");
+  if (!lora.quantization_bit) return;
+  const int bits = *lora.quantization_bit;
+  problems.require(bits == 4 || bits == 8, "quantization_bit is {}; set 4 or 8, or leave it out", bits);
   problems.require(args.run.finetuning_type == FinetuningType::kLora,
-                   "quantization_bit keeps frozen weights in 4 bits, on which only an adapter can be trained; set"
-                   " finetuning_type lora");
+                   "quantization_bit keeps frozen weights in {} bits, on which only an adapter can be trained; set"
+                   " finetuning_type lora",
+                   bits);
   problems.require(!args.precision.fp8,
-                   "quantization_bit and fp8 exclude each other: weights in 4 bits are multiplied in the dtype of the"
-                   " run; leave out one of them");
+                   "quantization_bit and fp8 exclude each other: weights in {} bits are multiplied in the dtype of the"
+                   " run; leave out one of them",
+                   bits);
   problems.require(
       lora.adapter_name_or_path.size() < 2 && !(lora.create_new_adapter && !lora.adapter_name_or_path.empty()),
       "quantization_bit takes one adapter, which is trained further: others would have to be merged into"
-      " weights in 4 bits. Merge them into the model with `megalith convert --adapter_path` first");
+      " weights in {} bits. Merge them into the model with `megalith convert --adapter_path` first",
+      bits);
   problems.require(!args.save.merged_model,
-                   "save_merged_model does not work with quantization_bit: weights in 4 bits take no update. Merge the"
+                   "save_merged_model does not work with quantization_bit: weights in {} bits take no update. Merge the"
                    " adapter into the original weights: megalith convert --checkpoint_path BASE --adapter_path"
-                   " OUTPUT_DIR");
-  problems.require(!args.preference.precompute_ref_log_probs || args.preference.ref_model,
-                   "precompute_ref_log_probs loads the reference without an adapter, and so not in 4 bits; leave it out"
-                   " with quantization_bit, or give a ref_model");
+                   " OUTPUT_DIR",
+                   bits);
+  problems.require(
+      !args.preference.precompute_ref_log_probs || args.preference.ref_model,
+      "precompute_ref_log_probs loads the reference without an adapter, and so not in {} bits; leave it out"
+      " with quantization_bit, or give a ref_model",
+      bits);
 }
 
 // A teacher needs labels of single sequences; without one, its options would be ignored silently.
@@ -236,8 +244,8 @@ void check_principal_start(const TrainingArguments& args, Problems& problems) {
   }
   problems.require(args.run.finetuning_type == FinetuningType::kLora, "pissa_init needs finetuning_type lora");
   problems.require(!lora.quantization_bit,
-                   "pissa_init takes principal parts off the weights, which quantization_bit keeps in 4 bits; leave out"
-                   " one of them");
+                   "pissa_init takes principal parts off the weights, which quantization_bit keeps as they are; leave"
+                   " out one of them");
   problems.require(lora.adapter_name_or_path.empty() || lora.create_new_adapter,
                    "pissa_init starts a new adapter, and adapter_name_or_path continues one; set create_new_adapter to"
                    " merge it and start a new one, or leave out one of them");

@@ -14,6 +14,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
+#include "megalith/hf/eight_bit_files.h"
+#include "megalith/hf/four_bit_files.h"
 #include "megalith/hf/scalar_type.h"
 #include "megalith/io/json_reader.h"
 
@@ -196,33 +198,53 @@ void WeightFiles::finish() {
   for (const auto& [name, i] : seen) names_.emplace_back(name);
   std::ranges::sort(names_);
   for (const std::string& name : names_) slot_of_.emplace(name, seen.at(name));
-  find_four_bit();
+  find_quantized();
 }
 
-// The tensors that belong to a weight in 4 bits leave the list: readers see the weight alone.
-void WeightFiles::find_four_bit() {
+WeightFiles::KnownQuantized WeightFiles::known_four_bit(const std::string& name, const std::string& state) const {
+  check<DataError>(slot_of_.contains(name), "{} describes {} in 4 bits, and has no such tensor", folder_.string(),
+                   name);
+  const FourBitEntry entry = read_four_bit_entry(name, stored(state), folder_.string());
+  return {.info = {.name = name, .dtype = entry.dtype, .shape = entry.shape},
+          .parts = entry.parts(state),
+          .read = [this, entry] {
+            return read_four_bit_tensor(entry, [this](const std::string& part) { return stored(part); });
+          }};
+}
+
+WeightFiles::KnownQuantized WeightFiles::known_eight_bit(const std::string& name, const std::string& scales) const {
+  check<DataError>(slot_of_.contains(name), "{} has scales of {} in 8 bits, and no such tensor", folder_.string(),
+                   name);
+  std::vector<std::string> parts = eight_bit_parts(name);
+  std::erase_if(parts, [this](const std::string& part) { return !slot_of_.contains(part); });
+  const TensorInfo weight = *opened(slot(name)).find(name);
+  check_eight_bit(weight, *opened(slot(scales)).find(scales), parts.size() > 1 ? stored(parts[1]) : at::Tensor(),
+                  folder_.string());
+  return {.info = {.name = name, .dtype = Dtype::kF32, .shape = weight.shape},
+          .parts = std::move(parts),
+          .read = [this, name] {
+            return read_eight_bit_tensor(name, [this](const std::string& part) { return stored(part); });
+          }};
+}
+
+// The tensors that belong to a quantized weight leave the list: readers see the weight alone.
+void WeightFiles::find_quantized() {
   std::set<std::string, std::less<>> parts;
-  for (const std::string& state : names_) {
-    const std::string name = four_bit_name(state);
-    if (name.empty()) continue;
-    const SafetensorsFile& file = opened(slot(state));
-    KnownFourBit known{
-        .entry = read_four_bit_entry(name, file.tensor(state), folder_.string()), .info = {}, .parts = {}};
-    known.info = {.name = name, .dtype = known.entry.dtype, .shape = known.entry.shape};
-    known.parts = known.entry.parts(state);
-    check<DataError>(slot_of_.contains(name), "{} describes {} in 4 bits, and has no such tensor", folder_.string(),
-                     name);
+  for (const std::string& part : names_) {
+    const std::string in_four = four_bit_name(part), in_eight = eight_bit_name(part);
+    if (in_four.empty() && in_eight.empty()) continue;
+    KnownQuantized known = in_four.empty() ? known_eight_bit(in_eight, part) : known_four_bit(in_four, part);
     parts.insert(known.parts.begin(), known.parts.end());
-    four_bit_.emplace(name, std::move(known));
+    const std::string name = known.info.name;
+    quantized_.emplace(name, std::move(known));
   }
   std::erase_if(names_, [&](const std::string& name) { return parts.contains(name); });
 }
 
-std::optional<ops::FourBitTensor> WeightFiles::four_bit(std::string_view name) const {
-  const auto found = four_bit_.find(name);
-  if (found == four_bit_.end()) return std::nullopt;
-  return read_four_bit_tensor(found->second.entry,
-                              [this](const std::string& part) { return opened(slot(part)).tensor(part); });
+std::optional<ops::QuantizedTensor> WeightFiles::quantized(std::string_view name) const {
+  const auto found = quantized_.find(name);
+  if (found == quantized_.end()) return std::nullopt;
+  return found->second.read();
 }
 
 WeightFiles::Slot& WeightFiles::slot(std::string_view name) const {
@@ -249,21 +271,22 @@ const SafetensorsFile& WeightFiles::opened(Slot& slot) const {
 
 const TensorInfo* WeightFiles::find(std::string_view name) const {
   if (const auto view = views_.find(name); view != views_.end()) return &view->second.info;
-  if (const auto found = four_bit_.find(name); found != four_bit_.end()) return &found->second.info;
+  if (const auto found = quantized_.find(name); found != quantized_.end()) return &found->second.info;
   return contains(name) ? opened(slot(name)).find(name) : nullptr;
 }
 
 at::Tensor WeightFiles::tensor(std::string_view name) const {
   if (const auto view = views_.find(name); view != views_.end())
     return view->second.view.view(tensor(view->second.view.of));
-  if (const auto found = four_bit_.find(name); found != four_bit_.end())
-    return ops::from_four_bit(*four_bit(name), scalar_type(found->second.info.dtype)).view(found->second.info.shape);
-  return opened(slot(name)).tensor(name);
+  if (const auto found = quantized_.find(name); found != quantized_.end())
+    return ops::from_quantized(found->second.read(), scalar_type(found->second.info.dtype))
+        .view(found->second.info.shape);
+  return stored(name);
 }
 
 void WeightFiles::release(std::string_view name) const {
   if (const auto view = views_.find(name); view != views_.end()) name = view->second.view.of;
-  if (const auto found = four_bit_.find(name); found != four_bit_.end())
+  if (const auto found = quantized_.find(name); found != quantized_.end())
     for (const std::string& part : found->second.parts) opened(slot(part)).release(part);
   opened(slot(name)).release(name);
 }

@@ -19,8 +19,8 @@
 #include <string_view>
 #include <vector>
 
-#include "megalith/hf/four_bit_files.h"
 #include "megalith/hf/safetensors_file.h"
+#include "megalith/ops/quantize/quantized.h"
 
 namespace megalith::hf {
 
@@ -52,9 +52,10 @@ class WeightFiles {
   void release(std::string_view name) const;
   std::filesystem::path file_of(std::string_view name) const;
 
-  // Returns a weight that the files hold in 4 bits, on the host; std::nullopt for other tensors. The functions above
-  // treat it as a tensor of its own shape and dtype, which tensor() makes each time.
-  std::optional<ops::FourBitTensor> four_bit(std::string_view name) const;
+  // Returns a weight that bitsandbytes has quantized to 4 or 8 bits (four_bit_files.h, eight_bit_files.h), on the host;
+  // std::nullopt for other tensors. The functions above treat it as a tensor of numbers, which tensor() makes each
+  // time.
+  std::optional<ops::QuantizedTensor> quantized(std::string_view name) const;
 
   // Returns the bytes of all tensors together. Opens every file.
   uint64_t total_bytes() const;
@@ -75,27 +76,32 @@ class WeightFiles {
     View view;
     TensorInfo info;
   };
-  // A weight in 4 bits, and how it is shown.
-  struct KnownFourBit {
-    FourBitEntry entry;
-    TensorInfo info;
+  // A quantized weight.
+  struct KnownQuantized {
+    TensorInfo info;                 // how it is shown
     std::vector<std::string> parts;  // other tensors that belong to it
+    std::function<ops::QuantizedTensor()> read;
   };
   // The two ways of filling slots_; finish() builds the tables from them.
   void read_index(const std::filesystem::path& index);
   void read_all(const std::vector<std::string>& files);
   void finish();
-  void find_four_bit();  // opens the files that describe weights in 4 bits
+  void find_quantized();  // opens the files that describe quantized weights
+  // Return the weight in 4 bits that `state` describes, and the one in 8 bits that `scales` belong to.
+  KnownQuantized known_four_bit(const std::string& name, const std::string& state) const;
+  KnownQuantized known_eight_bit(const std::string& name, const std::string& scales) const;
+  // Returns a tensor as its file holds it.
+  at::Tensor stored(std::string_view name) const { return opened(slot(name)).tensor(name); }
   Slot& slot(std::string_view name) const;
   const SafetensorsFile& opened(Slot& slot) const;
 
   std::filesystem::path folder_;
   std::vector<std::unique_ptr<Slot>> slots_;  // one per file
   std::vector<std::string> names_;
-  std::map<std::string, size_t, std::less<>> slot_of_;         // name -> index in slots_
-  std::map<std::string, KnownView, std::less<>> views_;        // by name
-  std::map<std::string, KnownFourBit, std::less<>> four_bit_;  // by name
-  mutable std::mutex opening_;                                 // guards Slot::file of slots_
+  std::map<std::string, size_t, std::less<>> slot_of_;            // name -> index in slots_
+  std::map<std::string, KnownView, std::less<>> views_;           // by name
+  std::map<std::string, KnownQuantized, std::less<>> quantized_;  // by name
+  mutable std::mutex opening_;                                    // guards Slot::file of slots_
 };
 
 }  // namespace megalith::hf

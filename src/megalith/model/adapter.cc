@@ -379,9 +379,9 @@ VirtualModels with_adapter(const fs::path& folder, const ModelSettings& settings
   if (options.adapter->base_model.empty())
     options.adapter->base_model = source.base_name.empty() ? folder.string() : source.base_name;
   check_recompute(options);
-  check<ConfigError>(!options.four_bit || !options.adapter->pissa,
+  check<ConfigError>(!options.quantization || !options.adapter->pissa,
                      "an adapter that starts from principal parts (init_lora_weights pissa) takes them off the weights,"
-                     " which quantization_bit 4 cannot change; leave out quantization_bit, or convert the adapter"
+                     " which quantization_bit cannot change; leave out quantization_bit, or convert the adapter"
                      " (pissa_convert)");
   VirtualModels models(config, options, chunk_places(settings.stages, config, context), context);
   if (source.fresh_base)
@@ -417,10 +417,10 @@ void load_adapter(const VirtualModels& models, const fs::path& folder) {
 
 namespace {
 
-// Weights in 4 bits cannot take an update: it would have to be rounded to them.
+// Quantized weights cannot take an update: it would have to be rounded to their codes.
 void check_takes_updates(const VirtualModels& models) {
-  check<ConfigError>(!models[0].options().four_bit,
-                     "an adapter cannot be merged into weights in 4 bits (quantization_bit 4). Merge it into the"
+  check<ConfigError>(!models[0].options().quantization,
+                     "an adapter cannot be merged into quantized weights (quantization_bit). Merge it into the"
                      " original weights: megalith convert --checkpoint_path BASE --adapter_path ADAPTER");
 }
 

@@ -49,14 +49,17 @@ void check_offload(const ModelOptions& options, int64_t num_layers) {
                      "cpu_offloading keeps activations that recomputation does without; use one of them");
 }
 
-// Weights in 4 bits are frozen, and multiplied in the dtype of the model.
-void check_four_bit(const ModelOptions& options) {
-  if (!options.four_bit) return;
+// Quantized weights are frozen, and multiplied in the dtype of the model.
+void check_quantization(const ModelOptions& options) {
+  if (!options.quantization) return;
+  const int bits = ops::bits_of(*options.quantization);
   check<ConfigError>(options.adapter.has_value(),
-                     "quantization_bit 4 keeps weights that cannot be trained; use it with finetuning_type lora");
+                     "quantization_bit {} keeps weights that cannot be trained; use it with finetuning_type lora",
+                     bits);
   check<ConfigError>(!options.fp8,
-                     "quantization_bit 4 and fp8 exclude each other: weights in 4 bits are multiplied in the dtype of"
-                     " the model; leave out one of them");
+                     "quantization_bit {} and fp8 exclude each other: weights in {} bits are multiplied in the dtype of"
+                     " the model; leave out one of them",
+                     bits, bits);
 }
 
 }  // namespace
@@ -69,8 +72,8 @@ GptModel::GptModel(const ModelConfig& config, const ModelOptions& options, const
       context_(context),
       tp_(model::tensor_parallel(options, context)),
       vocab_{config.vocab_size, layout::padded_vocab_size(config.vocab_size, options.vocab_multiple, tp_.size())},
-      parameters_(options.dtype, options.device, options.four_bit) {
-  check_four_bit(options);
+      parameters_(options.dtype, options.device, options.quantization) {
+  check_quantization(options);
   check_parts(config, context.grid().shape());
   check_offload(options, config.num_layers);
   if (options.offload.num_layers > 0 && !options.device.is_meta())
@@ -128,10 +131,11 @@ void GptModel::end_part(const nn::ParameterScope& root) {
     adapters_->add(root, made);
   }
   for (const nn::Parameter* parameter : made)
-    check<ConfigError>(!parameter->attached.four_bit || !parameter->value.requires_grad(),
-                       "{} is kept in 4 bits (quantization_bit 4) and cannot be trained in full; take its module off"
-                       " additional_target, or leave out quantization_bit",
-                       parameter->spec.name);
+    if (parameter->attached.quantized && parameter->value.requires_grad())
+      throw ConfigError(
+          fmt::format("{} is kept in {} bits (quantization_bit) and cannot be trained in full; take its module off"
+                      " additional_target, or leave out quantization_bit",
+                      parameter->spec.name, ops::bits_of(*options_.quantization)));
   auto& part = parts_.emplace_back();
   for (; listed_ < parameters_.all().size(); ++listed_) {
     part.push_back(parameters_.all()[listed_].get());

@@ -15,7 +15,7 @@
 #include "megalith/nn/moe/moe_shape.h"
 #include "megalith/ops/gemm/fp8.h"
 #include "megalith/ops/loss/cross_entropy.h"
-#include "megalith/ops/quantize/four_bit.h"
+#include "megalith/ops/quantize/quantized.h"
 #include "megalith/peft/adapter_config.h"
 
 namespace megalith::model {
@@ -75,8 +75,8 @@ struct ModelOptions {
   std::optional<ops::Fp8Recipe> fp8;  // for linear layers inside blocks; not for embedding, head, router, experts
   bool fp8_inside_only = false;       // nor for the first and the last block
   bool fp8_head = false;              // with loss_chunk, for the head as well
-  // Linear weights of layers are kept in 4 bits; needs an adapter, and excludes fp8.
-  std::optional<ops::FourBitFormat> four_bit;
+  // Linear weights of layers are kept in 4 or 8 bits; needs an adapter, and excludes fp8.
+  std::optional<ops::QuantizedFormat> quantization;
   // Label smoothing, z-loss and the ignored label.
   ops::CrossEntropyOptions loss;
   double neftune_alpha = 0;  // noise on embeddings in training, if > 0

@@ -29,7 +29,7 @@
 #include "megalith/model/families/family.h"
 #include "megalith/model/families/scores.h"
 #include "megalith/model/families/value_head.h"
-#include "megalith/model/four_bit/four_bit_weights.h"
+#include "megalith/model/quantized/quantized_weights.h"
 #include "megalith/model/weight_check.h"
 #include "megalith/nn/parameter/fp8_value.h"
 #include "megalith/nn/parameter/init.h"
@@ -172,8 +172,8 @@ void load_weights(const VirtualModels& models, const fs::path& folder, const Mod
       if (is_mtp(*parameter) && fresh.empty()) fresh = parameter->spec.name;
       continue;
     }
-    if (parameter->attached.four_bit) {
-      load_four_bit(*parameter, mapping, files, not_finite);
+    if (parameter->attached.quantized) {
+      load_quantized(*parameter, mapping, files, not_finite);
       progress.add(static_cast<int64_t>(parameter->value.nbytes()));
       continue;
     }
@@ -251,7 +251,7 @@ std::string config_json(const ModelConfig& config, at::ScalarType dtype) {
   if (!family.names.carried.empty()) set_nested_dtypes(json, type);
   io::Json* text = &json;
   for (const std::string& key : config.text_keys) text = &text->at(key);
-  // Whatever the files that were read hold (fp8 with scales, 4 bits), numbers of the dtype above are written.
+  // Whatever the files that were read hold (fp8 with scales, 4 or 8 bits), numbers of the dtype above are written.
   json.erase("quantization_config");
   text->erase("quantization_config");
   (*text)["vocab_size"] = config.vocab_size;

@@ -56,7 +56,7 @@ std::vector<nn::Parameter*> VirtualModels::parameters() const {
 std::vector<parallel::ShardedTensor> VirtualModels::sharded() const {
   std::vector<parallel::ShardedTensor> all;
   for (const nn::Parameter* parameter : parameters()) {
-    if (parameter->attached.four_bit) continue;
+    if (parameter->attached.quantized) continue;
     for (auto& part : parameter->sharded()) all.push_back(std::move(part));
   }
   return all;

@@ -41,7 +41,7 @@ class VirtualModels {
   parallel::ParallelContext& context() const { return context_; }
   // Returns every parameter of every chunk.
   std::vector<nn::Parameter*> parameters() const;
-  // Returns what this rank holds of the model, tensor by tensor. Weights in 4 bits are left out: they are frozen, and
+  // Returns what this rank holds of the model, tensor by tensor. Quantized weights are left out: they are frozen, and
   // read from their folder again.
   std::vector<parallel::ShardedTensor> sharded() const;
   // Fills all parameters with initial values; a seed gives the same model for every layout.

@@ -32,7 +32,7 @@ struct UpdatedWeight {
 class PrincipalStarts {
  public:
   // `tp` are the ranks that split the weights, `replicas` those that hold the same. Weights are not grouped or looked
-  // up, have no more rows and columns than their rank allows (check_start), and are not in 4 bits.
+  // up, have no more rows and columns than their rank allows (check_start), and are not quantized.
   PrincipalStarts(const std::vector<UpdatedWeight>& updates, comm::Group tp, comm::Group replicas, int iterations);
 
   // Computes A0 and B0 from the weights. Each module is the work of one rank of tp x replicas, which share them, and

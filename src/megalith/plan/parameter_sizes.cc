@@ -124,10 +124,10 @@ StateBytes state_bytes(const RunShape& run, const model::ModelFootprint& model, 
     for (const nn::ParameterSize& p : parameters) {
       const double as_it_is = static_cast<double>(p.numel) * (p.buffer || p.adapter ? 4 : run.element_bytes());
       const double held =
-          p.four_bit ? static_cast<double>(p.numel) * ops::four_bit_bytes(*run.options.four_bit) : as_it_is;
+          p.quantized_rows > 0 ? ops::quantized_bytes(*run.options.quantization, p.numel, p.quantized_rows) : as_it_is;
       if (p.trained && run.muon) bytes.matrices += p.matrices;
       if (!p.trained || (run.keeps_base && !p.adapter)) bytes.frozen += held;
-      if (run.reference && !p.adapter) bytes.reference += as_it_is;  // a reference of its own is not in 4 bits
+      if (run.reference && !p.adapter) bytes.reference += as_it_is;  // a reference of its own is not quantized
     }
   }
   bytes.parameters += bytes.frozen;

@@ -60,7 +60,7 @@ nn::RankSizes rank_sizes(const RunShape& run) {
           .images = image_sizes(run),
           .sounds = sound_sizes(run),
           .fp8 = options.fp8,
-          .four_bit = options.four_bit,
+          .quantization = options.quantization,
           .machinery = run.machinery};
 }
 

@@ -14,7 +14,7 @@
 #include "megalith/model/adapter.h"
 #include "megalith/model/auto_model.h"
 #include "megalith/model/families/family.h"
-#include "megalith/model/four_bit/four_bit_weights.h"
+#include "megalith/model/quantized/quantized_weights.h"
 #include "megalith/model/weight_check.h"
 #include "megalith/peft/adapter_folder.h"
 #include "megalith/run/resolve/model_settings.h"
@@ -78,7 +78,8 @@ model::VirtualModels load_model(const ModelPlan& plan, const model::ModelSetting
   if (checkpoint && !plan.adapter) here.new_tokens.clear();
   const std::shared_ptr<const model::Family>& own = plan.config.own_family;
   if (plan.adapter) {
-    const std::string note = here.options.four_bit ? model::not_in_four_bit(plan.config) : "";
+    const std::optional<ops::QuantizedFormat>& format = here.options.quantization;
+    const std::string note = format ? model::not_quantized(plan.config, ops::bits_of(*format)) : "";
     if (!note.empty() && context.rank() == 0) log_warning("{}", note);
     model::AdapterSource source = *plan.adapter;
     if (checkpoint) source.trained = *checkpoint;

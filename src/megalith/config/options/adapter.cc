@@ -45,15 +45,13 @@ void add_lora(OptionList& list) {
       .commas()
       .train_only();
   lora.add("adapter_folder", &LoraConfig::adapter_folder, "folder that holds the adapters").train_only();
-  // QLoRA: the frozen linear weights of layers in 4 bits, as bitsandbytes defines them.
+  // QLoRA and LLM.int8: the frozen linear weights of layers in 4 or 8 bits, as bitsandbytes defines them.
   lora.add("quantization_bit", &LoraConfig::quantization_bit,
-           "4: keep the frozen linear weights below an adapter in 4 bits (none: in the dtype of the run)")
-      .refuse({"8"},
-              "weights in 8 bits (LLM.int8) are not part of Megalith; set quantization_bit 4, or leave it out for "
-              "weights in bf16")
-      .refuse({"2", "3", "5", "6"}, "only bitsandbytes' weights in 4 bits are part of Megalith; set quantization_bit 4")
+           "4 or 8: keep the frozen linear weights below an adapter in so many bits (none: in the dtype of the run)")
+      .refuse({"2", "3", "5", "6", "7"},
+              "only bitsandbytes' weights in 4 and 8 bits are part of Megalith; set quantization_bit 4 or 8")
       .at_least(4)
-      .at_most(4)
+      .at_most(8)
       .train_only();
   lora.add("quantization_type", &LoraConfig::quantization_type, "values of weights in 4 bits").train_only();
   lora.add("double_quantization", &LoraConfig::double_quantization,

@@ -59,21 +59,21 @@ void read_rope_scaling(const io::JsonFields& rope, int64_t max_positions, ops::R
 
 }  // namespace
 
-// AWQ, GPTQ, bitsandbytes in 8 bits, and fp8 with other scales than those of blocks are refused by name. Weights of
-// bitsandbytes in 4 bits have no such scales (hf/four_bit_files.h).
+// AWQ, GPTQ, and fp8 with other scales than those of blocks are refused by name. Weights of bitsandbytes have no such
+// scales (hf/four_bit_files.h, hf/eight_bit_files.h).
 std::optional<hf::ScaleBlock> read_scale_block(const io::JsonFields& config) {
   if (!config.has("quantization_config")) return std::nullopt;
   const io::Json& given = *config.value("quantization_config");
   const auto field = [&](const char* key) { return given.contains(key) ? given.at(key) : io::Json(); };
   const io::Json method = field("quant_method"), block = field("weight_block_size"), format = field("fmt");
-  if (method == "bitsandbytes" && field("load_in_4bit") == true) return std::nullopt;
+  if (method == "bitsandbytes" && (field("load_in_4bit") == true || field("load_in_8bit") == true)) return std::nullopt;
   const bool is_block = block.is_array() && block.size() == 2 && block[0].is_number_integer() &&
                         block[1].is_number_integer() && block[0] > 0 && block[1] > 0;
   if (method != "fp8" || !is_block || (!format.is_null() && format != "e4m3"))
     throw ConfigError(fmt::format(
         "{}: the weights are quantized (\"quantization_config\" with quant_method {}); beside F32, F16 and BF16 weights"
         " only those of quant_method \"fp8\", fmt \"e4m3\" and a weight_block_size such as [128, 128], and those of"
-        " bitsandbytes in 4 bits, can be read. Use the original weights of the model",
+        " bitsandbytes in 4 or 8 bits, can be read. Use the original weights of the model",
         config.file_name(), io::json_in_words(method)));
   return hf::ScaleBlock{block[0].get<int64_t>(), block[1].get<int64_t>()};
 }

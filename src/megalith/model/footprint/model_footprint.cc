@@ -168,7 +168,7 @@ std::vector<nn::ParameterSize> ModelFootprint::parameters(const layout::Stage& s
       if (options_.adapter && !options_.adapter->on_mtp)
         std::erase_if(list, [&](const nn::ParameterSize& p) { return &p >= &list[first] && p.adapter; });
       for (size_t i = first; i < list.size(); ++i) {
-        list[i].four_bit = false;
+        list[i].quantized_rows = 0;
         if (choice_) list[i].trained = false;
       }
       nn::NormFootprint(mtp.child("norm"), norm_shape(config_));

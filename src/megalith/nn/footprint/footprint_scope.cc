@@ -38,12 +38,12 @@ MatrixWork MatrixWork::of_columns(int64_t rows, int64_t columns, int64_t ranks, 
 
 FootprintScope FootprintScope::child(std::string_view name) const {
   FootprintScope result = *this;
-  if (updates_ || trains_ || rank_->four_bit)
+  if (updates_ || trains_ || rank_->quantization)
     result.prefix_.append(name).append(".");  // otherwise nobody looks at names
   return result;
 }
 
-bool FootprintScope::keeps_four_bit() const { return rank_->four_bit && is_in_layer(prefix_); }
+bool FootprintScope::keeps_quantized() const { return rank_->quantization && is_in_layer(prefix_); }
 
 void FootprintScope::add(ParameterSize parameter) const {
   if (updates_ || (trains_ && !(*trains_)(prefix_))) parameter.trained = false;

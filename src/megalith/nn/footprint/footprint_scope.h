@@ -31,20 +31,20 @@ struct MatrixWork {
 };
 
 // Whether the parameter or the scope of this name is in a layer of the model: "layers.3.…". Linear weights elsewhere
-// (the head, towers, multi-token prediction) are not kept in 4 bits.
+// (the head, towers, multi-token prediction) are not kept in 4 or 8 bits.
 bool is_in_layer(std::string_view name);
 
 // One parameter on one rank.
 struct ParameterSize {
-  int64_t numel = 0;        // elements on this rank
-  bool expert = false;      // reduced over expert-data-parallel ranks
-  bool own_bucket = false;  // a tied embedding of which two stages hold a copy each
-  bool buffer = false;      // not trained, fp32
-  bool adapter = false;     // part of a low-rank update: fp32
-  bool trained = true;      // has a gradient
-  bool in_fp8 = false;      // its products are in fp8
-  MatrixWork matrices{};    // for Muon
-  bool four_bit = false;    // kept in 4 bits (RankSizes::four_bit)
+  int64_t numel = 0;           // elements on this rank
+  bool expert = false;         // reduced over expert-data-parallel ranks
+  bool own_bucket = false;     // a tied embedding of which two stages hold a copy each
+  bool buffer = false;         // not trained, fp32
+  bool adapter = false;        // part of a low-rank update: fp32
+  bool trained = true;         // has a gradient
+  bool in_fp8 = false;         // its products are in fp8
+  MatrixWork matrices{};       // for Muon
+  int64_t quantized_rows = 0;  // rows of a weight that is kept in 4 or 8 bits (RankSizes::quantization); otherwise 0
   bool operator==(const ParameterSize&) const = default;
 };
 
@@ -92,8 +92,8 @@ class FootprintScope {
   // Returns the scope of a part named `name`, as ParameterScope::child does.
   FootprintScope child(std::string_view name) const;
 
-  // Whether linear weights of this scope are kept in 4 bits: those of layers, below adapters.
-  bool keeps_four_bit() const;
+  // Whether linear weights of this scope are kept in 4 or 8 bits: those of layers, below adapters.
+  bool keeps_quantized() const;
   const RankSizes& rank() const { return *rank_; }  // sizes that all layers of the rank share
   // Record a parameter: with all its properties, or an ordinary weight of so many elements. It is frozen if there are
   // updates.

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "megalith/ops/gemm/fp8.h"
-#include "megalith/ops/quantize/four_bit.h"
+#include "megalith/ops/quantize/quantized.h"
 
 namespace megalith::nn {
 
@@ -63,8 +63,8 @@ struct RankSizes {
   SoundSizes sounds{};
   // For products of linear layers inside blocks; nullopt = none is in fp8.
   std::optional<ops::Fp8Recipe> fp8{};
-  // How linear weights of layers are kept (parameter/four_bit_value.h); nullopt = in the dtype of activations.
-  std::optional<ops::FourBitFormat> four_bit{};
+  // How linear weights of layers are kept (parameter/quantized_value.h); nullopt = in the dtype of activations.
+  std::optional<ops::QuantizedFormat> quantization{};
   Machinery machinery;
 
   double stream() const { return s * h * bytes; }  // bytes of [s, h], what a part of a layer takes and returns

@@ -5,17 +5,17 @@
 
 #include <algorithm>
 
-#include "megalith/nn/parameter/four_bit_value.h"
+#include "megalith/nn/parameter/quantized_value.h"
 
 namespace megalith::nn {
 
 namespace {
 
-// Returns rows of a weight: a view, or a copy of one in 4 bits.
+// Returns rows of a weight: a view, or a copy of one in 4 or 8 bits.
 at::Tensor rows_of(const Parameter& weight, int64_t first, int64_t count) {
-  if (!weight.attached.four_bit) return weight.value.detach().narrow(0, first, count);
+  if (!weight.attached.quantized) return weight.value.detach().narrow(0, first, count);
   at::Tensor rows = at::empty({count, weight.value.size(1)}, weight.value.options());
-  read_four_bit(weight, first, 0, rows);
+  read_quantized(weight, first, 0, rows);
   return rows;
 }
 

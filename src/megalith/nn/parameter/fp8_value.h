@@ -26,14 +26,14 @@ struct Fp8Value {
 };
 
 // Returns the tensor to load a weight into: its value, or Fp8Value::loaded, which is made from the bytes if it is
-// undefined. The optimizer takes it over in reload_main_params(). Throws ConfigError for a weight in 4 bits, which no
-// tensor holds.
+// undefined. The optimizer takes it over in reload_main_params(). Throws ConfigError for a weight in 4 or 8 bits, which
+// no tensor holds.
 at::Tensor loadable(const Parameter& parameter);
 
 // Returns the rectangles of the weight to be saved. They are those of Parameter::sharded() or, for a weight in fp8, the
 // main parameters rounded to the model's dtype: of all data-parallel ranks, one has a rectangle with replica 0 then.
-// Where no optimizer holds them any longer, they are made from the bytes. Those of a weight in 4 bits are made from
-// these, one by one.
+// Where no optimizer holds them any longer, they are made from the bytes. Those of a weight in 4 or 8 bits are
+// made from these, one by one.
 struct SavedShards {
   std::vector<parallel::ShardedTensor> parts;
   bool owned = false;  // replicas are numbered over all ranks, instead of over the tensor-parallel ones

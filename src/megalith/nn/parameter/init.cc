@@ -8,7 +8,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
-#include "megalith/nn/parameter/four_bit_value.h"
+#include "megalith/nn/parameter/quantized_value.h"
 #include "megalith/ops/kernel/counter_normal.h"
 
 namespace megalith::nn {
@@ -66,16 +66,16 @@ void fill(const parallel::ShardedTensor& part, const Init& init, uint64_t seed) 
   }
 }
 
-// Draws each whole tensor and keeps the rectangle of this rank: blocks are those of the whole tensor.
-void initialize_four_bit(const Parameter& parameter, uint64_t seed) {
-  FourBitValue& value = *parameter.attached.four_bit;
+// Draws each whole tensor and keeps the rectangle of this rank: scales are those of the whole tensor.
+void initialize_quantized(const Parameter& parameter, uint64_t seed) {
+  QuantizedValue& value = *parameter.attached.quantized;
   value.parts.clear();
   for (const ParameterPart& part : parameter.spec.parts) {
     const at::Tensor whole = at::zeros(part.global_shape, parameter.value.options().requires_grad(false));
     fill({part.name, part.global_shape, {0, 0}, whole}, parameter.spec.init, seed);
-    const ops::FourBitRectangle where{part.offset[0], part.extent[0], part.offset[1], part.extent[1],
-                                      part.global_shape[1]};
-    value.parts.push_back(ops::cut_four_bit(ops::to_four_bit(whole, value.format), where, whole.device()));
+    const ops::MatrixRectangle where{part.offset[0], part.extent[0], part.offset[1], part.extent[1],
+                                     part.global_shape[1]};
+    value.parts.push_back(ops::cut_quantized(ops::to_quantized(whole, value.format), where, whole.device()));
   }
 }
 
@@ -84,7 +84,7 @@ void initialize_four_bit(const Parameter& parameter, uint64_t seed) {
 void initialize(const Parameter& parameter, uint64_t seed) {
   const at::NoGradGuard no_grad;
   if (parameter.value.is_meta()) return;
-  if (parameter.attached.four_bit) return initialize_four_bit(parameter, seed);
+  if (parameter.attached.quantized) return initialize_quantized(parameter, seed);
   parameter.value.zero_();
   for (const auto& part : parameter.sharded()) fill(part, parameter.spec.init, seed);
 }

@@ -27,9 +27,9 @@ double unscaled_bytes(const LayerWalk& walk, const UpdateSize& update, double ro
 }
 
 // Bytes of the sums of weight and update whose norms are computed at once, in fp32, and of these rows of a weight in 4
-// bits.
+// or 8 bits.
 double norm_bytes(const LayerWalk& walk, const UpdateSize& update) {
-  return static_cast<double>(update.norm_block) * (4 + (walk.rank().four_bit ? walk.rank().bytes : 0));
+  return static_cast<double>(update.norm_block) * (4 + (walk.rank().quantization ? walk.rank().bytes : 0));
 }
 
 // Bytes of norms and scales, in fp32.

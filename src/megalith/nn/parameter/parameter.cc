@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "megalith/base/error.h"
-#include "megalith/nn/parameter/four_bit_value.h"
+#include "megalith/nn/parameter/quantized_value.h"
 #include "megalith/nn/parameter/weight_grad_queue.h"
 #include "megalith/ops/gemm/gemm.h"
 
@@ -81,14 +81,15 @@ Parameter& ParameterScope::add(ParameterSpec spec, std::vector<int64_t> shape) c
   for (ParameterPart& part : spec.parts) part.name = full(part.name);
   const bool buffer = spec.role == ParameterRole::kBuffer;
   const at::TensorOptions options(buffer ? at::kFloat : spec.dtype.value_or(set_->dtype_));
-  const bool in_four_bit = set_->four_bit_ && fits_four_bit(spec);
-  at::Tensor value = in_four_bit ? four_bit_placeholder(shape, options.device(set_->device_))
-                                 : at::empty(shape, options.device(set_->device_));
+  const bool quantized = set_->quantization_ && can_be_quantized(spec);
+  at::Tensor value = quantized ? quantized_placeholder(shape, options.device(set_->device_))
+                               : at::empty(shape, options.device(set_->device_));
   value.requires_grad_(!buffer);
   set_->parameters_.push_back(std::make_unique<Parameter>(std::move(spec), std::move(value)));
   Parameter& added = *set_->parameters_.back();
   added.plans = set_->plans_.get();
-  if (in_four_bit) added.attached.four_bit = std::make_shared<FourBitValue>(FourBitValue{.format = *set_->four_bit_});
+  if (quantized)
+    added.attached.quantized = std::make_shared<QuantizedValue>(QuantizedValue{.format = *set_->quantization_});
   return added;
 }
 

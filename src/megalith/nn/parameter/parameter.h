@@ -17,12 +17,12 @@
 #include "megalith/ops/attention/attention.h"
 #include "megalith/ops/gemm/gemm.h"
 #include "megalith/ops/kernel/grad_target.h"
-#include "megalith/ops/quantize/four_bit.h"
+#include "megalith/ops/quantize/quantized.h"
 #include "megalith/parallel/sharded_tensor.h"
 
 namespace megalith::nn {
 
-struct FourBitValue;
+struct QuantizedValue;
 struct Fp8History;
 struct Fp8Value;
 struct LowRank;
@@ -127,8 +127,9 @@ struct Attachments {
   std::shared_ptr<Fp8History> fp8;  // history of the delayed recipe (fp8_history.h); set by linear layers
   bool in_fp8 = false;              // the layer multiplies the weight in fp8 (attach_fp8)
   std::shared_ptr<Fp8Value> bytes;  // `value` is kept in fp8 (fp8_value.h); set by the gradient buffers
-  // The weight is kept in 4 bits, and `value` stands for it without memory (four_bit_value.h); set by ParameterScope.
-  std::shared_ptr<FourBitValue> four_bit;
+  // The weight is kept in 4 or 8 bits, and `value` stands for it without memory (quantized_value.h); set by
+  // ParameterScope.
+  std::shared_ptr<QuantizedValue> quantized;
 };
 
 // One tensor with the three parts above. Layers keep a pointer to it; it lives as long as its ParameterSet.
@@ -157,13 +158,13 @@ struct Parameter {
 class ParameterSet {
  public:
   // With at::kMeta nothing is allocated: names and shapes of a model of any size are available at no cost. With
-  // `four_bit`, linear weights of layers are kept in 4 bits (four_bit_value.h).
-  ParameterSet(at::ScalarType dtype, at::Device device, const std::optional<ops::FourBitFormat>& four_bit = {})
+  // `quantization`, linear weights of layers are kept in 4 or 8 bits (quantized_value.h).
+  ParameterSet(at::ScalarType dtype, at::Device device, const std::optional<ops::QuantizedFormat>& quantization = {})
       : plans_(device.is_cuda() ? ops::make_gemm_plans() : nullptr),
         attention_plans_(device.is_cuda() ? ops::make_attention_plans() : nullptr),
         dtype_(dtype),
         device_(device),
-        four_bit_(four_bit) {}
+        quantization_(quantization) {}
 
   // In the order in which layers added them.
   const std::vector<std::unique_ptr<Parameter>>& all() const { return parameters_; }
@@ -179,7 +180,7 @@ class ParameterSet {
   std::vector<std::unique_ptr<Parameter>> parameters_;
   at::ScalarType dtype_;
   at::Device device_;
-  std::optional<ops::FourBitFormat> four_bit_;
+  std::optional<ops::QuantizedFormat> quantization_;
 };
 
 // A node in the tree of parameter names. Copies are cheap; the set outlives it.

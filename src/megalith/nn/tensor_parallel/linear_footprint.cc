@@ -10,8 +10,8 @@
 #include "megalith/nn/tensor_parallel/linear_footprint.h"
 
 #include "megalith/nn/parameter/low_rank_footprint.h"
-#include "megalith/nn/tensor_parallel/four_bit_slices.h"
 #include "megalith/nn/tensor_parallel/fp8_history.h"
+#include "megalith/nn/tensor_parallel/quantized_slices.h"
 #include "megalith/nn/tensor_parallel/sliced_product.h"
 
 namespace megalith::nn {
@@ -42,7 +42,7 @@ UpdateSize add_weight(const FootprintScope& scope, std::vector<UpdatedPart> part
   scope.add({.numel = rows * in,
              .in_fp8 = applies_fp8(scope.rank().fp8, rows, in),
              .matrices = work,
-             .four_bit = scope.keeps_four_bit()});
+             .quantized_rows = scope.keeps_quantized() ? rows : 0});
   if (bias) scope.add_bias(parts);
   return scope.add_update(std::move(parts), in);
 }
@@ -56,8 +56,8 @@ double columns(const std::vector<OutputPart>& out, int64_t ranks) {
 
 // Returns the slices in which tokens travel beside a product with so many results per token; see slices_for in
 // linear_function.cc.
-int64_t slices_of(const RankSizes& rank, const UpdateSize& update, bool four_bit, double columns) {
-  if (!rank.tp_overlap || !rank.split_tokens || rank.fp8 || four_bit || update.any()) return 1;
+int64_t slices_of(const RankSizes& rank, const UpdateSize& update, bool quantized, double columns) {
+  if (!rank.tp_overlap || !rank.split_tokens || rank.fp8 || quantized || update.any()) return 1;
   return slice_count(static_cast<int64_t>(rank.s), rank.tp, static_cast<int64_t>(columns), rank.machinery.cuda,
                      rank.tp_slices);
 }
@@ -67,10 +67,10 @@ int64_t slices_of(const RankSizes& rank, const UpdateSize& update, bool four_bit
 double mask_tokens(const RankSizes& rank, const UpdateSize& update) { return update.magnitudes > 0 ? rank.t : rank.s; }
 
 // Returns the bytes of a slice of `count` rows or columns of `size` numbers each, in which a product reads a weight
-// that is kept in 4 bits (four_bit_slices.h).
+// that is kept in 4 or 8 bits (quantized_slices.h).
 double slice_bytes(const RankSizes& rank, double count, double size) {
   const auto whole = static_cast<int64_t>(count), each = static_cast<int64_t>(size);
-  return static_cast<double>(four_bit_slice(whole, each) * each) * rank.bytes;
+  return static_cast<double>(quantized_slice(whole, each) * each) * rank.bytes;
 }
 
 }  // namespace
@@ -78,7 +78,7 @@ double slice_bytes(const RankSizes& rank, double count, double size) {
 ColumnFootprint::ColumnFootprint(const FootprintScope& scope, int64_t in, const std::vector<OutputPart>& out, bool bias)
     : in_(static_cast<double>(in)),
       out_(columns(out, scope.rank().tp)),
-      four_bit_(scope.keeps_four_bit()),
+      quantized_(scope.keeps_quantized()),
       update_(add_weight(scope, updated_parts(out, scope.rank().tp), in, bias, Cut::kRows)) {}
 
 void ColumnFootprint::forward(LayerWalk& walk, bool keep) const {
@@ -86,7 +86,7 @@ void ColumnFootprint::forward(LayerWalk& walk, bool keep) const {
   const double gathered = rank.split_tokens ? rank.t * in_ * rank.bytes : 0;
   walk.take(gathered, Use::kCommunication);
   walk.take(rank.t * out_ * rank.bytes);
-  if (four_bit_) walk.touch(slice_bytes(rank, out_, in_), Use::kWorkspace);
+  if (quantized_) walk.touch(slice_bytes(rank, out_, in_), Use::kWorkspace);
   walk.give(gathered, Use::kCommunication);
   update_forward(walk, update_, rank.t, mask_tokens(rank, update_) * in_ * rank.bytes, keep);
 }
@@ -100,7 +100,7 @@ void ColumnFootprint::backward(LayerWalk& walk, bool wanted) const {
   if (gathers) walk.take(whole_bytes, Use::kCommunication);
   if (wanted) {
     walk.take(whole_bytes);
-    if (four_bit_) walk.touch(slice_bytes(rank, in_, out_), Use::kWorkspace);
+    if (quantized_) walk.touch(slice_bytes(rank, in_, out_), Use::kWorkspace);
     if (rank.split_tokens) {
       walk.take(share_bytes, Use::kCommunication);
       walk.reduce_scatter(whole_bytes);
@@ -135,20 +135,20 @@ void ColumnFootprint::backward(LayerWalk& walk, bool wanted) const {
 }
 
 bool ColumnFootprint::multiplies_slices(const RankSizes& rank) const {
-  return slices_of(rank, update_, four_bit_, out_) > 1;
+  return slices_of(rank, update_, quantized_, out_) > 1;
 }
 
 RowFootprint::RowFootprint(const FootprintScope& scope, const std::string& name, int64_t in, int64_t out, bool bias)
     : in_(static_cast<double>(in / scope.rank().tp)),
       out_(static_cast<double>(out)),
-      four_bit_(scope.keeps_four_bit()),
+      quantized_(scope.keeps_quantized()),
       update_(add_weight(scope, {{name, out}}, in / scope.rank().tp, bias, Cut::kColumns)) {}
 
 void RowFootprint::forward(LayerWalk& walk, bool keep) const {
   const RankSizes& rank = walk.rank();
   walk.sum_over_ranks();
   // Beside the partial sums of all tokens, which the sum has replaced by a share of them.
-  if (four_bit_)
+  if (quantized_)
     walk.touch(slice_bytes(rank, out_, in_) + (rank.split_tokens ? rank.whole() - rank.stream() : 0), Use::kWorkspace);
   update_forward(walk, update_, rank.t, rank.t * in_ * rank.bytes, keep);
 }
@@ -176,7 +176,7 @@ void RowFootprint::backward(LayerWalk& walk, const RowInput& input) const {
   take_hidden_grad(walk, update_, rank.t);
   walk.give(remade, Use::kWorkspace);
   if (!sliced) walk.take(in_bytes);
-  if (four_bit_) walk.touch(slice_bytes(rank, in_, out_), Use::kWorkspace);
+  if (quantized_) walk.touch(slice_bytes(rank, in_, out_), Use::kWorkspace);
   give_hidden(walk, update_, rank.t, in_bytes);
   // A deferred weight gradient holds its input and dy; without sequence parallelism dy is the stream's own gradient.
   if (walk.defers()) {
@@ -192,11 +192,11 @@ void RowFootprint::backward(LayerWalk& walk, const RowInput& input) const {
 }
 
 bool RowFootprint::multiplies_slices(const RankSizes& rank) const {
-  return slices_of(rank, update_, four_bit_, out_) > 1;
+  return slices_of(rank, update_, quantized_, out_) > 1;
 }
 
 bool RowFootprint::gathers_in_slices(const RankSizes& rank) const {
-  return slices_of(rank, update_, four_bit_, in_) > 1;
+  return slices_of(rank, update_, quantized_, in_) > 1;
 }
 
 ReplicatedFootprint::ReplicatedFootprint(const FootprintScope& scope, int64_t in, const std::vector<OutputPart>& out,

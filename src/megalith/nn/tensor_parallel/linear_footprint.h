@@ -37,7 +37,7 @@ class ColumnFootprint {
  private:
   double in_, out_;
   bool is_head_ = false;
-  bool four_bit_ = false;
+  bool quantized_ = false;
   UpdateSize update_;
 };
 
@@ -70,7 +70,7 @@ class RowFootprint {
   bool gathers_in_slices(const RankSizes& rank) const;
 
   double in_, out_;
-  bool four_bit_ = false;
+  bool quantized_ = false;
   UpdateSize update_;
 };
 

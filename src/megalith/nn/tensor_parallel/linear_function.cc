@@ -373,7 +373,7 @@ LinearState state_of(Parameter& weight, Parameter* bias, ProductPtr product, con
 
 // Whether a layer multiplies by the weight in blocks of rows; see Product::by_blocks.
 bool multiplies_blocks(const Parameter& weight, const TensorParallel& tp) {
-  return !applies_fp8(tp.fp8, weight.value) && !weight.attached.bytes && !weight.attached.four_bit &&
+  return !applies_fp8(tp.fp8, weight.value) && !weight.attached.bytes && !weight.attached.quantized &&
          active_update(weight) == nullptr;
 }
 

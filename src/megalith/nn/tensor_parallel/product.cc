@@ -106,9 +106,9 @@ void add_addends_(const at::Tensor& y, const ops::Addends& added) {
 ProductPtr make_product(Parameter& weight, const ProductInput& input, const std::optional<ops::Fp8Recipe>& fp8) {
   // Without tokens there is nothing to round; but bytes can be multiplied in no other way.
   const bool in_fp8 = applies_fp8(fp8, weight.value) && (input.tokens > 0 || weight.attached.bytes);
-  ProductPtr product = weight.attached.four_bit ? four_bit_product(weight)
-                       : in_fp8                 ? fp8_product(weight, *fp8, at::GradMode::is_enabled())
-                                                : dense_product(weight);
+  ProductPtr product = weight.attached.quantized ? quantized_product(weight)
+                       : in_fp8                  ? fp8_product(weight, *fp8, at::GradMode::is_enabled())
+                                                 : dense_product(weight);
   const LowRank* update = active_update(weight);
   if (update == nullptr) return product;
   if (update->magnitude != nullptr) {

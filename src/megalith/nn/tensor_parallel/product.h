@@ -4,8 +4,8 @@
 //   class             y                       dx                  weights
 //   DenseProduct      x Wᵀ                    dy W                W
 //   Fp8Product        the same with factors cast to fp8           W
-//   FourBitProduct    the same with W kept in 4 bits              W   (frozen)
-//   LowRankProduct    x Wᵀ + s (x Aᵀ) Bᵀ      dy W + s (dy B) A   W, A, B   (x Wᵀ and dy W may be in fp8 or 4 bits)
+//   QuantizedProduct  the same with W kept in 4 or 8 bits        W   (frozen)
+//   LowRankProduct    x Wᵀ + s (x Aᵀ) Bᵀ      dy W + s (dy B) A   W, A, B   (x Wᵀ, dy W also in fewer bits)
 //   DoraProduct       c ∘ (x Wᵀ + s (x Aᵀ) Bᵀ)   (c ∘ dy) W + s ((c ∘ dy) B) A   W, A, B, m   (c = m / norms of rows)
 //   GroupedProduct    x_n W_nᵀ of every group of rows             W   (moe/grouped_product.h)
 //
@@ -121,10 +121,10 @@ struct ProductInput {
       {};  // {first, count} of the tokens that backward sees; nullopt = all
 };
 
-// Returns the product with `weight`: from its 4 bits if it is kept so (parameter/four_bit_value.h), in fp8 if `fp8`
-// asks for it and the sizes of the weight allow it (fp8_history.h), plus its low-rank update if one is active. A layer
-// that passes `fp8` has called attach_fp8 for the weight. Call it outside autograd functions, where the gradient mode
-// is that of the layer.
+// Returns the product with `weight`: from its 4 or 8 bits if it is kept so (parameter/quantized_value.h), in fp8 if
+// `fp8` asks for it and the sizes of the weight allow it (fp8_history.h), plus its low-rank update if one is active. A
+// layer that passes `fp8` has called attach_fp8 for the weight. Call it outside autograd functions, where the gradient
+// mode is that of the layer.
 ProductPtr make_product(Parameter& weight, const ProductInput& input, const std::optional<ops::Fp8Recipe>& fp8 = {});
 
 // Applies the product with autograd and without collectives. With `make_x` its input is not kept for backward.

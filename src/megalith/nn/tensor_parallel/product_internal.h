@@ -11,8 +11,8 @@ namespace megalith::nn {
 // In the dtype of weight and input.
 ProductPtr dense_product(Parameter& weight);
 
-// With a weight in 4 bits, which is frozen.
-ProductPtr four_bit_product(Parameter& weight);
+// With a weight in 4 or 8 bits, which is frozen.
+ProductPtr quantized_product(Parameter& weight);
 
 // With `record` the pass is part of a step, and its magnitudes enter the weight's history (fp8_history.h). Takes any
 // number of tokens, which it pads with zeros to fp8_token_multiple().

@@ -81,7 +81,7 @@ FourBitTensor moved_to(FourBitTensor tensor, at::Device device) {
 }
 
 // Returns the codes of a rectangle, row by row, two per byte.
-at::Tensor cut_codes(const FourBitTensor& whole, const FourBitRectangle& where) {
+at::Tensor cut_codes(const FourBitTensor& whole, const MatrixRectangle& where) {
   const int64_t first = where.first_row * where.whole_columns, count = where.rows * where.columns;
   if (where.columns == where.whole_columns && first % 2 == 0)
     return whole.codes.narrow(0, first / 2, divided_up(count, 2)).clone();
@@ -184,18 +184,9 @@ at::Tensor from_four_bit(const FourBitTensor& tensor, at::ScalarType dtype) {
   return to.view(-1);
 }
 
-int64_t FourBitMatrix::bytes() const {
-  int64_t total = 0;
-  for (const at::Tensor& t : {numbers.codes, numbers.scales, numbers.nested})
-    if (t.defined()) total += static_cast<int64_t>(t.nbytes());
-  return total;
-}
-
-FourBitMatrix cut_four_bit(const FourBitTensor& whole, const FourBitRectangle& where, at::Device device) {
+FourBitMatrix cut_four_bit(const FourBitTensor& whole, const MatrixRectangle& where, at::Device device) {
   const at::NoGradGuard no_grad;
-  check(where.first_row >= 0 && where.first_column >= 0 && where.first_column + where.columns <= where.whole_columns &&
-            (where.first_row + where.rows) * where.whole_columns <= whole.numel,
-        "a rectangle of {} x {} does not lie inside a tensor of {} numbers", where.rows, where.columns, whole.numel);
+  check_inside(where, whole.numel);
   FourBitMatrix matrix{.where = where};
   matrix.numbers = {.values = whole.values,
                     .block = whole.block,
@@ -226,10 +217,7 @@ FourBitMatrix cut_four_bit(const FourBitTensor& whole, const FourBitRectangle& w
 }
 
 void read_four_bit(const FourBitMatrix& matrix, int64_t row, int64_t column, const at::Tensor& to) {
-  check(to.dim() == 2 && to.is_contiguous() && row >= 0 && column >= 0 && row + to.size(0) <= matrix.where.rows &&
-            column + to.size(1) <= matrix.where.columns,
-        "numbers from ({}, {}) on of a rectangle of {} x {} do not fill a tensor {}", row, column, matrix.where.rows,
-        matrix.where.columns, shape_text(to));
+  check_fills(to, row, column, matrix.where.rows, matrix.where.columns);
   if (to.numel() == 0) return;
   if (!has_kernel(to)) {
     FourBitMatrix host = matrix;

@@ -26,6 +26,8 @@
 #include <array>
 #include <cstdint>
 
+#include "megalith/ops/quantize/matrix_rectangle.h"
+
 namespace megalith::ops {
 
 inline constexpr int64_t kFourBitBlock = 64;  // numbers per scale
@@ -64,26 +66,17 @@ FourBitTensor to_four_bit(const at::Tensor& x, const FourBitFormat& format);
 // Returns the numbers in `dtype`, [numel].
 at::Tensor from_four_bit(const FourBitTensor& tensor, at::ScalarType dtype);
 
-// A rectangle of a matrix.
-struct FourBitRectangle {
-  int64_t first_row = 0, rows = 0;
-  int64_t first_column = 0, columns = 0;
-  int64_t whole_columns = 0;  // the matrix has so many
-};
-
 // A rectangle of a matrix [o, i] in 4 bits. Blocks are those of the whole matrix: a number is the same in every
 // rectangle that holds it. A rectangle of whole rows has the scales of its blocks; where columns are cut, so are
 // blocks, and each row has the scales of the blocks that it touches, `scales_per_row` of them.
 struct FourBitMatrix {
-  FourBitRectangle where;
+  MatrixRectangle where;
   int64_t scales_per_row = 0;  // 0: scales are those of the blocks from that of the first number on
   FourBitTensor numbers;       // codes of the rectangle alone, row by row; `nested` of the whole matrix
-
-  int64_t bytes() const;  // that its tensors take
 };
 
 // Copies a rectangle out of a whole matrix to `device`. An empty rectangle has no tensors.
-FourBitMatrix cut_four_bit(const FourBitTensor& whole, const FourBitRectangle& where, at::Device device);
+FourBitMatrix cut_four_bit(const FourBitTensor& whole, const MatrixRectangle& where, at::Device device);
 // Writes the numbers from row `row` and column `column` of the rectangle on to `to` [rows, columns], contiguous fp32,
 // bf16 or fp16 on the device of the matrix. Runs without autograd.
 void read_four_bit(const FourBitMatrix& matrix, int64_t row, int64_t column, const at::Tensor& to);

@@ -162,6 +162,19 @@ model::ModelSettings model_settings(const config::TrainingArguments& args, at::D
           .seed = static_cast<uint64_t>(args.seeds.seed)};
 }
 
+namespace {
+
+// Returns how the weights below an adapter are quantized; std::nullopt if they are not.
+std::optional<ops::QuantizedFormat> quantized_format(const config::LoraConfig& lora) {
+  if (!lora.quantization_bit) return std::nullopt;
+  if (*lora.quantization_bit == 8) return ops::EightBitFormat{};
+  const bool fp4 = lora.quantization_type == config::QuantizationType::kFp4;
+  return ops::FourBitFormat{.kind = fp4 ? ops::FourBitKind::kFp4 : ops::FourBitKind::kNf4,
+                            .double_quantization = lora.double_quantization};
+}
+
+}  // namespace
+
 model::ModelOptions model_options(const config::TrainingArguments& args, at::Device device) {
   model::ModelOptions options;
   options.dtype = args.precision.bf16 ? at::kBFloat16 : args.precision.fp16 ? at::kHalf : at::kFloat;
@@ -174,10 +187,7 @@ model::ModelOptions model_options(const config::TrainingArguments& args, at::Dev
   options.neftune_alpha = args.optimizer.neftune_noise_alpha.value_or(0);
   options.loss.label_smoothing = args.optimizer.label_smoothing_factor;
   options.fp8 = fp8_recipe(args.precision);
-  if (args.lora.quantization_bit)
-    options.four_bit = {.kind = args.lora.quantization_type == config::QuantizationType::kFp4 ? ops::FourBitKind::kFp4
-                                                                                              : ops::FourBitKind::kNf4,
-                        .double_quantization = args.lora.double_quantization};
+  options.quantization = quantized_format(args.lora);
   options.fp8_inside_only = args.precision.first_last_layers_bf16;
   options.fp8_head = args.precision.fp8_head;
   options.recompute = recompute_plan(args.recompute);
@@ -215,7 +225,7 @@ model::ModelOverrides model_overrides(const config::TrainingArguments& args) {
 }
 
 model::ModelSettings reference_settings(model::ModelSettings policy) {
-  policy.options.four_bit.reset();
+  policy.options.quantization.reset();
   policy.options.trained_layers.reset();
   return policy;
 }

@@ -26,7 +26,7 @@ model::ModelOptions options_on(model::ModelOptions options, at::Device device);
 // Returns dropout, standard deviation of initial weights, multi-token prediction, router settings and, in stages rm and
 // cls, the head that scores sequences. Options that were not given keep the model's own values.
 model::ModelOverrides model_overrides(const config::TrainingArguments& args);
-// Returns the settings of a frozen model beside a trained one with `policy` settings: weights in 4 bits lie below an
+// Returns the settings of a frozen model beside a trained one with `policy` settings: quantized weights lie below an
 // adapter, which it does not have, and no layers of it are chosen.
 model::ModelSettings reference_settings(model::ModelSettings policy);
 // Returns the settings of a teacher beside a student with `student` settings: the same precision and layout, but its

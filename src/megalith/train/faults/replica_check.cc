@@ -12,7 +12,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/text.h"
 #include "megalith/comm/world.h"
-#include "megalith/nn/parameter/four_bit_value.h"
+#include "megalith/nn/parameter/quantized_value.h"
 #include "megalith/parallel/parallel_context.h"
 
 namespace megalith::train {
@@ -28,12 +28,11 @@ at::Tensor bit_sums(const at::Tensor& value) {
   return at::stack({bits.sum(at::kLong), weighted.sum(at::kLong)});
 }
 
-// The same over the codes of a weight in 4 bits, one byte per word, and over its scales.
-at::Tensor bit_sums(const nn::FourBitValue& value, const at::Tensor& like) {
+// The same over the codes of a weight in 4 or 8 bits, one byte per word, and over its scales.
+at::Tensor bit_sums(const nn::QuantizedValue& value, const at::Tensor& like) {
   at::Tensor sums = at::zeros({2}, like.options().dtype(at::kLong).requires_grad(false));
-  for (const ops::FourBitMatrix& part : value.parts)
-    for (const at::Tensor& t : {part.numbers.codes, part.numbers.scales, part.numbers.nested})
-      if (t.defined()) sums += bit_sums(t.view(at::kByte).to(at::kInt));
+  for (const ops::QuantizedMatrix& part : value.parts)
+    for (const at::Tensor& t : ops::tensors_of(part)) sums += bit_sums(t.view(-1).view(at::kByte).to(at::kInt));
   return sums;
 }
 
@@ -55,7 +54,7 @@ void compare(const std::vector<const nn::Parameter*>& parameters, const comm::Gr
   if (replicas.size() == 1 || parameters.empty()) return;
   std::vector<at::Tensor> sums;
   for (const nn::Parameter* p : parameters)
-    sums.push_back(p->attached.four_bit ? bit_sums(*p->attached.four_bit, p->value) : bit_sums(p->value));
+    sums.push_back(p->attached.quantized ? bit_sums(*p->attached.quantized, p->value) : bit_sums(p->value));
   const at::Tensor own = at::stack(sums);  // [parameters, 2]
   at::Tensor all = at::empty({replicas.size() * own.size(0), 2}, own.options());
   replicas.all_gather(all, own, "sums of parameters");

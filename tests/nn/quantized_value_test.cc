@@ -1,19 +1,22 @@
-// Weights that are kept in 4 bits: every rank has the numbers that one rank has, and products with them are those with
-// a dense weight of these numbers.
-#include "megalith/nn/parameter/four_bit_value.h"
+// Weights that are kept in 4 or 8 bits: every rank has the numbers that one rank has, and products with them are those
+// with a dense weight of these numbers.
+#include "megalith/nn/parameter/quantized_value.h"
 
 #include <cmath>
 
 #include "megalith/base/error.h"
 #include "megalith/nn/parameter/fp8_value.h"
 #include "megalith/nn/parameter/init.h"
-#include "megalith/nn/tensor_parallel/four_bit_slices.h"
 #include "megalith/nn/tensor_parallel/linear.h"
+#include "megalith/nn/tensor_parallel/quantized_slices.h"
 #include "megalith/nn/tensor_parallel/replicated_linear.h"
 #include "tests/nn/nn_support.h"
 
 namespace megalith::nn {
 namespace {
+
+const std::vector<ops::QuantizedFormat> kFormats{ops::FourBitFormat{}, ops::FourBitFormat{.double_quantization = false},
+                                                 ops::EightBitFormat{}};
 
 // As below an adapter: weights are frozen.
 void freeze(const ParameterSet& set) {
@@ -22,7 +25,7 @@ void freeze(const ParameterSet& set) {
 
 at::Tensor numbers_of(const Parameter& parameter) {
   const at::Tensor numbers = at::empty(parameter.value.sizes(), at::kFloat);
-  read_four_bit(parameter, 0, 0, numbers);
+  read_quantized(parameter, 0, 0, numbers);
   return numbers;
 }
 
@@ -35,7 +38,7 @@ int64_t parameter_rows(const ParameterSpec& spec) {
 
 ParameterScope layer_scope(ParameterSet& set) { return ParameterScope(set).child("layers").child("0"); }
 
-TEST(FourBitValue, HoldsLinearWeightsOfLayers) {
+TEST(QuantizedValue, HoldsLinearWeightsOfLayers) {
   ParameterSet set(at::kFloat, at::kCPU, ops::FourBitFormat{});
   run_tp({1, false}, [&](const TensorParallel& tp) {
     const ColumnParallelLinear up(layer_scope(set), "up", 64, {{"up", 32}}, true, Init::normal(1), tp);
@@ -46,7 +49,7 @@ TEST(FourBitValue, HoldsLinearWeightsOfLayers) {
   });
   std::vector<std::string> kept;
   for (const auto& parameter : set.all())
-    if (parameter->attached.four_bit) kept.push_back(parameter->spec.name);
+    if (parameter->attached.quantized) kept.push_back(parameter->spec.name);
   EXPECT_EQ(kept, (std::vector<std::string>{"layers.0.up.weight", "layers.0.latent.weight"}));
   Parameter& weight = *set.find("layers.0.up.weight");
   // It takes 4.127 bits per number and, as far as `value` goes, one number of memory: a NaN.
@@ -55,7 +58,7 @@ TEST(FourBitValue, HoldsLinearWeightsOfLayers) {
   EXPECT_TRUE(std::isnan(weight.value[3][4].item<float>()));
   EXPECT_THROW(numbers_of(weight), InternalError) << "it has not been loaded";
   initialize(set, 1);
-  EXPECT_EQ(four_bit_bytes(weight), 32 * 64 / 2 + 32 + 4);
+  EXPECT_EQ(quantized_bytes(weight), 32 * 64 / 2 + 32 + 4);
   EXPECT_TRUE(at::isfinite(numbers_of(weight)).all().item<bool>());
   // Nothing else can be loaded into it, and it is exported as its numbers.
   expect_contains(message_of<ConfigError>([&] { loadable(weight); }), "quantization_bit");
@@ -64,14 +67,26 @@ TEST(FourBitValue, HoldsLinearWeightsOfLayers) {
   EXPECT_TRUE(saved.parts[0].data().equal(numbers_of(weight)));
 }
 
+TEST(QuantizedValue, TakesAByteAndAScalePerRowInEightBits) {
+  ParameterSet set(at::kFloat, at::kCPU, ops::EightBitFormat{});
+  run_tp({1, false}, [&](const TensorParallel& tp) {
+    const ColumnParallelLinear up(layer_scope(set), "up", 64, {{"up", 32}}, false, Init::normal(1), tp);
+  });
+  initialize(set, 1);
+  Parameter& weight = *set.find("layers.0.up.weight");
+  EXPECT_EQ(quantized_bytes(weight), 32 * 64 + 32 * 4);
+  expect_contains(message_of<ConfigError>([&] { loadable(weight); }), "is kept in 8 bits");
+  EXPECT_TRUE(saved_shards(weight).parts.at(0).data().equal(numbers_of(weight)));
+}
+
 // Sizes at which blocks of 64 numbers begin inside rows and are cut by ranks.
-TEST(FourBitValue, NumbersDoNotDependOnTheLayout) {
+TEST(QuantizedValue, NumbersDoNotDependOnTheLayout) {
   for (const int64_t width : {64, 96, 120})
-    for (const bool double_quantization : {true, false}) {
+    for (const ops::QuantizedFormat& format : kFormats) {
       std::map<std::string, at::Tensor> whole;
       for (const int ranks : {1, 2, 4}) {
         run_tp({ranks, false}, [&](const TensorParallel& tp) {
-          ParameterSet set(at::kFloat, at::kCPU, ops::FourBitFormat{.double_quantization = double_quantization});
+          ParameterSet set(at::kFloat, at::kCPU, format);
           const ColumnParallelLinear qkv(layer_scope(set), "qkv", width, {{"q", 48}, {"k", 24, 32}, {"v", 16}}, false,
                                          Init::normal(0.1), tp);
           const RowParallelLinear down(layer_scope(set), "down", width, 40, false, Init::normal(0.1), tp);
@@ -93,16 +108,16 @@ TEST(FourBitValue, NumbersDoNotDependOnTheLayout) {
     }
 }
 
-struct ProductResult {
+struct QuantizedResult {
   at::Tensor y, dx;
 };
 
-// `four_bit`: with the weight in 4 bits; otherwise with a dense one of the same numbers.
-ProductResult multiply(int64_t in, int64_t out, int64_t tokens, bool four_bit) {
-  ProductResult result;
+// Multiplies with the weight in `format` if `in_format`; otherwise with a dense one of the same numbers.
+QuantizedResult multiply(int64_t in, int64_t out, int64_t tokens, const ops::QuantizedFormat& format, bool in_format) {
+  QuantizedResult result;
   run_tp({1, false}, [&](const TensorParallel& tp) {
-    ParameterSet kept(at::kFloat, at::kCPU, ops::FourBitFormat{}), dense(at::kFloat, at::kCPU);
-    const ColumnParallelLinear in_four_bit(layer_scope(kept), "up", in, {{"up", out}}, true, Init::normal(0.1), tp);
+    ParameterSet kept(at::kFloat, at::kCPU, format), dense(at::kFloat, at::kCPU);
+    const ColumnParallelLinear quantized(layer_scope(kept), "up", in, {{"up", out}}, true, Init::normal(0.1), tp);
     const ColumnParallelLinear in_fp32(layer_scope(dense), "up", in, {{"up", out}}, true, Init::normal(0.1), tp);
     initialize(kept, 5);
     freeze(kept);
@@ -114,29 +129,33 @@ ProductResult multiply(int64_t in, int64_t out, int64_t tokens, bool four_bit) {
       dense.all()[0]->value.copy_(numbers_of(*kept.all()[0]));
     }
     const at::Tensor x = leaf(random_tensor({tokens, in}, 6));
-    const at::Tensor y = (four_bit ? in_four_bit : in_fp32).forward(x);
+    const at::Tensor y = (in_format ? quantized : in_fp32).forward(x);
     y.backward(random_tensor({tokens, out}, 7));
     result = {y.detach(), x.grad()};
   });
   return result;
 }
 
-TEST(FourBitProduct, IsADenseOneWithTheSameNumbers) {
-  const ProductResult kept = multiply(96, 80, 24, true), dense = multiply(96, 80, 24, false);
-  expect_identical(kept.y, dense.y, "output");
-  expect_identical(kept.dx, dense.dx, "gradient of the input");
+TEST(QuantizedProduct, IsADenseOneWithTheSameNumbers) {
+  for (const ops::QuantizedFormat& format : kFormats) {
+    const QuantizedResult kept = multiply(96, 80, 24, format, true), dense = multiply(96, 80, 24, format, false);
+    expect_identical(kept.y, dense.y, "output");
+    expect_identical(kept.dx, dense.dx, "gradient of the input");
+  }
 }
 
 // More numbers than a slice has.
-TEST(FourBitProduct, ReadsLargeWeightsInSlices) {
-  EXPECT_EQ(four_bit_slice(4096, 4096), 4096);
-  EXPECT_EQ(four_bit_slice(28672, 4096), 4096);
-  EXPECT_EQ(four_bit_slice(4160, 4096), 4096);
-  EXPECT_EQ(four_bit_slice(100, int64_t{1} << 30), 64);
-  EXPECT_EQ(four_bit_slice(5, 0), 5);
-  const ProductResult kept = multiply(4160, 4096, 2, true), dense = multiply(4160, 4096, 2, false);
-  expect_close(kept.y, dense.y, "output");
-  expect_close(kept.dx, dense.dx, "gradient of the input");
+TEST(QuantizedProduct, ReadsLargeWeightsInSlices) {
+  EXPECT_EQ(quantized_slice(4096, 4096), 4096);
+  EXPECT_EQ(quantized_slice(28672, 4096), 4096);
+  EXPECT_EQ(quantized_slice(4160, 4096), 4096);
+  EXPECT_EQ(quantized_slice(100, int64_t{1} << 30), 64);
+  EXPECT_EQ(quantized_slice(5, 0), 5);
+  for (const ops::QuantizedFormat& format : {kFormats.front(), kFormats.back()}) {
+    const QuantizedResult kept = multiply(4160, 4096, 2, format, true), dense = multiply(4160, 4096, 2, format, false);
+    expect_close(kept.y, dense.y, "output");
+    expect_close(kept.dx, dense.dx, "gradient of the input");
+  }
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// `megalith train` with weights in 4 bits: an adapter that other commands use with the original base, and refusals.
+// `megalith train` with weights in 4 and 8 bits: an adapter that other commands use with the original base, and
+// refusals.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -17,7 +18,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using Words = std::vector<std::string>;
 
-ProcessResult train_in_four_bit(const TempFolder& folder, const std::string& model, const Words& more) {
+ProcessResult train_quantized(const TempFolder& folder, const std::string& model, const Words& more) {
   std::ofstream data(folder / "data.jsonl");
   for (int i = 0; i < 12; ++i) {
     json ids = json::array();
@@ -39,11 +40,11 @@ ProcessResult train_in_four_bit(const TempFolder& folder, const std::string& mod
   return run_process(words, {{"XDG_CACHE_HOME", (folder / "cache").string()}});
 }
 
-TEST(FourBitCommand, TrainsAnAdapterForTheOriginalBase) {
+void expect_adapter_for_the_original_base(const std::string& bits) {
   const TempFolder folder;
-  const ProcessResult result = train_in_four_bit(
+  const ProcessResult result = train_quantized(
       folder, "llama",
-      {"--quantization_bit=4", "--bf16", "--finetuning_type=lora", "--lora_rank=4", "--nproc=2", "--tp=2"});
+      {"--quantization_bit=" + bits, "--bf16", "--finetuning_type=lora", "--lora_rank=4", "--nproc=2", "--tp=2"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_TRUE(fs::exists(folder / "out" / "adapter_model.safetensors"));
   std::ifstream config(folder / "out" / "adapter_config.json");
@@ -55,23 +56,28 @@ TEST(FourBitCommand, TrainsAnAdapterForTheOriginalBase) {
   EXPECT_EQ(merged.exit_code, 0) << merged.err;
 }
 
-TEST(FourBitCommand, SaysThatExpertsStayAsTheyAre) {
+TEST(QuantizedCommand, TrainsAnAdapterForTheOriginalBase) {
+  for (const char* bits : {"4", "8"}) expect_adapter_for_the_original_base(bits);
+}
+
+TEST(QuantizedCommand, SaysThatExpertsStayAsTheyAre) {
   const TempFolder folder;
   const ProcessResult result =
-      train_in_four_bit(folder, "qwen3_moe", {"--quantization_bit=4", "--finetuning_type=lora", "--lora_rank=4"});
+      train_quantized(folder, "qwen3_moe", {"--quantization_bit=4", "--finetuning_type=lora", "--lora_rank=4"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   expect_contains(result.err, "quantization_bit 4: the weights of experts");
 }
 
-TEST(FourBitCommand, RefusesWhatDoesNotFit) {
+TEST(QuantizedCommand, RefusesWhatDoesNotFit) {
   const TempFolder folder;
   const auto refusal = [&](const Words& words) {
-    const ProcessResult result = train_in_four_bit(folder, "llama", words);
+    const ProcessResult result = train_quantized(folder, "llama", words);
     EXPECT_EQ(result.exit_code, 2) << result.err;
     return result.err;
   };
   const std::string lora = "--finetuning_type=lora", four_bit = "--quantization_bit=4";
-  expect_contains(refusal({lora, "--quantization_bit=8"}), "set quantization_bit 4");
+  expect_contains(refusal({lora, "--quantization_bit=3"}), "set quantization_bit 4 or 8");
+  expect_contains(refusal({lora, "--quantization_bit=8", "--quantization_type=fp4"}), "leave them out");
   expect_contains(refusal({four_bit, "--finetuning_type=full"}), "set finetuning_type lora");
   expect_contains(refusal({four_bit, lora, "--bf16", "--fp8=hybrid"}), "exclude each other");
   expect_contains(refusal({four_bit, lora, "--save_merged_model"}), "megalith convert");

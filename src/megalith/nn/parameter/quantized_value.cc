@@ -1,4 +1,4 @@
-#include "megalith/nn/parameter/four_bit_value.h"
+#include "megalith/nn/parameter/quantized_value.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -11,29 +11,29 @@
 
 namespace megalith::nn {
 
-bool fits_four_bit(const ParameterSpec& spec) {
+bool can_be_quantized(const ParameterSpec& spec) {
   const bool linear =
       spec.use == WeightUse::kColumn || spec.use == WeightUse::kRow || spec.use == WeightUse::kReplicated;
   return linear && spec.role == ParameterRole::kWeight && !spec.is_embedding_or_head && is_in_layer(spec.name);
 }
 
-at::Tensor four_bit_placeholder(at::IntArrayRef shape, const at::TensorOptions& options) {
+at::Tensor quantized_placeholder(at::IntArrayRef shape, const at::TensorOptions& options) {
   if (options.device().is_meta()) return at::empty(shape, options);
   const at::NoGradGuard no_grad;
   return at::full({1}, std::numeric_limits<double>::quiet_NaN(), options).expand(shape);
 }
 
-void read_four_bit(const Parameter& parameter, int64_t row, int64_t column, const at::Tensor& to) {
+void read_quantized(const Parameter& parameter, int64_t row, int64_t column, const at::Tensor& to) {
   const at::NoGradGuard no_grad;
-  const FourBitValue& value = *parameter.attached.four_bit;
+  const QuantizedValue& value = *parameter.attached.quantized;
   const auto& parts = parameter.spec.parts;
-  check(value.parts.size() == parts.size(), "{} is read before its numbers in 4 bits were loaded", parameter.spec.name);
+  check(value.parts.size() == parts.size(), "{} is read before its numbers were loaded", parameter.spec.name);
   const int64_t end = row + to.size(0);
   int64_t covered = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     const int64_t first = std::max(row, parts[i].row), last = std::min(end, parts[i].row + parts[i].extent[0]);
     if (first >= last) continue;
-    ops::read_four_bit(value.parts[i], first - parts[i].row, column, to.narrow(0, first - row, last - first));
+    ops::read_quantized(value.parts[i], first - parts[i].row, column, to.narrow(0, first - row, last - first));
     covered += last - first;
   }
   if (covered == to.size(0)) return;
@@ -45,9 +45,10 @@ void read_four_bit(const Parameter& parameter, int64_t row, int64_t column, cons
   }
 }
 
-int64_t four_bit_bytes(const Parameter& parameter) {
+int64_t quantized_bytes(const Parameter& parameter) {
   int64_t total = 0;
-  for (const ops::FourBitMatrix& part : parameter.attached.four_bit->parts) total += part.bytes();
+  for (const ops::QuantizedMatrix& part : parameter.attached.quantized->parts)
+    for (const at::Tensor& t : ops::tensors_of(part)) total += static_cast<int64_t>(t.nbytes());
   return total;
 }
 

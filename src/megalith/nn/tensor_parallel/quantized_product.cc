@@ -1,5 +1,5 @@
-// A product with a weight in 4 bits (parameter/four_bit_value.h), which is frozen: y = x Wᵀ and dx = dy W. Numbers are
-// made in the dtype of the activations, a slice at a time, and multiplied by the dense kernels:
+// A product with a weight in 4 or 8 bits (parameter/quantized_value.h), which is frozen: y = x Wᵀ and dx = dy W.
+// Numbers are made in the dtype of the activations, a slice at a time, and multiplied by the dense kernels:
 //
 //   forward    slices of rows of W      each gives columns of y
 //   backward   slices of columns of W   each gives columns of dx
@@ -11,23 +11,23 @@
 #include <algorithm>
 #include <memory>
 
-#include "megalith/nn/parameter/four_bit_value.h"
-#include "megalith/nn/tensor_parallel/four_bit_slices.h"
+#include "megalith/nn/parameter/quantized_value.h"
 #include "megalith/nn/tensor_parallel/product_internal.h"
+#include "megalith/nn/tensor_parallel/quantized_slices.h"
 
 namespace megalith::nn {
 
 namespace {
 
-class FourBitProduct final : public Product {
+class QuantizedProduct final : public Product {
  public:
-  explicit FourBitProduct(Parameter& weight) : weight_(weight) {}
+  explicit QuantizedProduct(Parameter& weight) : weight_(weight) {}
 
   std::vector<at::Tensor> weights() const override { return {weight_.value}; }
 
   at::Tensor forward(const at::Tensor& x, const ops::Addends& added, Saved& /*saved*/) const override {
     const int64_t outputs = weight_.value.size(0), inputs = weight_.value.size(1);
-    const int64_t rows = four_bit_slice(outputs, inputs);
+    const int64_t rows = quantized_slice(outputs, inputs);
     if (rows == outputs) return ops::gemm(x, numbers(0, outputs, 0, inputs, x).t(), added, weight_.kernels());
     const at::Tensor y = at::empty({x.size(0), outputs}, x.options());
     for (int64_t first = 0; first < outputs; first += rows) {
@@ -40,7 +40,7 @@ class FourBitProduct final : public Product {
 
   at::Tensor grad_through_weight(const OutputGrad& dy, const Saved& /*saved*/) const override {
     const int64_t outputs = weight_.value.size(0), inputs = weight_.value.size(1);
-    const int64_t columns = four_bit_slice(inputs, outputs);
+    const int64_t columns = quantized_slice(inputs, outputs);
     if (columns == inputs) return ops::gemm(dy.dy, numbers(0, outputs, 0, inputs, dy.dy), {}, weight_.kernels());
     const at::Tensor dx = at::empty({dy.dy.size(0), inputs}, dy.dy.options());
     for (int64_t first = 0; first < inputs; first += columns) {
@@ -60,7 +60,7 @@ class FourBitProduct final : public Product {
   // Returns a rectangle of the weight, [rows, columns], in the dtype of `like`.
   at::Tensor numbers(int64_t row, int64_t rows, int64_t column, int64_t columns, const at::Tensor& like) const {
     const at::Tensor slice = at::empty({rows, columns}, like.options());
-    read_four_bit(weight_, row, column, slice);
+    read_quantized(weight_, row, column, slice);
     return slice;
   }
 
@@ -69,6 +69,6 @@ class FourBitProduct final : public Product {
 
 }  // namespace
 
-ProductPtr four_bit_product(Parameter& weight) { return std::make_shared<FourBitProduct>(weight); }
+ProductPtr quantized_product(Parameter& weight) { return std::make_shared<QuantizedProduct>(weight); }
 
 }  // namespace megalith::nn
