@@ -6,7 +6,6 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <string_view>
 
 #include "megalith/hf/safetensors_file.h"
 
@@ -53,22 +52,6 @@ bool is_rounding(const std::string& name, bool bf16) {
          (bf16 && scores && (name.ends_with(".bias") || name.ends_with("lora_B.weight")));
 }
 
-// Returns a tensor of a run without that rounding: the bias of the norm before such an attention, which began with
-// zero, too. Its gradient is the sum of those of the biases of queries, keys and values, each times its weight; what
-// is rounding in the biases of queries and keys is taken off, and the part of the values is left.
-at::Tensor without_rounding(const std::string& name, const std::map<std::string, at::Tensor>& tensors, bool bf16) {
-  constexpr std::string_view kNorm = "self_attn_layer_norm.bias";
-  at::Tensor rest = tensors.at(name).to(at::kDouble);
-  if (!bf16 || name.find("audio_tower.") == std::string::npos || !name.ends_with(kNorm)) return rest;
-  const std::string attention = name.substr(0, name.size() - kNorm.size()) + "self_attn.";
-  for (const char* side : {"q_proj.", "k_proj."}) {
-    const auto bias = tensors.find(attention + side + "bias"), weight = tensors.find(attention + side + "weight");
-    if (bias != tensors.end() && weight != tensors.end())
-      rest = rest - bias->second.to(at::kDouble).matmul(weight->second.to(at::kDouble));
-  }
-  return rest;
-}
-
 // The last `count` of them; all of them where there are fewer.
 std::vector<double> tail(const std::vector<double>& values, size_t count) {
   return {values.end() - static_cast<std::ptrdiff_t>(std::min(count, values.size())), values.end()};
@@ -98,9 +81,7 @@ RunDifference difference_of(const DeviceRun& actual, const DeviceRun& expected, 
   found.norm = largest_difference(actual.grad_norms, compared(expected.grad_norms));
   for (const auto& [name, tensor] : expected.tensors) {
     const auto mine = actual.tensors.find(name);
-    double error = mine == actual.tensors.end() ? INFINITY
-                                                : difference(without_rounding(name, actual.tensors, bf16),
-                                                             without_rounding(name, expected.tensors, bf16));
+    double error = mine == actual.tensors.end() ? INFINITY : difference(mine->second, tensor);
     if (is_rounding(name, bf16) && std::isfinite(error)) error = (mine->second - tensor).abs().max().item<double>();
     if (error >= found.tensors) found.where = name;
     found.tensors = std::max(found.tensors, error);
