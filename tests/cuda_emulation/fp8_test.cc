@@ -3,6 +3,7 @@
 #include "megalith/base/error.h"
 #include "megalith/ops/gemm/fp8_blocks.h"
 #include "megalith/ops/gemm/fp8_internal.h"
+#include "megalith/ops/gemm/grouped_fp8.h"
 #include "tests/cuda_emulation/kernel_case.h"
 
 namespace megalith::ops {
@@ -137,11 +138,58 @@ TEST(CudaFp8, Blocks) {
       }
 }
 
+// Lengths of a lane's pieces: kept in registers, and read twice; a row that is not a multiple of a warp's.
+TEST(CudaFp8, OneScalePerRow) {
+  for (const auto& [r, c] : {std::pair<int64_t, int64_t>{3, 16}, {9, 272}, {2, 1040}, {2, 2064}, {3, 4112}})
+    for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      Random random;
+      const Tensor x = random({r, c}, dtype);
+      x[0].zero_();
+      x[1][c - 1] = INFINITY;
+      const auto cuda = [&, r = r, c = c](void* stream) {
+        const Tensor values = unwritten(r, c), inverse = unset({r}, at::kFloat);
+        cast_fp8_rows_cuda({dtype, in(x), 1, r, c}, out(values), floats(inverse), stream);
+        return Tensors{values, inverse};
+      };
+      const std::string what = fmt::format("{} x {}", r, c);
+      const Tensors actual = in_every_order(cuda, what);
+      const Fp8Rows expected = to_fp8_rows(x);
+      EXPECT_TRUE(actual[0].equal(bytes_of(expected.values))) << what;
+      EXPECT_TRUE(actual[1].equal(expected.inverse_scale)) << what;
+    }
+}
+
+// Tiles that the matrix does not fill, and more than one of them.
+TEST(CudaFp8, OneScalePerColumn) {
+  for (const auto& [g, o, i] : {std::tuple<int64_t, int64_t, int64_t>{1, 16, 16}, {3, 144, 80}, {2, 272, 64}})
+    for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      Random random;
+      const Tensor w = random({g, o, i}, dtype);
+      w.select(2, 1).zero_();
+      w[0][o - 1][i - 1] = NAN;
+      const auto cuda = [&, g = g, o = o, i = i](void* stream) {
+        const Tensor values = unwritten(g * i, o), inverse = unset({g, i}, at::kFloat);
+        cast_fp8_columns_cuda({dtype, in(w), g, o, i}, out(values), floats(inverse), stream);
+        return Tensors{values.view({g, i, o}), inverse};
+      };
+      const std::string what = fmt::format("{} x {} x {}", g, o, i);
+      const Tensors actual = in_every_order(cuda, what);
+      const Fp8Rows expected = to_fp8_columns(w);
+      EXPECT_TRUE(actual[0].equal(bytes_of(expected.values))) << what;
+      EXPECT_TRUE(actual[1].equal(expected.inverse_scale)) << what;
+    }
+}
+
 TEST(CudaFp8, RefusesWhatIsNotAligned) {
   Random random;
   const Fp8Case size{at::kFloat, 16, 16};
   const Tensor x = random({16, 16}, at::kFloat, /*misaligned=*/true);
   EXPECT_THROW(cast(size, Fp8Kind::kE4m3, x, {}, at::ones({1}), true, true, nullptr), InternalError);
+  const Tensor values = unwritten(16, 16), inverse = unset({16}, at::kFloat);
+  EXPECT_THROW(cast_fp8_rows_cuda({at::kFloat, in(x), 1, 16, 16}, out(values), floats(inverse), nullptr),
+               InternalError);
+  EXPECT_THROW(cast_fp8_columns_cuda({at::kFloat, in(values), 1, 8, 16}, out(values), floats(inverse), nullptr),
+               InternalError);
 }
 
 }  // namespace

@@ -4,7 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <tuple>
+#include <vector>
 
+#include "megalith/ops/gemm/fp8.h"
+#include "megalith/ops/gemm/grouped_fp8.h"
 #include "megalith/ops/gemm/grouped_gemm.h"
 #include "tests/ops/cuda/kernel_case.h"
 
@@ -32,6 +36,38 @@ TEST_P(CudaKernel, GroupedProductsMatchTheCpu) {
     for (size_t n = 0; n < cpu.size(); ++n) {
       const Tensor rounded = GetParam() == at::kFloat ? cpu[n] : cpu[n].to(at::kBFloat16);
       expect_same(cuda[n], rounded, fmt::format("product {}, counts on the device: {}", n, known_there));
+    }
+  }
+}
+
+TEST_P(CudaKernel, GroupedFp8CastsAndProductsMatchTheCpu) {
+  if (!has_grouped_fp8(at::Device(at::kCUDA, 0))) GTEST_SKIP() << "only GPUs of compute capability 9 have the kernel";
+  const auto bytes_of = [](const Tensor& t) { return t.contiguous().view(at::kByte).cpu(); };
+  for (const auto& [r, i, o] : {std::tuple<int64_t, int64_t, int64_t>{33, 64, 128}, {700, 2064, 272}}) {
+    const std::string what = fmt::format("{} rows, {} x {}", r, o, i);
+    // Rows of unequal sizes.
+    const Tensor x = random({r, i}) * at::logspace(-2, 2, r).unsqueeze(1).to(GetParam()), w = random({4, o, i}),
+                 dy = random({r, o});
+    const auto cast = [&](at::Device device) {
+      return std::vector<Fp8Rows>{to_fp8_rows(x.to(device)), to_fp8_rows(w.to(device)), to_fp8_rows(dy.to(device)),
+                                  to_fp8_columns(w.to(device))};
+    };
+    const std::vector<Fp8Rows> cpu = cast(at::kCPU), cuda = cast(at::kCUDA);
+    for (size_t n = 0; n < cpu.size(); ++n) {
+      EXPECT_TRUE(bytes_of(cuda[n].values).equal(bytes_of(cpu[n].values))) << what << ", cast " << n;
+      EXPECT_TRUE(cuda[n].inverse_scale.cpu().equal(cpu[n].inverse_scale)) << what << ", cast " << n;
+    }
+    const auto product = [&, r = r](const std::vector<Fp8Rows>& factors, at::Device device, bool grad) {
+      const GroupCounts counts = GroupCounts::on_device(
+          at::tensor({5, 5, 22, static_cast<int>(r)}, at::TensorOptions(at::kInt).device(device)));
+      return grouped_fp8_mm(factors[grad ? 2 : 0], factors[grad ? 3 : 1], counts, at::kBFloat16, !grad);
+    };
+    for (const bool grad : {false, true}) {
+      // Sums of fp8 products have fewer bits than those in fp32.
+      const Tensor expected = product(cpu, at::kCPU, grad).to(at::kFloat),
+                   actual = product(cuda, at::Device(at::kCUDA, 0), grad).cpu().to(at::kFloat);
+      const Tensor error = (actual - expected).abs().amax(1) / expected.abs().amax(1);
+      EXPECT_LE(error.max().item<double>(), 1e-2) << what << (grad ? ", gradient" : ", forward");
     }
   }
 }

@@ -44,19 +44,6 @@ __global__ void largest_kernel(const T* x, int64_t vectors, float* largest) {
   if (threadIdx.x % 32 == 0) raise_to(largest, most);
 }
 
-// Transposes the 4 x 4 bytes of four words: byte i of word j becomes byte j of word i. Eight byte permutations, which
-// pick bytes 0 to 3 from the first word and 4 to 7 from the second (ij is byte j of word i, the lowest byte first):
-//   a = 00 10 01 11,  b = 20 30 21 31,  c = 02 12 03 13,  d = 22 32 23 33
-//   out[0] = 00 10 20 30,  out[1] = 01 11 21 31,  ...
-__device__ inline void transpose_bytes(const unsigned (&in)[4], unsigned (&out)[4]) {
-  const unsigned a = __byte_perm(in[0], in[1], 0x5140), b = __byte_perm(in[2], in[3], 0x5140);
-  const unsigned c = __byte_perm(in[0], in[1], 0x7362), d = __byte_perm(in[2], in[3], 0x7362);
-  out[0] = __byte_perm(a, b, 0x5410);
-  out[1] = __byte_perm(a, b, 0x7632);
-  out[2] = __byte_perm(c, d, 0x5410);
-  out[3] = __byte_perm(c, d, 0x7632);
-}
-
 // Casts one tile. The scale comes from the pass before (`largest`) or from the caller (`scale`); in the second case
 // this pass raises `seen` to max |x|. Either order may be nullptr.
 template <typename T, Fp8Kind kind>

@@ -1,4 +1,4 @@
-// CUDA kernels of fp8.h and fp8_blocks.h over raw pointers; `stream` is a cudaStream_t.
+// CUDA kernels of fp8.h, fp8_blocks.h and grouped_fp8.h over raw pointers; `stream` is a cudaStream_t.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -47,5 +47,18 @@ struct Fp8BlockArrays {
 };
 // Reads x once. x is aligned to 16 bytes.
 void cast_fp8_blocks_cuda(const Fp8BlockArrays& arrays, void* stream);
+
+// Matrices x [g, r, c] to cast with one scale per row, or per column; c is a multiple of 16.
+struct Fp8RowArrays {
+  c10::ScalarType dtype = c10::ScalarType::Float;  // type of x: fp32, bf16 or fp16
+  const void* x = nullptr;                         // aligned to 16 bytes
+  int64_t g = 0, r = 0, c = 0;
+};
+// Casts to e4m3: values [g, r, c], aligned to 16 bytes, and inverse_scale [g, r].
+void cast_fp8_rows_cuda(const Fp8RowArrays& from, void* values, float* inverse_scale, void* stream);
+// Casts the transposes: values [g, c, r] and inverse_scale [g, c]; r is a multiple of 16 too.
+void cast_fp8_columns_cuda(const Fp8RowArrays& from, void* values, float* inverse_scale, void* stream);
+// Returns the first number of the compute capability of a device; of the current one for -1.
+int compute_capability_major_cuda(int device);
 
 }  // namespace megalith::ops
