@@ -18,6 +18,7 @@
 //               --peft's script on bitsandbytes' weights
 //   …-graphs    runs with cuda_graph_impl local; compared with the same run without. Those of several ranks share the
 //               GPU, as in tests/nccl: the ratio counts, not the rate
+//   …-experts   multiplies for experts in fp8, too; compared with the same run without
 //   …-muon      updates weight matrices with Muon; compared with AdamW: 1 - ratio is the share of its step that Muon
 //               takes besides what AdamW would
 //   …-full      trains a whole model whose fp32 state would not fit, with two-byte gradients and state; no peer runs it
@@ -103,6 +104,8 @@ std::vector<Case> all_cases() {
                   {"decoder_sparse_step", 1},
                   {"mlp_only_layers", json::array()},
                   {"router_aux_loss_coef", 0.0}});
+  json wide_experts = llama(32000, 4096, 3, 32, 8, 128, 14336, false, 1e6);  // Mixtral's layers
+  wide_experts.update({{"model_type", "mixtral"}, {"num_local_experts", 8}, {"num_experts_per_tok", 2}});
   const json small = llama(128256, 2048, 16, 32, 8, 64, 8192, true, 5e5);
   const json wide = llama(128256, 4096, 4, 32, 8, 128, 14336, false, 5e5);
   const json whole = llama(128256, 4096, 32, 32, 8, 128, 14336, false, 5e5);
@@ -129,7 +132,7 @@ std::vector<Case> all_cases() {
           {"llama-1b-lora", 4, 4096, small, {"--finetuning_type=lora", "--lora_rank=16", "--lora_target=all"}},
           {"llama-8b-lora", 4, 4096, whole, {"--finetuning_type=lora", "--lora_rank=16", "--lora_target=all"}},
           {"llama-8b-qlora",
-           4,
+           2,
            4096,
            whole,
            {"--quantization_bit=4"},
@@ -156,6 +159,8 @@ std::vector<Case> all_cases() {
           {"llama-40m-accumulated-graphs", 2, 512, tiny, graphs, 8},
           {"llama-40m-fp8-graphs", 2, 512, tiny, graphs, 1, 0, scaled},
           {"llama-40m-dropout-graphs", 2, 512, tiny, graphs, 1, 0, dropout},
+          {"moe-small-fp8-experts", 4, 4096, experts, {"--fp8_experts"}, 1, 0, {"--fp8=hybrid", "--fp8_head"}},
+          {"moe-wide-fp8-experts", 4, 4096, wide_experts, {"--fp8_experts"}, 1, 0, {"--fp8=hybrid", "--fp8_head"}},
           {"moe-40m-graphs", 2, 512, few_experts, graphs},
           {"llama-40m-dp2-graphs", 2, 512, tiny, graphs, 8, 0, {}, /*ranks=*/2}};
 }
@@ -425,7 +430,8 @@ void run_quantized(const Settings& s, const Case& c) {
   print(line);
 }
 
-// Compares runs with and without graphs, with packed and full rows, or with Muon and AdamW.
+// Compares runs with and without graphs, with packed and full rows, with Muon and AdamW, or with experts in fp8 and
+// bf16.
 void run_both(const Settings& s, const Case& c) {
   const WithAndWithout ours = run_with_and_without(s, c);
   print({{"bench", "gpu"},
@@ -480,7 +486,8 @@ int main(int argc, char** argv) try {
       megalith::bench::run_adapter(settings, each);
     else if (each.name.ends_with("-qlora"))
       megalith::bench::run_quantized(settings, each);
-    else if (each.name.ends_with("-graphs") || each.name.ends_with("-packed") || each.name.ends_with("-muon"))
+    else if (each.name.ends_with("-graphs") || each.name.ends_with("-packed") || each.name.ends_with("-muon") ||
+             each.name.ends_with("-experts"))
       megalith::bench::run_both(settings, each);
     else
       megalith::bench::run(settings, each);

@@ -351,6 +351,7 @@ class TrainingArguments:
         fp8_param: bool = ...,
         fp8_param_gather: bool = ...,
         fp8_head: bool = ...,
+        fp8_experts: bool = ...,
         fp8_amax_history_len: int = ...,
         fp8_amax_compute_algo: Literal["most_recent", "max"] = ...,
         fp8_margin: int = ...,
@@ -1515,6 +1516,8 @@ class TrainingArguments:
     """keep and gather weights of fp8 products in fp8; needs fp8 and use_distributed_optimizer"""
     fp8_head: bool
     """the head's products in fp8 too; needs fp8 and cross_entropy_loss_fusion"""
+    fp8_experts: bool
+    """experts' products in fp8 too, but for their weight gradients; needs fp8"""
     fp8_amax_history_len: int
     """steps the delayed recipe looks back"""
     fp8_amax_compute_algo: Literal["most_recent", "max"]

@@ -92,6 +92,7 @@ const std::vector<Rule>& rules() {
        "finetuning_type lora trains adapters"},
       {{"--fp8_recipe=delayed"}, "fp8_recipe"},
       {{"--fp8_head", "--cross_entropy_loss_fusion"}, "fp8_head needs fp8; set fp8 to e4m3 or hybrid"},
+      {{"--fp8_experts"}, "fp8_experts needs fp8; set fp8 to e4m3 or hybrid"},
       {{"--fp8_head", "--fp8=hybrid", "--bf16"}, "fp8_head needs cross_entropy_loss_fusion"},
       {{"--no-fp8-wgrad"}, "no_fp8_wgrad needs fp8", kMegatron},
       {{"--fp8=hybrid"}, "bf16"},

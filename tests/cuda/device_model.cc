@@ -23,16 +23,23 @@ using nlohmann::json;
 constexpr int kSequences = 96;
 constexpr double kSmallestMargin = 3e-5;  // between chosen experts and the next: far above rounding in fp32
 constexpr const char* kWideLlama = "llama_wide";
+constexpr const char* kWideExperts = "experts_wide";
 
 // Sizes that tp 4 and pp 4 can split and that the kernels for 16-bit heads take.
 ReferenceConfig device_config(const std::string& family) {
-  ReferenceConfig config = parity_config(family == kWideLlama ? "llama" : family);
+  ReferenceConfig config = parity_config(family == kWideLlama     ? "llama"
+                                         : family == kWideExperts ? "qwen3_moe"
+                                                                  : family);
   config.num_layers = 4;
   config.hidden_size = config.is_gpt2() ? 128 : 64;
   if (config.is_gpt2()) config.intermediate_size = 4 * config.hidden_size;
   if (!config.latent) config.head_dim = 16;
   if (!config.windows.empty()) config.windows.assign(4, 6);
-  if (family == kWideLlama) config.hidden_size = config.intermediate_size = 128;
+  if (family == kWideLlama || family == kWideExperts) config.hidden_size = config.intermediate_size = 128;
+  if (family == kWideExperts) {
+    config.experts->width = 64;
+    config.experts->topk = config.experts->count;  // the rounding of fp8 would change choices
+  }
   return config;
 }
 

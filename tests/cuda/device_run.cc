@@ -42,8 +42,9 @@ double difference(const at::Tensor& actual, const at::Tensor& expected) {
 }
 
 // The bias of a key adds the same to all scores of a query where positions turn no key, as in audio towers. Its
-// gradient is nothing but rounding, and so is the bias, which began with zero. In bf16 that is also true of what began
-// with zero on the side of the queries: with random weights nearly all keys get the same score.
+// gradient is nothing but rounding, and so is the bias, which began with zero. In bf16, what began with zero on the
+// side of the queries keeps few digits: with random weights nearly all keys get the same score. (After three steps a
+// query's bias is 2.5 % from fp32 on a CPU, 0.9 % on an H200.)
 bool is_rounding(const std::string& name, bool bf16) {
   if (name.find("audio_tower.") == std::string::npos) return false;
   const bool scores =

@@ -128,6 +128,9 @@ TEST_F(OnCuda, GraphsOfExpertsChangeNothing) {
   ASSERT_EQ(balance.size(), 10U);
   ASSERT_EQ(expected.size(), 10U);
   for (size_t i = 0; i < balance.size(); ++i) EXPECT_NEAR(balance[i], expected[i], 1e-2 * expected[i]);
+  expect_graphs_change_nothing(ProgramCase(config, equal_lengths(64, 129)),
+                               {"--cutoff_len=128", "--gradient_accumulation_steps=2", "--fp8=hybrid", "--fp8_experts"},
+                               1e-3);
 }
 
 TEST_F(OnCuda, GraphsAreNotUsedWhereTheyCannotBe) {
@@ -345,6 +348,7 @@ TEST_F(OnCuda, NoStepWaitsForTheDevice) {
       {&dense, {"--fp8=hybrid"}},
       {&varying, {"--sequence_packing"}},
       {&experts, {}},
+      {&experts, {"--fp8=hybrid", "--fp8_experts"}},
       {&experts,
        {"--gradient_accumulation_steps=3", "--moe_router_load_balancing_type=seq_aux_loss",
         "--moe_aux_loss_coeff=0.01"}},

@@ -33,6 +33,7 @@ Effects moe_effects() {
        {"--moe_router_load_balancing_type=seq_aux_loss"},
        expert_numbers},
       {"moe_z_loss_coeff", small, {}, {"--moe_z_loss_coeff=0.001"}, expert_numbers},
+      {"fp8_experts", small_run({"--bf16", "--fp8=hybrid"}), {}, {"--fp8_experts"}, expert_numbers},
       {"moe_router_dtype", small, {}, {"--moe_router_dtype=fp64"}, expert_numbers},
       {"moe_router_bias_update_rate", small, {}, {"--moe_router_bias_update_rate=10"}, expert_numbers},
       {"moe_input_jitter_eps", small, {}, {"--moe_input_jitter_eps=0.01"}, expert_numbers},

@@ -108,6 +108,36 @@ TEST(Fp8Share, FirstAndLastLayer) {
   EXPECT_NEAR(share_of(inside, "first and last layer"), all / 2, 1e-12);
 }
 
+// Two of the three products of an expert are in fp8, with every recipe.
+TEST(Fp8Share, Experts) {
+  const ModelConfig config = golden_config("qwen3_moe");
+  const double all = layout::model_flops(flops_shape(config), 1, kShareLength) / kShareLength;
+  const auto& moe = config.moe.value();
+  const double multiplications =
+      static_cast<double>(3 * moe.router.topk * moe.width * config.hidden_size * config.num_layers);
+  for (const ops::Fp8Scaling scaling :
+       {ops::Fp8Scaling::kTensor, ops::Fp8Scaling::kDelayed, ops::Fp8Scaling::kBlocks}) {
+    ModelOptions options = options_in_fp8({.scaling = scaling});
+    const Fp8Share plain = fp8_share(config, options, {}, kShareLength);
+    const double experts = share_of(plain, "experts");
+    EXPECT_NEAR(experts / (6 * multiplications / all), 1, 0.03) << "model_flops counts no routers";
+    options.moe.fp8 = true;
+    const Fp8Share share = fp8_share(config, options, {}, kShareLength);
+    expect_whole(share);
+    EXPECT_NEAR(share_of(share, "weight gradients of experts"), experts / 3, 1e-12);
+    EXPECT_NEAR(share.in_fp8, plain.in_fp8 + experts * 2 / 3, 1e-12);
+    EXPECT_EQ(share_of(share, "experts"), 0);
+  }
+  ModelConfig narrow = config;
+  narrow.moe->width = 24;
+  ModelOptions wanted = options_in_fp8();
+  wanted.moe.fp8 = true;
+  const Fp8Share refused = fp8_share(narrow, wanted, {}, kShareLength);
+  const auto experts = std::ranges::find(refused.rest, "experts", &Fp8Share::Rest::what);
+  ASSERT_NE(experts, refused.rest.end());
+  testing::expect_contains(experts->why, " x 24, are not multiples of 16");
+}
+
 // Frozen weights have no gradient; adapters do.
 TEST(Fp8Share, Adapters) {
   const ModelConfig config = golden_config("llama");

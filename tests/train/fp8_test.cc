@@ -81,6 +81,25 @@ TEST(Fp8Run, RecomputesTheSame) {
     }
 }
 
+// Experts have scales of their own, whatever the recipe.
+TEST(Fp8Run, ExpertsAreInFp8) {
+  for (const bool lora : {false, true})
+    for (const char* recipe : {"tensorwise", "blockwise"}) {
+      SCOPED_TRACE(std::string(recipe) + (lora ? " with adapters" : ""));
+      TrainerCase how = fp8_case(recipe, lora);
+      const Losses without = losses_of(how, "qwen3_moe");
+      how.args.precision.fp8_experts = true;
+      const Losses with = losses_of(how, "qwen3_moe");
+      for (size_t i = 0; i < with.size(); ++i) EXPECT_NE(with[i], without[i]) << "nothing was rounded at " << i;
+      EXPECT_LT(distance(with, without), 0.03);
+      how.args.recompute.granularity = config::RecomputeGranularity::kFull;
+      EXPECT_EQ(losses_of(how, "qwen3_moe"), with) << "recomputed";
+      how.args.recompute.granularity.reset();
+      how.pp = 2;
+      EXPECT_LT(distance(losses_of(how, "qwen3_moe"), with), 1e-6) << "stages split no tensor";
+    }
+}
+
 TEST(Fp8Run, WeightGradientsWithoutFp8) {
   TrainerCase how = fp8_case("tensorwise", false);
   const Losses whole = losses_of(how);

@@ -27,6 +27,7 @@ struct PrecisionConfig {
   bool fp8_wgrad = true;
   bool fp8_param = false;
   bool fp8_head = false;
+  bool fp8_experts = false;
   // The delayed recipe: the scale of a step comes from the largest values of the steps before it.
   int fp8_amax_history_len = 1;
   std::string fp8_amax_compute_algo = "most_recent";

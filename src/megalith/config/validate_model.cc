@@ -214,6 +214,7 @@ void check_precision(const TrainingArguments& args, Problems& problems) {
   problems.require(!precision.bf16 || !precision.fp16, "bf16 and fp16 are both set; keep one");
   problems.require(!precision.fp8_param || precision.fp8, "fp8_param needs fp8; set fp8 to e4m3 or hybrid");
   problems.require(!precision.fp8_head || precision.fp8, "fp8_head needs fp8; set fp8 to e4m3 or hybrid");
+  problems.require(!precision.fp8_experts || precision.fp8, "fp8_experts needs fp8; set fp8 to e4m3 or hybrid");
   problems.require(!precision.fp8_head || args.fusion.cross_entropy_loss,
                    "fp8_head needs cross_entropy_loss_fusion, which multiplies by the head chunk by chunk; set it, or"
                    " leave fp8_head out");

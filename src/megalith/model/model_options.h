@@ -74,7 +74,7 @@ struct ModelOptions {
   int64_t loss_chunk = 0;             // if > 0, projection and loss are fused, so many tokens at a time
   std::optional<ops::Fp8Recipe> fp8;  // for linear layers inside blocks; not for embedding, head, router, experts
   bool fp8_inside_only = false;       // nor for the first and the last block
-  bool fp8_head = false;              // with loss_chunk, for the head as well
+  bool fp8_head = false;              // with loss_chunk, for the head as well; for experts: moe.fp8
   // Linear weights of layers are kept in 4 or 8 bits; needs an adapter, and excludes fp8.
   std::optional<ops::QuantizedFormat> quantization;
   // Label smoothing, z-loss and the ignored label.

@@ -108,7 +108,7 @@ MoeResult spread_moe(const MoeShape& shape, const FullTensors& weights, const Mo
         r.world, layout::RankGrid({.world_size = grid.world, .tp = grid.tp, .ep = grid.ep, .etp = grid.etp}));
     context.rng().seed(layout::seeds_for_base(1, context.place().tp_rank, 0, 0));
     ParameterSet set(at::kFloat, at::kCPU);
-    const MoeLayer layer(ParameterScope(set), shape, grid.options, {context.tp(), true}, context);
+    const MoeLayer layer(ParameterScope(set), shape, grid.options, {context.tp(), true, grid.fp8}, context);
     for (const auto& parameter : set.all()) {
       const at::NoGradGuard no_grad;
       for (const auto& part : parameter->sharded()) part.local.copy_(rectangle(weights.at(part.name), part));

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ namespace megalith::nn {
 struct MoeGrid {
   int world = 1, tp = 1, ep = 1, etp = 1;
   MoeOptions options;
+  std::optional<ops::Fp8Recipe> fp8{};
   std::string name() const;
 };
 

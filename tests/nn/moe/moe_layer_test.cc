@@ -103,6 +103,56 @@ TEST(MoeLayer, SharedExpertsWithAndWithoutGate) {
       }
 }
 
+// Scales belong to rows, so that it does not matter which rank an expert is on, and which other rows it has. Only a
+// width that is split over ranks is cast in other pieces.
+TEST(MoeLayer, ExpertsInFp8EqualOneRank) {
+  std::mt19937_64 random(19);
+  MoeShape shape = small_shape(4, 2);
+  shape.hidden = 32;
+  shape.width = 32;
+  const FullTensors weights = random_moe_weights(shape, 5);
+  const auto worst = [](const MoeResult& a, const MoeResult& b) {
+    double most = 0;
+    for (size_t rank = 0; rank < a.y.size(); ++rank)
+      if (a.y[rank].size(0) > 0)
+        most = std::max(most, ((a.y[rank] - b.y[rank]).abs().max() / b.y[rank].abs().max()).item<double>());
+    for (const auto& [name, grad] : b.grads)
+      if (name != "router.weight")
+        most = std::max(most, ((a.grads.at(name) - grad).abs().max() / grad.abs().max()).item<double>());
+    return most;
+  };
+  for (MoeGrid grid : grids()) {
+    SCOPED_TRACE(grid.name());
+    const MoeTokens tokens = random_tokens(std::vector<int64_t>(static_cast<size_t>(grid.world), 7), 32, random());
+    const MoeGrid alone{.options = {.fp8 = true}, .fp8 = ops::Fp8Recipe{}};
+    // One rank with the tokens of all.
+    const MoeTokens all{{at::cat(tokens.x)}, {at::cat(tokens.dy)}};
+    MoeResult expected = spread_moe(shape, weights, all, alone);
+    expected.y = expected.y[0].split(7);
+    expected.dx = expected.dx[0].split(7);
+    grid.fp8 = alone.fp8;
+    grid.options.fp8 = true;
+    grid.options.recompute_activation = grid.world == 2;
+    const MoeResult actual = spread_moe(shape, weights, tokens, grid);
+    if (grid.etp == 1)
+      expect_same(actual, expected, "the same in fp8");
+    else
+      EXPECT_LT(worst(actual, expected), 0.1);
+    const double rounded = worst(actual, dense_moe(shape, weights, tokens));
+    EXPECT_GT(rounded, 1e-3) << "nothing was in fp8";
+    EXPECT_LT(rounded, 0.25) << "e4m3 has three bits, and a gradient passes four of these products";
+  }
+}
+
+// 12 columns fit no product in fp8.
+TEST(MoeLayer, ExpertsThatDoNotFitStayAsTheyAre) {
+  const MoeShape shape = small_shape(4, 2);
+  const FullTensors weights = random_moe_weights(shape, 5);
+  const MoeTokens tokens = random_tokens({9}, shape.hidden, 3);
+  expect_same(spread_moe(shape, weights, tokens, {.options = {.fp8 = true}, .fp8 = ops::Fp8Recipe{}}),
+              dense_moe(shape, weights, tokens), "fp8");
+}
+
 TEST(MoeLayer, DispatchAndCombineAreTheIdentity) {
   std::mt19937_64 random(17);
   for (int round = 0; round < 8; ++round)
@@ -171,7 +221,7 @@ TEST(MoeLayer, ExpertsApplyTheWeightsOfTheirRows) {
       shape.gated = gated;
       const auto run = [&](bool local) {
         ParameterSet set(at::kFloat, at::kCPU);
-        const Experts experts(ParameterScope(set), shape, {0, 4}, twice);
+        const Experts experts(ParameterScope(set), shape, {0, 4}, twice, /*fp8=*/{});
         uint64_t seed = 1;
         const at::NoGradGuard no_grad;
         for (const auto& p : set.all()) p->value.copy_(random_tensor(p->value.sizes(), ++seed, 0.3));

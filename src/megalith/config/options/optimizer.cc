@@ -218,6 +218,8 @@ void add_precision_options(OptionList& list) {
       .alias({"fp8_param_gather"});
   precision.add("fp8_head", &PrecisionConfig::fp8_head,
                 "the head's products in fp8 too; needs fp8 and cross_entropy_loss_fusion");
+  precision.add("fp8_experts", &PrecisionConfig::fp8_experts,
+                "experts' products in fp8 too, but for their weight gradients; needs fp8");
   precision.add("fp8_amax_history_len", &PrecisionConfig::fp8_amax_history_len, "steps the delayed recipe looks back")
       .at_least(1)
       .pretrain_only();

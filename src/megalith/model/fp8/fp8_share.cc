@@ -19,6 +19,7 @@
 #include "megalith/model/gpt_model.h"
 #include "megalith/model/model_flops.h"
 #include "megalith/nn/tensor_parallel/fp8_history.h"
+#include "megalith/ops/gemm/grouped_fp8.h"
 
 namespace megalith::model {
 
@@ -57,7 +58,11 @@ std::string without_layer(const std::string& name) {
 class FlopCount {
  public:
   FlopCount(const ModelConfig& config, const ModelOptions& options, const layout::GridShape& grid)
-      : config_(config), recipe_(*options.fp8), grid_(grid) {}
+      : config_(config),
+        recipe_(*options.fp8),
+        grid_(grid),
+        experts_wanted_(options.moe.fp8),
+        experts_possible_(ops::has_grouped_fp8(options.device)) {}
 
   void add_fp8(double flops) { in_fp8_ += flops; }
   void add_rest(std::string what, std::string why, double flops) {
@@ -84,6 +89,10 @@ class FlopCount {
   void add_weight(const nn::Parameter& parameter) {
     const double product = 2 * multiplications(parameter);
     const double weight_grad = parameter.value.requires_grad() ? product : 0;
+    if (experts_possible_ && parameter.attached.grouped_fp8) {
+      add_fp8(2 * product);
+      return add_rest("weight gradients of experts", "they add up tokens, which have scales of their own", weight_grad);
+    }
     if (!parameter.attached.in_fp8) {
       const auto [what, why] = reason(parameter);
       return add_rest(what, why, 2 * product + weight_grad);
@@ -108,16 +117,29 @@ class FlopCount {
   std::pair<std::string, std::string> reason(const nn::Parameter& parameter) const {
     if (parameter.spec.role == nn::ParameterRole::kAdapter) return {"adapters", "their products are narrow"};
     if (parameter.spec.use == nn::WeightUse::kRouter) return {"routers", "small errors would change the choice"};
-    if (is_grouped(parameter)) return {"experts", "no grouped fp8 kernel takes gradients in e5m2, or blocks"};
-    if (nn::applies_fp8(recipe_, parameter.value)) return {"first and last layer", "first_last_layers_bf16 is set"};
+    if (is_grouped(parameter)) return {"experts", reason_of_experts(parameter)};
+    if (nn::applies_fp8(recipe_, parameter.value)) return {"first and last layer", kInsideOnly};
     return {without_layer(parameter.spec.name),
             fmt::format("its sizes on a rank, {} x {}, are not multiples of {}", parameter.value.size(0),
                         parameter.value.size(1), ops::fp8_width_multiple(recipe_.scaling))};
   }
 
+  std::string reason_of_experts(const nn::Parameter& parameter) const {
+    const int64_t rows = parameter.value.size(0) / held_experts(), columns = parameter.value.size(1);
+    if (!experts_wanted_) return "fp8_experts is not set";
+    if (!ops::fits_fp8(rows, columns))
+      return fmt::format("their sizes on a rank, {} x {}, are not multiples of 16", rows, columns);
+    return experts_possible_ ? kInsideOnly : "only GPUs of compute capability 9 have grouped products in fp8";
+  }
+  // The model that is counted has all experts on one rank.
+  int64_t held_experts() const { return config_.moe->router.experts; }
+
+  static constexpr const char* kInsideOnly = "first_last_layers_bf16 is set";
+
   const ModelConfig& config_;
   const ops::Fp8Recipe recipe_;
   const layout::GridShape grid_;
+  const bool experts_wanted_, experts_possible_;  // on the device of the run
   double in_fp8_ = 0;
   std::vector<Fp8Share::Rest> rest_;  // `share` is a count until share()
 };
@@ -178,7 +200,7 @@ Fp8Share fp8_share(const ModelConfig& config, const ModelOptions& options, const
   parallel::ParallelContext context(*worlds[0], layout::RankGrid(rank));
   const GptModel model(config, without_memory, ChunkPlace::whole(config), context);
 
-  FlopCount count(config, options, rank);
+  FlopCount count(config, options, rank);  // with the device of the run
   for (const auto& parameter : model.parameters().all())
     if (parameter->spec.role == nn::ParameterRole::kAdapter || (is_inside(*parameter) && is_multiplied(*parameter)))
       count.add_weight(*parameter);

@@ -34,7 +34,7 @@ at::Tensor grouped_linear(const at::Tensor& x, Parameter& weight, const ops::Gro
 }
 
 Experts::Experts(const ParameterScope& scope, const MoeShape& shape, const ExpertShare& share,
-                 bool recompute_activation)
+                 bool recompute_activation, const std::optional<ops::Fp8Recipe>& fp8)
     : gated_(shape.gated),
       activation_(shape.activation),
       recompute_activation_(recompute_activation),
@@ -63,6 +63,7 @@ Experts::Experts(const ParameterScope& scope, const MoeShape& shape, const Exper
   }
   up_ = &scope.add(std::move(up), {row, shape.hidden});
   down_ = &scope.add(std::move(down), {share.count * shape.hidden, width});
+  for (Parameter* weight : {up_, down_}) attach_grouped_fp8(*weight, count_, fp8);
 }
 
 at::Tensor Experts::forward(const at::Tensor& rows, const ops::GroupCounts& counts, const LocalRows& local) const {

@@ -6,9 +6,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <optional>
 
 #include "megalith/nn/moe/dispatcher.h"
 #include "megalith/nn/moe/moe_shape.h"
+#include "megalith/ops/gemm/fp8.h"
 #include "megalith/ops/gemm/grouped_gemm.h"
 
 namespace megalith::nn {
@@ -23,7 +25,9 @@ struct ExpertShare {
 // matrices of the experts, which are separate ParameterParts ("3.gate.weight").
 class Experts {
  public:
-  Experts(const ParameterScope& scope, const MoeShape& shape, const ExpertShare& share, bool recompute_activation);
+  // `fp8`: std::nullopt = products are in the dtype of the rows.
+  Experts(const ParameterScope& scope, const MoeShape& shape, const ExpertShare& share, bool recompute_activation,
+          const std::optional<ops::Fp8Recipe>& fp8);
 
   // rows [r, h], counts[i] of them for expert i of this rank -> [r, h]; with etp > 1 this rank's part of a sum. If
   // `local` has weights, each row of the result is multiplied by its weight. That happens before the down projection,

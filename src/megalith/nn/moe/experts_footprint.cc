@@ -44,7 +44,8 @@ ExpertsFootprint::ExpertsFootprint(const FootprintScope& scope, const MoeShape& 
       reads_counts_(travels_ && (gathers_ || !shape.router.capacity_factor || !shape.router.pad_to_capacity ||
                                  rank_.tp * rank_.cp % (rank_.ep * rank_.etp) != 0)),
       local_(rank_.machinery.cuda && !travels_ && !shape.router.capacity_factor),
-      remakes_activation_(options.recompute_activation) {
+      remakes_activation_(options.recompute_activation),
+      fp8_(rank_.fp8 && options.fp8) {
   const int64_t count = shape.router.experts / rank_.ep, width = shape.width / rank_.etp;
   const int64_t ups = shape.gated ? 2 : 1, ranks = rank_.etp;
   scope.add({.numel = count * ups * width * shape.hidden,
@@ -64,6 +65,11 @@ ExpertsFootprint::ExpertsFootprint(const FootprintScope& scope, const MoeShape& 
 // A frozen product without an update does not read its input in backward.
 bool ExpertsFootprint::keeps_input(const UpdateSize& update) const { return !rank_.frozen || update.any(); }
 
+double ExpertsFootprint::fp8_bytes(double out, double in) const {
+  if (!fp8_ || !ops::fits_fp8(static_cast<int64_t>(out), static_cast<int64_t>(in))) return 0;
+  return (rows_ + experts_ * out) * in;
+}
+
 void ExpertsFootprint::exchange(LayerWalk& walk) const {
   walk.take(row_bytes(), Use::kCommunication);
   walk.cut();
@@ -80,9 +86,11 @@ void ExpertsFootprint::forward(LayerWalk& walk, bool keep) const {
     if (sorted_) walk.touch(rows);
   }
   walk.take(b * up_);
+  walk.touch(fp8_bytes(up_, rank_.h), Use::kWorkspace);
   update_forward(walk, up_update_, rows_, rows, keep);
   walk.take(b * width_);
   walk.take(rows);
+  walk.touch(fp8_bytes(rank_.h, width_), Use::kWorkspace);
   update_forward(walk, down_update_, rows_, b * width_, keep);
   // combine(): sums over all gathered tokens and a reduce-scatter, or rows sent back and summed per token.
   if (gathers_) {
@@ -126,6 +134,7 @@ void ExpertsFootprint::backward(LayerWalk& walk, bool /*wanted*/) const {
   walk.weight_grad(width_ * rank_.h);
   take_hidden_grad(walk, down_update_, rows_);
   walk.take(b * width_);
+  walk.touch(fp8_bytes(width_, rank_.h), Use::kWorkspace);
   give_hidden(walk, down_update_, rows_, b * width_);
   walk.give_or_defer(rows + (remakes_activation_ || !reads_activation ? 0 : b * width_));
   // The activation.
@@ -140,6 +149,7 @@ void ExpertsFootprint::backward(LayerWalk& walk, bool /*wanted*/) const {
   walk.weight_grad(up_ * rank_.h);
   take_hidden_grad(walk, up_update_, rows_);
   walk.take(rows);
+  walk.touch(fp8_bytes(rank_.h, up_), Use::kWorkspace);
   give_hidden(walk, up_update_, rows_, rows);
   walk.give_or_defer((!reads_rows || (local_ && walk.defers()) ? 0 : rows) + b * up_);
   if (!gathers_ && travels_) {

@@ -25,6 +25,9 @@ class ExpertsFootprint : public PartFootprint {
   double gathered_bytes() const { return members_ * rank_.stream(); }
   // Whether a product with such an update reads its input in backward.
   bool keeps_input(const UpdateSize& update) const;
+  // Bytes of both factors of a product in fp8, rows and matrices [out, in]; 0 if it is not in fp8. (The emulation on a
+  // CPU needs more.)
+  double fp8_bytes(double out, double in) const;
   // Rows that arrive beside those that leave; another pass may run meanwhile.
   void exchange(LayerWalk& walk) const;
 
@@ -40,6 +43,7 @@ class ExpertsFootprint : public PartFootprint {
   bool reads_counts_;  // the host reads how many rows each member sends
   bool local_;         // rows are recomputed in backward, and weighted before the down projection (LocalRows)
   bool remakes_activation_;
+  bool fp8_;
   UpdateSize up_update_, down_update_;
 };
 

@@ -1,6 +1,6 @@
 // Grouped GEMM with autograd pieces: the stacked weight [n · o, i] is viewed as [n, o, i], and group g multiplies
 // counts[g] consecutive rows. On CUDA the counts may live on the device, so that nothing here reads them on the host. A
-// low-rank update has stacked A's and B's and uses the same kernels.
+// low-rank update has stacked A's and B's and uses the same kernels, never in fp8.
 #include "megalith/nn/moe/grouped_product.h"
 
 #include <ATen/ATen.h>
@@ -9,6 +9,7 @@
 #include "megalith/nn/parameter/gradient_writer.h"
 #include "megalith/nn/parameter/low_rank.h"
 #include "megalith/nn/tensor_parallel/product_internal.h"
+#include "megalith/ops/gemm/grouped_fp8.h"
 
 namespace megalith::nn {
 
@@ -20,7 +21,7 @@ at::Tensor group_matrices(const at::Tensor& stacked, const ops::GroupCounts& cou
 }
 
 // DenseProduct for groups of rows. A deferred weight gradient keeps its own copy of the counts, which are shared.
-class GroupedProduct final : public Product {
+class GroupedProduct : public Product {
  public:
   GroupedProduct(Parameter& weight, ops::GroupCounts counts) : weight_(weight), counts_(std::move(counts)) {}
 
@@ -31,11 +32,11 @@ class GroupedProduct final : public Product {
           weight_.spec.name);
     if (weight_.value.requires_grad()) saved.x = x;
     saved.own = {weight_.value};
-    return ops::grouped_mm_transposed(x, group_matrices(weight_.value, counts_), counts_);
+    return multiply(x, group_matrices(weight_.value, counts_));
   }
 
   at::Tensor grad_through_weight(const OutputGrad& dy, const Saved& saved) const override {
-    return ops::grouped_mm(dy.dy, group_matrices(saved.own[0], counts_), counts_);
+    return multiply_grad(dy.dy, group_matrices(saved.own[0], counts_));
   }
 
   std::vector<at::Tensor> grad_weights(const OutputGrad& dy, const Saved& saved,
@@ -50,9 +51,36 @@ class GroupedProduct final : public Product {
         })};
   }
 
+ protected:
+  const ops::GroupCounts& counts() const { return counts_; }
+
  private:
+  // x_n w_nᵀ and dy_n w_n of every group, w [n, o, i].
+  virtual at::Tensor multiply(const at::Tensor& x, const at::Tensor& w) const {
+    return ops::grouped_mm_transposed(x, w, counts_);
+  }
+  virtual at::Tensor multiply_grad(const at::Tensor& dy, const at::Tensor& w) const {
+    return ops::grouped_mm(dy, w, counts_);
+  }
+
   Parameter& weight_;
   const ops::GroupCounts counts_;
+};
+
+// The same with factors cast to fp8. Each cast serves one product: x is kept as it is, for the weight gradient, and the
+// weight is cast again in backward, in the other order.
+class GroupedFp8Product final : public GroupedProduct {
+ public:
+  using GroupedProduct::GroupedProduct;
+
+ private:
+  at::Tensor multiply(const at::Tensor& x, const at::Tensor& w) const override {
+    return ops::grouped_fp8_mm(ops::to_fp8_rows(x), ops::to_fp8_rows(w), counts(), x.scalar_type(), /*fast=*/true);
+  }
+  at::Tensor multiply_grad(const at::Tensor& dy, const at::Tensor& w) const override {
+    return ops::grouped_fp8_mm(ops::to_fp8_rows(dy), ops::to_fp8_columns(w), counts(), dy.scalar_type(),
+                               /*fast=*/false);
+  }
 };
 
 // A and B of every group: MatrixFactors of low_rank.cc with grouped products. A part's B's of all experts are stacked,
@@ -125,12 +153,21 @@ class GroupedFactors final : public LowRankFactors {
 }  // namespace
 
 ProductPtr make_grouped_product(Parameter& weight, const ops::GroupCounts& counts) {
-  ProductPtr product = std::make_shared<GroupedProduct>(weight, counts);
+  ProductPtr product;
+  if (weight.attached.grouped_fp8)
+    product = std::make_shared<GroupedFp8Product>(weight, counts);
+  else
+    product = std::make_shared<GroupedProduct>(weight, counts);
   const LowRank* update = active_update(weight);
   if (update == nullptr) return product;
   // `split`: no other rank has the same rows and the same part of the experts.
   return low_rank_product(std::move(product), *update, std::make_shared<GroupedFactors>(*update, counts),
                           {.split = true});
+}
+
+void attach_grouped_fp8(Parameter& weight, int64_t groups, const std::optional<ops::Fp8Recipe>& recipe) {
+  weight.attached.grouped_fp8 = recipe && ops::fits_fp8(weight.value.size(0) / groups, weight.value.size(1)) &&
+                                ops::has_grouped_fp8(weight.value.device());
 }
 
 }  // namespace megalith::nn

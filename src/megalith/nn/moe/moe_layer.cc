@@ -50,7 +50,8 @@ MoeLayer::MoeLayer(const ParameterScope& scope, const MoeShape& shape, const Moe
       tp_(tp),
       ranks_(ExpertRanks::of(context)),
       router_(scope.child("router"), checked(shape, context).router, shape.hidden, shape.init, tp, context),
-      experts_(scope.child("experts"), shape, share_of(shape, context), options.recompute_activation) {
+      experts_(scope.child("experts"), shape, share_of(shape, context), options.recompute_activation,
+               options.fp8 ? tp.fp8 : std::nullopt) {
   if (shape.shared_width == 0) return;
   shared_.emplace(scope.child("shared"), shared_shape(shape), tp);
   if (shape.shared_gate)

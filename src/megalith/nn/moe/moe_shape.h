@@ -78,6 +78,7 @@ struct MoeOptions {
   // How tokens reach their experts; see dispatcher.h.
   enum class Dispatcher { kAllGather, kAllToAll } dispatcher = Dispatcher::kAllToAll;
   bool overlap_shared = false;        // compute shared experts while tokens are in flight; kAllToAll only
+  bool fp8 = false;                   // where other products of the layer are in fp8, those of experts are, too
   bool recompute_activation = false;  // recompute the experts' activation in backward instead of keeping it
   bool recompute_shared = false;      // recompute the shared experts in backward
 };

@@ -126,6 +126,7 @@ struct Attachments {
   LowRank* update = nullptr;        // low-rank update that the layer adds to the weight (low_rank.h); set by peft
   std::shared_ptr<Fp8History> fp8;  // history of the delayed recipe (fp8_history.h); set by linear layers
   bool in_fp8 = false;              // the layer multiplies the weight in fp8 (attach_fp8)
+  bool grouped_fp8 = false;         // the same for experts, with a scale per row (moe/grouped_product.h)
   std::shared_ptr<Fp8Value> bytes;  // `value` is kept in fp8 (fp8_value.h); set by the gradient buffers
   // The weight is kept in 4 or 8 bits, and `value` stands for it without memory (quantized_value.h); set by
   // ParameterScope.

@@ -71,6 +71,7 @@ nn::MoeOptions moe_options(const config::TrainingArguments& args) {
   options.dispatcher =
       args.moe.token_dispatcher == config::TokenDispatcher::kAllGather ? Dispatcher::kAllGather : Dispatcher::kAllToAll;
   options.overlap_shared = args.moe.shared_expert_overlap;
+  options.fp8 = args.precision.fp8_experts;
   options.recompute_activation = is_recomputed(args.recompute, "moe_act");
   options.recompute_shared = is_recomputed(args.recompute, "shared_experts");
   return options;
