@@ -18,6 +18,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
+bool names_stage(const Words& words) {
+  return std::ranges::any_of(words, [](const std::string& word) { return word.starts_with("--stage="); });
+}
+
 // Everything but output, layout and batches. SGD shows what gradients are; with momentum, so that a checkpoint has a
 // state; with clipping, so that a wrong norm shows in the weights.
 Words common_words(const RankCase& how) {
@@ -44,7 +48,7 @@ Words common_words(const RankCase& how) {
   if (how.precision == Precision::kBf16 || how.precision == Precision::kFp8) add({"--bf16"});
   if (how.precision == Precision::kFp8) add({"--fp8=hybrid"});
   if (how.data == CaseData::kSamples) add({"--calculate_per_token_loss"});
-  if (how.data == CaseData::kPairs) add({"--stage=dpo"});
+  if (how.data == CaseData::kPairs && !names_stage(how.run)) add({"--stage=dpo"});
   if (!how.adapter()) add({"--finetuning_type=full"});
   add(sight_words(how.family, case_model(how.family)));
   add(how.run);
