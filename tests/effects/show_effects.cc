@@ -69,7 +69,6 @@ Shown show(TrainingArguments args) {
     setup.flops_per_token = 1e9;
     setup.peak_bytes = [] { return 1 << 20; };
     setup.joules = [joules = 0.0]() mutable { return joules += 5; };
-    setup.timing = true;
     train::CallbackList list;
     for (auto& callback : observe::make_observers(run::report_settings(args, {.world_size = 1}), setup))
       list.add(std::move(callback));
@@ -106,7 +105,7 @@ Effects show_effects() {
   return {
       {"run_name", {}, {}, {"--run_name=second try"}, picture},
       {"timing_log_level", {}, {}, {"--timing_log_level=1"}, said},
-      {"timing_log_option", {}, {}, {"--timing_log_option=max"}, said},
+      {"timing_log_option", {"--timing_log_level=1"}, {}, {"--timing_log_option=max"}, said},
       {"log_throughput", {}, {}, {"--log_throughput"}, said, Dialect::kPretrain},
       {"log_progress", {}, {}, {"--log_progress"}, jobs, Dialect::kPretrain},
       {"log_energy", {}, {}, {"--log_energy"}, said, Dialect::kPretrain},

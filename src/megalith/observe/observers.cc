@@ -65,9 +65,9 @@ void add_files(Callbacks& callbacks, const ReportSettings& settings, const Obser
         TensorboardCallback::Settings{settings.style, settings.tensorboard_log_interval, settings.arguments}));
 }
 
-// Phases are timed only on request: each log line then costs a gather over all ranks.
+// Phases are timed only on request, by --timing or timing_log_level: each log line then costs a gather over all ranks.
 void add_timing(Callbacks& callbacks, const ReportSettings& settings, const ObserverSetup& setup) {
-  if (!setup.timing) return;
+  if (!setup.timing && settings.timing_log_level == 0) return;
   // Timers print to the same place as progress.
   const auto say = [write = setup.progress.write](const std::string& text) { write(text + "\n"); };
   callbacks.push_back(std::make_unique<TimerCallback>(
