@@ -5,10 +5,11 @@
                 [--runs adamw:6e-4,muon:6e-4,adamw:6e-4:delayed+head] [--steps 2000] [--batch 8] [--length 1024] [--jobs 1]
 
 A run is an optimizer, its learning rate and the format of its products: bf16 unless a recipe of fp8 is named (tensorwise,
-delayed, blockwise), with `+head` and `+experts` for their products, too. All start from equal weights and read the same rows in the same
-order: bf16 with fp32 main parameters, the rate warmed up over a tenth of the steps and lowered to a tenth along a cosine, weight
-decay 0.1, gradients clipped to norm 1. Muon takes `muon_extra_scale_factor 0.2` and Nesterov's look ahead, so that its updates are
-as large as AdamW's, and AdamW for embedding, head and norms. `--shape experts` trains a mixture of experts instead.
+delayed, blockwise), with `+head` and `+experts` for their products, too. All start from equal weights and read the same rows in
+the same order: bf16 with fp32 main parameters, the rate warmed up over a tenth of the steps and lowered to a tenth along a
+cosine, weight decay 0.1, gradients clipped to norm 1. Muon takes `muon_extra_scale_factor 0.2` and Nesterov's look ahead, so
+that its updates are as large as AdamW's, and AdamW for embedding, head and norms. `--shape experts` trains a mixture of experts
+instead.
 
 The texts are lines of JSON with a field "text". --jobs runs go at a time, which changes no loss, but makes seconds worthless: the
 cost of a step is what `gpu_bench` measures. FOLDER/RUN keeps the metrics of each run; a run that is there is not repeated. Prints

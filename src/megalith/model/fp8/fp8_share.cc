@@ -139,7 +139,7 @@ class FlopCount {
   const ModelConfig& config_;
   const ops::Fp8Recipe recipe_;
   const layout::GridShape grid_;
-  const bool experts_wanted_, experts_possible_;  // on the device of the run
+  const bool experts_wanted_, experts_possible_;  // by the options, and by the device of the run
   double in_fp8_ = 0;
   std::vector<Fp8Share::Rest> rest_;  // `share` is a count until share()
 };
@@ -200,7 +200,7 @@ Fp8Share fp8_share(const ModelConfig& config, const ModelOptions& options, const
   parallel::ParallelContext context(*worlds[0], layout::RankGrid(rank));
   const GptModel model(config, without_memory, ChunkPlace::whole(config), context);
 
-  FlopCount count(config, options, rank);  // with the device of the run
+  FlopCount count(config, options, rank);
   for (const auto& parameter : model.parameters().all())
     if (parameter->spec.role == nn::ParameterRole::kAdapter || (is_inside(*parameter) && is_multiplied(*parameter)))
       count.add_weight(*parameter);

@@ -37,7 +37,8 @@ Fp8Rows to_fp8_columns(const at::Tensor& w);
 bool has_grouped_fp8(at::Device device);
 
 // Returns x_n w_nᵀ of every group n in `dtype`: x [r, c], w [g, o, c] -> [r, o]; o and c are multiples of 16. `fast`
-// allows sums of less precision, for forward passes. Does not read counts that only the device knows.
+// allows sums of less precision, for forward passes. On CUDA sums are rounded to bf16, and counts that only the device
+// knows are not read.
 at::Tensor grouped_fp8_mm(const Fp8Rows& x, const Fp8Rows& w, const GroupCounts& counts, at::ScalarType dtype,
                           bool fast);
 
